@@ -1,0 +1,47 @@
+"""fedkin: learn who should learn with whom.
+
+>>> import fedkin
+>>> fed = fedkin.federate("digits", "rotated-masked", clients=8, seed=0)
+>>> result = fedkin.run("sfmtl-graph", fed, rounds=2, seed=0)
+>>> len(result.rounds)
+2
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedkin._version import __version__
+
+if TYPE_CHECKING:
+    from fedkin.data import federate
+    from fedkin.errors import FedkinError
+    from fedkin.federation import Client, Federation, Samples, Task
+    from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share
+    from fedkin.learning.net import Net
+    from fedkin.learning.training import Training
+    from fedkin.running.api import run
+    from fedkin.running.loop import Result
+
+_PLACES = {
+    "federate": "fedkin.data",
+    "FedkinError": "fedkin.errors", "Client": "fedkin.federation",
+    "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
+    "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
+    "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
+    "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
+    "Result": "fedkin.running.loop",
+}  # fmt: skip
+
+__all__ = [
+    "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Message", "Net", "PeerMethod", "Result", "Samples",
+    "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `fedkin.graph` alone must not load torch."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

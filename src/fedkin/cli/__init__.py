@@ -1,0 +1,56 @@
+"""The `fedkin` command: thin functions that read options, call the library and print."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from fedkin._version import __version__
+from fedkin.cli import catalogue, experiments
+from fedkin.cli.graph import graph
+from fedkin.errors import FedkinError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="fedkin", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Learn who should learn with whom: collaboration-graph federated learning.",
+)  # fmt: skip
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"fedkin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+app.command("run")(experiments.run)
+app.command("compare")(experiments.compare)
+app.command("graph")(graph)
+app.command("methods")(catalogue.methods)
+app.command("scenarios")(catalogue.scenarios)
+app.command("sources")(catalogue.sources)
+app.command("models")(catalogue.models)
+
+
+def main() -> None:
+    """Run the command; an error that a user can act on is one line on standard error and exit status 2."""
+    try:
+        app()
+    except FedkinError as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True)
+        sys.exit(2)
+
+
+def _plain(text: str) -> str:
+    """Text that rich must not read as markup."""
+    return text.replace("[", r"\[")

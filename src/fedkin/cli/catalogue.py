@@ -1,0 +1,88 @@
+"""`fedkin methods | scenarios | sources | models`: what there is, and every setting of each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from fedkin.settings import choose
+
+__all__ = ["methods", "models", "scenarios", "sources"]
+
+_NAME = typer.Argument(None, help="Show this one in full.")
+
+
+def methods(name: str | None = _NAME) -> None:
+    """List the methods, or describe one with all its settings."""
+    from fedkin.methods import METHODS
+
+    if name is not None:
+        method = choose(METHODS, name, "methods")
+        facts = {"paper": method.paper, "kind": method.kind, "travels": method.travels}
+        _describe(name, method, "method", facts)
+        return
+    table = Table("method", "paper", "kind", "what travels", box=None, pad_edge=False)
+    for known, method in METHODS.items():
+        table.add_row(known, method.paper, method.kind, method.travels)
+    Console().print(table)
+
+
+def scenarios(name: str | None = _NAME) -> None:
+    """List the scenarios (who gets which samples), or describe one."""
+    from fedkin.data.scenarios import SCENARIOS
+
+    _catalogue(SCENARIOS, name, "scenario")
+
+
+def sources(name: str | None = _NAME) -> None:
+    """List the data sources, or describe one."""
+    from fedkin.data.sources import SOURCES
+
+    _catalogue(SOURCES, name, "data")
+
+
+def models(name: str | None = _NAME) -> None:
+    """List the models, or describe one."""
+    from fedkin.learning.models import MODELS
+
+    _catalogue(MODELS, name, "model")
+
+
+def _catalogue(registry: Mapping[str, Any], name: str | None, section: str) -> None:
+    if name is not None:
+        _describe(name, choose(registry, name, section), section, {})
+        return
+    table = Table(section, "what it is", box=None, pad_edge=False)
+    for known, entry in registry.items():
+        table.add_row(known, (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " "))
+    Console().print(table)
+
+
+def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[str, str]) -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]{name}[/]")
+    for key, value in facts.items():
+        console.print(f"{key}: {value}", markup=False)
+    console.print(inspect.getdoc(entry) or "", markup=False)
+    table = Table("setting", "default", "type", box=None, pad_edge=False, title_justify="left")
+    _rows(table, entry, section)
+    if table.row_count:
+        console.print(table)
+
+
+def _rows(table: Table, entry: type[BaseModel], prefix: str) -> None:
+    """A row per setting, those of inner sections with their dotted names."""
+    for field, info in entry.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            _rows(table, kind, f"{prefix}.{field}")
+            continue
+        default = "(required)" if info.is_required() else str(info.get_default(call_default_factory=True))
+        shown = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        table.add_row(f"{prefix}.{field}", default, shown)

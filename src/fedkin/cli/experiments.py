@@ -1,0 +1,152 @@
+"""`fedkin run` and `fedkin compare`."""
+
+from __future__ import annotations
+
+import json as _json
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.errors import ConfigError
+from fedkin.report.tables import comparison, one_run
+
+__all__ = ["compare", "run"]
+
+_EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
+_SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
+_ROOT = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets.")
+_OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
+_RESUME = typer.Option(None, "--resume", help="Go on with the run in this folder.", metavar="DIR")
+_JSON = typer.Option(False, "--json", help="Print the summary as JSON, and nothing else.")
+_ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
+
+
+def run(
+    experiment: Path | None = _EXPERIMENT,
+    changes: list[str] = _SET,
+    seed: int | None = typer.Option(None, "--seed", min=0, help="Seed, in place of run.seed."),
+    rounds: int | None = _ROUNDS,
+    data_root: Path = _ROOT,
+    out: Path | None = _OUT,
+    resume: Path | None = _RESUME,
+    json: bool = _JSON,
+) -> None:
+    """Run one experiment and write its records, summary and report."""
+    from fedkin.running.compare import run_experiment
+
+    more = [f"run.seed={seed}"] if seed is not None else []
+    plan, folder = _plan(experiment, [*changes, *more], rounds, out, resume)
+    with stop_on_signals(folder) as stop:
+        result = run_experiment(
+            plan, data_root, folder, resume=resume is not None, watcher=Progress(plan.method.name, stop, quiet=json)
+        )
+    report = _report([folder])
+    if json:
+        print(_json.dumps(result.summary, indent=2))
+        return
+    Console().print(one_run(result))
+    _done(folder, report)
+
+
+def compare(
+    experiment: Path | None = _EXPERIMENT,
+    methods: str | None = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph."),
+    seeds: str = typer.Option("0", "--seeds", help="Comma-separated seeds: 0,1,2."),
+    changes: list[str] = _SET,
+    rounds: int | None = _ROUNDS,
+    data_root: Path = _ROOT,
+    out: Path | None = _OUT,
+    resume: Path | None = _RESUME,
+    json: bool = _JSON,
+) -> None:
+    """Run several methods on the same federations and print mean and spread over seeds."""
+    from fedkin.running.compare import compare as run_all
+    from fedkin.running.compare import table
+    from fedkin.running.files import read_json, write_json
+
+    plan, folder = _plan(experiment, changes, rounds, out, resume, marker="plan.json")
+    if resume is not None:
+        kept = read_json(folder / "plan.json")
+        names, numbers = kept["methods"], kept["seeds"]
+    else:
+        names = _list(methods or plan.method.name, "--methods")
+        numbers = [_number(text) for text in _list(seeds, "--seeds")]
+        write_json(folder / "plan.json", {"methods": names, "seeds": numbers})
+        (folder / "experiment.toml").write_text(plan.to_toml(), encoding="utf-8")
+    with stop_on_signals(folder) as stop:
+        results = run_all(
+            plan, names, numbers, data_root, folder, resume=True,
+            watcher=lambda name, number, done, of: Progress(
+                f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
+            ),
+        )  # fmt: skip
+    report = _report([result.folder for by_seed in results.values() for result in by_seed.values()], folder)
+    if json:
+        print(_json.dumps([r.summary for by_seed in results.values() for r in by_seed.values()], indent=2))
+        return
+    Console().print(comparison(table(results)))
+    _done(folder, report)
+
+
+def _plan(
+    experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
+    marker: str = "experiment.toml",
+) -> tuple[Any, Path]:  # fmt: skip
+    """The experiment and the folder of its records."""
+    from fedkin.running.experiment import load
+
+    if resume is not None:
+        if experiment is not None or changes or out is not None or rounds is not None:
+            raise ConfigError("--resume goes on with the experiment in its folder: no other option changes it")
+        if not (resume / marker).is_file():
+            raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
+        return load(resume / "experiment.toml"), resume
+    if experiment is None:
+        raise ConfigError("name an experiment file, or --resume DIR")
+    more = [f"training.rounds={rounds}"] if rounds is not None else []
+    plan = load(experiment, [*changes, *more])
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} goes on with a run")
+        folder = out
+    else:
+        folder = _new(Path("runs"), plan.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return plan, folder
+
+
+def _new(parent: Path, name: str) -> Path:
+    """A folder that does not exist yet."""
+    number, folder = 1, parent / name
+    while folder.exists():
+        number += 1
+        folder = parent / f"{name}-{number}"
+    return folder
+
+
+def _list(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError(f"{option} {text!r}: expected names separated by commas")
+    return parts
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {text!r}")
+    return int(text)
+
+
+def _report(folders: list[Any], home: Path | None = None) -> Path:
+    from fedkin.report import write_report
+
+    return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html")
+
+
+def _done(folder: Path, report: Path) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"records: {folder}")
+    console.print(f"report:  {report}")

@@ -1,0 +1,140 @@
+"""Trees of arrays and small values as bytes: safetensors, never pickle.
+
+A tree is a dict with text keys whose leaves are tensors or small JSON values (text, numbers, true, false,
+None, lists of these). Its leaves are named by JSON pointers (RFC 6901): {"params": {"head.bias": t}} has the
+leaf "params/head.bias". Tensors travel as safetensors; the rest as JSON in the same file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedkin.errors import MethodError
+
+__all__ = ["Tree", "decode", "encode", "leaves", "size", "tensors_of"]
+
+Tree = Mapping[str, Any]
+_META = "fedkin"
+_DTYPES = {
+    torch.float64: ("F64", 8), torch.float32: ("F32", 4), torch.float16: ("F16", 2), torch.bfloat16: ("BF16", 2),
+    torch.int64: ("I64", 8), torch.int32: ("I32", 4), torch.int16: ("I16", 2), torch.int8: ("I8", 1),
+    torch.uint8: ("U8", 1), torch.bool: ("BOOL", 1),
+}  # fmt: skip
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(pointer, leaf) for every leaf, in the tree's order; an empty dict is a leaf of its own."""
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise MethodError(f"{prefix or 'message'}: keys must be text, got {key!r}")
+        name = prefix + key.replace("~", "~0").replace("/", "~1")
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, name + "/")
+        else:
+            yield name, _checked(name, value)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.dtype not in _DTYPES:
+            raise MethodError(f"{name}: tensors of {value.dtype} cannot travel; use {', '.join(map(str, _DTYPES))}")
+        return value
+    if isinstance(value, np.ndarray):
+        raise MethodError(f"{name}: arrays travel as torch tensors; wrap it in torch.from_numpy")
+    if isinstance(value, Mapping) or value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_checked(name, item) for item in value]
+    raise MethodError(f"{name}: a {type(value).__name__} cannot travel; use tensors, text, numbers, lists or dicts")
+
+
+def _split(tree: Tree) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    small: dict[str, Any] = {}
+    for name, leaf in leaves(tree):
+        if isinstance(leaf, Tensor):
+            tensors[name] = leaf
+        else:
+            small[name] = leaf
+    return tensors, small
+
+
+def tensors_of(tree: Tree) -> dict[str, Tensor]:
+    """The tree's tensors by pointer."""
+    return _split(tree)[0]
+
+
+def encode(tree: Tree) -> bytes:
+    """The tree as safetensors bytes; the same tree gives the same bytes."""
+    tensors, small = _split(tree)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # safetensors refuses two names for one memory; a message may well hold one tensor twice.
+    seen: set[int] = set()
+    for name, tensor in plain.items():
+        start = tensor.untyped_storage().data_ptr()
+        if start in seen or tensor.untyped_storage().nbytes() != tensor.nbytes:
+            plain[name] = tensor.clone()
+        seen.add(start)
+    return bytes(save(plain, metadata={_META: _dumps(small)}))
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The tree that `encode` wrote; raises MethodError for bytes that are not such a tree."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        meta = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        small = json.loads(meta[_META])
+        tensors = load(data)
+    except (ValueError, KeyError, SafetensorError, AttributeError, OverflowError) as error:
+        raise MethodError(f"not a fedkin message: {len(data)} bytes that do not parse ({error})") from None
+    tree: dict[str, Any] = {}
+    for name, leaf in {**tensors, **small}.items():
+        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = leaf
+    return tree
+
+
+def size(tree: Tree) -> tuple[int, int]:
+    """(bytes, floats): the length of `encode(tree)`, found without encoding, and how many floats it holds."""
+    tensors, small = _split(tree)
+    meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
+    entries = ["\"__metadata__\":{" + meta + "}"]
+    # safetensors lays tensors out by falling alignment, then by name.
+    order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
+    offset = floats = 0
+    for name in order:
+        tensor = tensors[name]
+        code, width = _DTYPES[tensor.dtype]
+        end = offset + tensor.numel() * width
+        shape = ",".join(map(str, tensor.shape))
+        quoted = json.dumps(name, ensure_ascii=False)
+        entries.append(f'{quoted}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{offset},{end}]}}')
+        offset = end
+        floats += tensor.numel() if tensor.is_floating_point() else 0
+    header = len(("{" + ",".join(entries) + "}").encode())
+    return 8 + (header + 7) // 8 * 8 + offset, floats
+
+
+def _dumps(small: Mapping[str, Any]) -> str:
+    return json.dumps(small, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+
+
+# The order of safetensors' own dtype enumeration, highest first in a file.
+_RANK = {
+    dtype: rank
+    for rank, dtype in enumerate(
+        [torch.bool, torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16,
+         torch.int32, torch.float32, torch.float64, torch.int64]
+    )
+}  # fmt: skip

@@ -1,0 +1,11 @@
+"""Runners: they carry out what methods yield."""
+
+from __future__ import annotations
+
+from fedkin.engines.base import Engine, Outcome, Score, Setup, Traffic
+from fedkin.engines.local import LocalEngine
+from fedkin.engines.loopback import LoopbackEngine
+
+__all__ = ["ENGINES", "Engine", "LocalEngine", "LoopbackEngine", "Outcome", "Score", "Setup", "Traffic"]
+
+ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "loopback": LoopbackEngine}

@@ -1,0 +1,126 @@
+"""What every runner offers to the round loop, and the driving of flows that all of them share."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from fedkin.errors import MethodError
+from fedkin.federation import Federation
+from fedkin.flow import Ask, Message, PeerMethod, ServerMethod
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.views import ServerView
+
+if TYPE_CHECKING:
+    from fedkin.graph import Graph
+
+__all__ = ["SERVER", "Engine", "Outcome", "Score", "Setup", "Traffic"]
+
+SERVER = "server"
+
+
+class Traffic(NamedTuple):
+    """One message that travelled: who to whom, in which phase, its bytes and its floats."""
+
+    round: int
+    sender: str
+    receiver: str
+    phase: str
+    bytes: int
+    floats: int
+
+
+class Score(NamedTuple):
+    """A client's model on the client's test samples: how many, mean loss, how many right."""
+
+    n: int
+    loss: float
+    right: int
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a round did: who took part, the graph it learned, messages, training samples processed by id."""
+
+    round: int
+    sampled: tuple[str, ...]
+    graph: Graph | None
+    traffic: tuple[Traffic, ...]
+    samples: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """All that a runner needs to know. `dropout`: probability that a message to a client, or its answer, is lost."""
+
+    method: ServerMethod | PeerMethod
+    federation: Federation
+    net: Net
+    training: Training
+    seed: int = 0
+    dropout: float = 0.0
+
+
+class Engine(ABC):
+    """Runs rounds of one method on one federation and knows every participant's state."""
+
+    name: ClassVar[str]
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.seconds = {"local": 0.0, "graph": 0.0, "evaluate": 0.0}
+        self.server = ServerView(
+            seed=setup.seed, round=0, net=setup.net, task=setup.federation.task, training=setup.training, state={},
+            clients=tuple(sorted(setup.federation)), planted=setup.federation.planted,
+        )  # fmt: skip
+        if isinstance(setup.method, ServerMethod):
+            setup.method.start(self.server)
+
+    @abstractmethod
+    def round(self, number: int) -> Outcome:
+        """Run one round, numbered from 1."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, Score]:
+        """Score of every client, for the model that it would use now."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on, as a tree of tensors and small values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `state()` gave."""
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the time spent inside to `seconds[what]`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - start
+
+
+def checked_ask(method: ServerMethod, request: Any, clients: Mapping[str, Any]) -> Ask:
+    """The request of a server's flow, if it is one that can be carried out."""
+    where = f"method {method.name!r}"
+    if not isinstance(request, Ask):
+        raise MethodError(f"{where}: a server's round yields Ask, got {type(request).__name__}")
+    if not callable(getattr(method, request.phase, None)):
+        raise MethodError(f"{where}: no phase {request.phase!r}: define a method of that name")
+    unknown = sorted(set(request.messages) - set(clients))
+    if unknown:
+        raise MethodError(f"{where}: phase {request.phase!r} asks unknown clients {unknown[:5]}")
+    wrong = [id for id, message in request.messages.items() if not isinstance(message, Message)]
+    if wrong:
+        raise MethodError(f"{where}: phase {request.phase!r} sends no Message to {wrong[:5]}")
+    return request

@@ -1,0 +1,53 @@
+"""What fedkin raises when a person has to act: one line saying what was wrong, where, and what to do.
+
+    FedkinError
+      ConfigError   an experiment file, a setting or a command-line option
+      DataError     a data file, an array or a client's samples
+      GraphError    a matrix, labels or a graph file given to fedkin.graph
+      MethodError   a method asked for, or was handed, something it cannot use
+      RunError      a run folder, a checkpoint or an engine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["ConfigError", "DataError", "FedkinError", "GraphError", "MethodError", "RunError", "nearest"]
+
+
+class FedkinError(Exception):
+    """Base of all errors that a user can act on; the command line prints its text and exits with 2."""
+
+
+class ConfigError(FedkinError):
+    """A setting that is unknown, missing or out of range."""
+
+
+class DataError(FedkinError):
+    """A file or array that is missing, truncated, mislabelled or wrongly shaped."""
+
+
+class GraphError(FedkinError, ValueError):
+    """A matrix, labels or graph file that a graph stage cannot use."""
+
+
+class MethodError(FedkinError):
+    """A request, message or result that breaks the contract between a method and its runner."""
+
+
+class RunError(FedkinError):
+    """A run folder or checkpoint that cannot be written, read or resumed."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint to append to "unknown name": the closest known names, or all of them when none is close.
+
+    >>> nearest("louvian", ["louvain", "leiden"])
+    "did you mean 'louvain'?"
+    """
+    names = sorted(known)
+    close = get_close_matches(word, names, n=2, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(repr(name) for name in close) + "?"
+    return "known: " + ", ".join(names)

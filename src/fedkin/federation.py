@@ -1,0 +1,215 @@
+"""A federation: clients with ids, their samples, and their planted groups when these are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.errors import DataError
+
+__all__ = ["Client", "Federation", "Samples", "Scale", "Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted: `classes` labels from inputs of `shape` (channels first for images)."""
+
+    classes: int
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise DataError(f"a classification task needs at least 2 classes, got {self.classes}")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How stored values become inputs: (value / divide - mean) / std, with mean and std per channel."""
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    divide: float = 255.0
+
+    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        mean = torch.tensor(self.mean, dtype=dtype, device=x.device).reshape(shape)
+        std = torch.tensor(self.std, dtype=dtype, device=x.device).reshape(shape)
+        return (x.to(dtype) / self.divide - mean) / std
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one client: `rows` of arrays that several clients may share.
+
+    x: [N, ...] uint8 or float; y: [N] int64 class labels; rows: int64 indices into both (None: all);
+    scale: turns stored values into inputs (None: x is used as it is).
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+    scale: Scale | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise DataError(f"samples and labels differ in number: {len(self.x)} and {len(self.y)}")
+
+    def __len__(self) -> int:
+        return len(self.y) if self.rows is None else len(self.rows)
+
+    def inputs(self, rows: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The scaled inputs of these rows (positions within this client's samples)."""
+        x = self.x[rows] if self.rows is None else self.x[self.rows[rows]]
+        return x.to(dtype) if self.scale is None else self.scale(x, dtype)
+
+    def labels(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """The labels of these rows."""
+        return self.y[rows] if self.rows is None else self.y[self.rows[rows]]
+
+    def take(self, rows: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Samples:
+        """These rows only, without copying a sample."""
+        wanted = torch.as_tensor(rows, dtype=torch.int64)
+        return replace(self, rows=wanted if self.rows is None else self.rows[wanted])
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: its id, its own training and test samples, its planted group if one is known."""
+
+    id: str
+    train: Samples
+    test: Samples
+    group: str | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of training samples, n_k."""
+        return len(self.train)
+
+
+class Federation(Mapping[str, Client]):
+    """Clients by id, for one task.
+
+    Raises DataError, naming the client, for an id that is empty or used twice, a client without training
+    samples, inputs of another shape than the task's, labels outside 0..classes-1, or values not finite.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1])
+    >>> fed = Federation.from_arrays(x, y, client=["a", "a", "a", "b", "b", "b"], test_fraction=0.34)
+    >>> {id: client.size for id, client in fed.items()}
+    {'a': 2, 'b': 2}
+    """
+
+    def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
+        self._clients: dict[str, Client] = {}
+        self.task, self.name = task, name
+        for client in clients:
+            _check_id(client.id)
+            if client.id in self._clients:
+                raise DataError(f"two clients have the id {client.id!r}: ids must differ")
+            if client.size == 0:
+                raise DataError(f"client {client.id!r} has no training samples: leave it out")
+            self._clients[client.id] = client
+        if not self._clients:
+            raise DataError("a federation needs at least one client")
+        checked: set[tuple[int, int]] = set()
+        for client in self._clients.values():
+            for part, samples in (("training", client.train), ("test", client.test)):
+                _check_samples(client.id, part, samples, task, checked)
+
+    def __getitem__(self, id: str) -> Client:
+        return self._clients[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __repr__(self) -> str:
+        return f"Federation({self.name!r}, {len(self)} clients, {self.task.classes} classes)"
+
+    @property
+    def planted(self) -> dict[str, str] | None:
+        """The planted group of every client, or None when any client's is unknown."""
+        groups = {id: client.group for id, client in self.items() if client.group is not None}
+        return groups if len(groups) == len(self) else None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Training samples per client."""
+        return {id: client.size for id, client in self.items()}
+
+    def relabel(self, names: Mapping[str, str]) -> Self:
+        """The same federation under other ids; ids that `names` leaves out stay."""
+        clients = [replace(client, id=names.get(id, id)) for id, client in self.items()]
+        return type(self)(clients, self.task, self.name)
+
+    def reorder(self, ids: Sequence[str]) -> Self:
+        """The same clients in another order; a subset is allowed."""
+        return type(self)([self[id] for id in ids], self.task, self.name)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        client: Sequence[str | int] | npt.NDArray[Any],
+        *,
+        group: Sequence[str | int] | npt.NDArray[Any] | None = None,
+        split: Sequence[str] | npt.NDArray[Any] | None = None,
+        test_fraction: float = 0.2,
+        classes: int | None = None,
+        scale: Scale | None = None,
+        seed: int = 0,
+        name: str = "arrays",
+    ) -> Self:
+        """A federation from one row per sample.
+
+        x: [N, ...] numbers; y: [N] labels 0..classes-1; client: [N] id of each sample's client;
+        group: [N] planted group of its client (one per client); split: [N] "train" or "test", or None to
+        hold out `test_fraction` of each client's samples, drawn with a key of (seed, client id).
+        """
+        from fedkin.data.arrays import federation_from_arrays
+
+        return federation_from_arrays(
+            cls, x, y, client, group, split, test_fraction, classes, scale, seed, name
+        )
+
+
+def _check_id(id: str) -> None:
+    if not isinstance(id, str) or not id or id != id.strip() or not id.isprintable():
+        raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
+
+
+def _check_samples(
+    id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]
+) -> None:
+    shape = tuple(samples.x.shape[1:])
+    if shape != task.shape:
+        raise DataError(f"client {id!r}: {part} inputs have shape {shape}, the task's is {task.shape}")
+    if samples.rows is not None and len(samples.rows):
+        low, high = int(samples.rows.min()), int(samples.rows.max())
+        if low < 0 or high >= len(samples.y):
+            raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
+    labels = samples.labels()
+    if labels.dtype != torch.int64:
+        raise DataError(f"client {id!r}: {part} labels must be int64, got {labels.dtype}")
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= task.classes):
+        raise DataError(
+            f"client {id!r}: {part} labels run from {int(labels.min())} to {int(labels.max())}, "
+            f"expected 0 to {task.classes - 1}"
+        )
+    # Clients usually share one array: looking for NaN in it once is enough.
+    stored = (samples.x.data_ptr(), samples.x.numel())
+    if samples.x.is_floating_point() and stored not in checked:
+        checked.add(stored)
+        if not bool(torch.isfinite(samples.x).all()):
+            raise DataError(f"client {id!r}: {part} inputs hold NaN or infinite values")

@@ -1,0 +1,16 @@
+"""Named nets: settings that build a (body, head) pair for a task."""
+
+from __future__ import annotations
+
+from fedkin.learning.models.cnn import CnnCifar, CnnMnist
+from fedkin.learning.models.mlp import Linear, Mlp
+from fedkin.learning.models.base import Model
+
+__all__ = ["MODELS", "CnnCifar", "CnnMnist", "Linear", "Mlp", "Model"]
+
+MODELS: dict[str, type[Model]] = {
+    "linear": Linear,
+    "mlp": Mlp,
+    "cnn-mnist": CnnMnist,
+    "cnn-cifar": CnnCifar,
+}

@@ -1,0 +1,58 @@
+"""The two convolution nets of SFMTL-Graph's experiments; the feature is the ReLU before the last Linear."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import nn
+
+from fedkin.errors import ConfigError
+from fedkin.federation import Task
+from fedkin.learning.models.base import Model
+
+__all__ = ["CnnCifar", "CnnMnist"]
+
+
+def _image(task: Task, name: str, halvings: int) -> tuple[int, int, int]:
+    """(channels, height, width) of the task's images; raises ConfigError when they are too small."""
+    if len(task.shape) != 3 or min(task.shape[1:]) < 2**halvings:
+        raise ConfigError(
+            f"model.name: {name!r} needs images [channels, height, width] of at least {2**halvings} pixels a side, "
+            f"the task's inputs have shape {task.shape}"
+        )
+    channels, height, width = task.shape
+    return channels, height, width
+
+
+class CnnMnist(Model):
+    """Two 5x5 convolutions (32, 64 channels) with ReLU and 2x2 max pooling, Linear `features`, ReLU | head."""
+
+    name: Literal["cnn-mnist"] = "cnn-mnist"
+    features: int = Field(512, ge=1)
+
+    def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
+        channels, height, width = _image(task, self.name, 2)
+        body = nn.Sequential(
+            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), self.features), nn.ReLU(),
+        )  # fmt: skip
+        return body, nn.Linear(self.features, task.classes)
+
+
+class CnnCifar(Model):
+    """Three 3x3 convolutions (32, 64, 128) with ReLU and 2x2 max pooling, Linear `features`, ReLU | head."""
+
+    name: Literal["cnn-cifar"] = "cnn-cifar"
+    features: int = Field(512, ge=1)
+
+    def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
+        channels, height, width = _image(task, self.name, 3)
+        body = nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), self.features), nn.ReLU(),
+        )  # fmt: skip
+        return body, nn.Linear(self.features, task.classes)

@@ -1,0 +1,103 @@
+"""One client's local work, one client at a time: the plain loop that every faster mode must equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.codec import Tree
+from fedkin.errors import MethodError
+from fedkin.federation import Samples
+from fedkin.flow import Fitted, Params
+from fedkin.learning.losses import Batch, Loss
+from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.training import Training
+
+__all__ = ["fit", "infer", "load", "score"]
+
+_ROWS = 512  # rows per pass without gradients: enough to fill a core, small enough to stay in cache
+
+
+def load(module: BodyHead, params: Params) -> None:
+    """Let the module hold copies of these parameters and buffers."""
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if own.keys() != params.keys():
+        missing, extra = sorted(own.keys() - params.keys()), sorted(params.keys() - own.keys())
+        raise MethodError(f"parameters do not fit the net: missing {missing}, not in it {extra}")
+    for name, tensor in own.items():
+        if tensor.shape != params[name].shape:
+            raise MethodError(f"{name}: shape {tuple(params[name].shape)}, the net's is {tuple(tensor.shape)}")
+        tensor.data = params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True)
+
+
+def fit(
+    net: Net, module: BodyHead, params: Params, loss: Loss, samples: Samples, training: Training,
+    extras: Tree, carry: Tree, rng: np.random.Generator,
+) -> Fitted:  # fmt: skip
+    """Train `params` on `samples`; batches and dropout are drawn from `rng` alone."""
+    load(module, params)
+    module.train()
+    trained = dict(module.named_parameters())
+    leaves = [trained[name] for name in net.trainable]
+    optimiser = training.build(leaves)
+    total, steps, seen = torch.zeros((), dtype=torch.float64), 0, 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        for rows in training.batches(len(samples), rng):
+            where = torch.from_numpy(rows)
+            mask = torch.ones(len(rows), dtype=net.dtype)
+            batch = Batch(samples.inputs(where, net.dtype), samples.labels(where), mask)
+            result = loss(module, batch, extras, carry)
+            value, carry = result if isinstance(result, tuple) else (result, carry)
+            optimiser.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            if training.clip is not None:
+                torch.nn.utils.clip_grad_norm_(leaves, training.clip)
+            optimiser.step()
+            total += value.detach().double()
+            steps, seen = steps + 1, seen + len(rows)
+    optimiser.zero_grad()
+    mean = float(total) / max(steps, 1)
+    if not math.isfinite(mean):
+        raise MethodError(f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip")
+    return Fitted({name: t.detach() for name, t in _held(module).items()}, carry, mean, steps, seen)
+
+
+def infer(
+    net: Net, module: BodyHead, params: Params, what: Literal["logits", "features"] | Callable[..., Tensor],
+    samples: Samples,
+) -> Tensor:  # fmt: skip
+    """The net's outputs over all samples, [n, ...], in evaluation mode."""
+    load(module, params)
+    module.eval()
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(samples), _ROWS):
+            rows = slice(start, start + _ROWS)
+            x, y = samples.inputs(rows, net.dtype), samples.labels(rows)
+            if what == "logits":
+                parts.append(module(x))
+            elif what == "features":
+                parts.append(module.features(x))
+            else:
+                parts.append(what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype))))
+    return torch.cat(parts)
+
+
+def score(net: Net, module: BodyHead, params: Params, samples: Samples) -> tuple[float, int]:
+    """(mean cross-entropy, number of right predictions) on these samples; (nan, 0) for none."""
+    if len(samples) == 0:
+        return math.nan, 0
+    logits = infer(net, module, params, "logits", samples)
+    labels = samples.labels()
+    loss = torch.nn.functional.cross_entropy(logits.double(), labels)
+    return float(loss), int((logits.argmax(1) == labels).sum())
+
+
+def _held(module: BodyHead) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

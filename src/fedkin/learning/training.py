@@ -1,0 +1,90 @@
+"""How clients train: settings of the local optimiser and of the rounds around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedkin.errors import ConfigError
+from fedkin.settings import Settings
+
+__all__ = ["Training"]
+
+
+class Training(Settings):
+    """Rounds, clients a round, and local optimisation.
+
+    per_round: clients sampled a round: a count, a fraction below 1, or "all".
+    local_steps or local_epochs: R minibatch steps or passes over the client's samples (default: one epoch).
+    batch_size: samples a step, or "all"; the last batch of a pass may be smaller.
+    clip: largest Euclidean norm of a step's gradient; None: no clipping.
+    """
+
+    rounds: int = Field(100, ge=0)
+    per_round: int | float | Literal["all"] = "all"
+    local_steps: int | None = Field(None, ge=1)
+    local_epochs: int | None = Field(None, ge=1)
+    batch_size: int | Literal["all"] = 32
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(0.1, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError("give local_steps or local_epochs, not both")
+        if self.batch_size != "all" and self.batch_size < 1:
+            raise ValueError('batch_size must be at least 1, or "all"')
+        if self.per_round != "all" and (self.per_round <= 0 or (self.per_round > 1 and self.per_round % 1)):
+            raise ValueError('per_round must be a whole number, a fraction below 1, or "all"')
+        return self
+
+    @property
+    def local(self) -> int:
+        """R of the papers: local steps, or local epochs where the experiment counts these."""
+        return self.local_steps or self.local_epochs or 1
+
+    def count(self, clients: int) -> int:
+        """How many of `clients` take part in a round; at least one."""
+        if self.per_round == "all":
+            return clients
+        if self.per_round < 1:
+            return max(1, round(self.per_round * clients))
+        if self.per_round > clients:
+            raise ConfigError(
+                f"training.per_round: {self.per_round:g} clients a round, but the federation has {clients}"
+            )
+        return int(self.per_round)
+
+    def steps(self, samples: int) -> int:
+        """Local steps of a client with so many samples."""
+        per_epoch = 1 if self.batch_size == "all" else math.ceil(samples / self.batch_size)
+        return self.local_steps or per_epoch * (self.local_epochs or 1)
+
+    def batches(self, samples: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+        """Row numbers of each step: a fresh permutation per pass, cut into batches."""
+        size = samples if self.batch_size == "all" else self.batch_size
+        left = self.steps(samples)
+        while left > 0:
+            order = rng.permutation(samples)
+            for start in range(0, samples, size):
+                if left == 0:
+                    return
+                left -= 1
+                yield order[start : start + size]
+
+    def build(self, params: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """The optimiser, fresh, for these parameters."""
+        if self.optimiser == "adam":
+            return torch.optim.Adam(params, self.lr, betas=self.betas, weight_decay=self.weight_decay)
+        return torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

@@ -1,0 +1,39 @@
+"""Local training: no client hears of another. The yardstick for "who gains by collaborating?"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["Local"]
+
+
+class Local(ServerMethod):
+    """Every sampled client trains its own model on its own samples; nothing travels."""
+
+    name: ClassVar[str] = "local"
+    title: ClassVar[str] = "Local training"
+    paper: ClassVar[str] = "(baseline)"
+    kind: ClassVar[Literal["local"]] = "local"
+    travels: ClassVar[str] = "nothing"
+
+    def join(self, client: ClientView) -> None:
+        client.state["params"] = client.initial
+
+    def train(self, client: ClientView, message: Message) -> Flow:
+        fitted = yield Fit(client.state["params"])
+        client.state["params"] = fitted.params
+        return Message()
+
+    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+        yield Ask("train", {id: Message() for id in sampled})
+
+    def offer(self, server: ServerView, id: str) -> Message:
+        return Message()
+
+    def use(self, client: ClientView, message: Message) -> Params:
+        params: Params = client.state["params"]
+        return params

@@ -1,0 +1,146 @@
+"""Several methods on the same federations, seed by seed, and what each client gains over training alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from fedkin.data.dataset import Dataset
+from fedkin.engines import Score
+from fedkin.errors import ConfigError, RunError
+from fedkin.running.experiment import Experiment
+from fedkin.running.files import read_json, write_bytes, write_json
+from fedkin.running.loop import Result, Watcher, execute
+
+__all__ = ["compare", "gains", "prepare", "read_result", "run_experiment", "table"]
+
+
+def prepare(folder: Path, experiment: Experiment, resume: bool) -> None:
+    """Make the run's folder, or check that it holds this very experiment; raises RunError."""
+    kept = folder / "experiment.toml"
+    text = experiment.to_toml()
+    if kept.exists():
+        if not resume:
+            raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
+        if kept.read_text(encoding="utf-8") != text:
+            raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting")
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder with --out")
+    write_bytes(kept, text.encode())
+
+
+def run_experiment(
+    experiment: Experiment, data_root: Path, folder: Path | None = None, *, resume: bool = False,
+    watcher: Watcher | None = None, dataset: Dataset | None = None,
+) -> Result:  # fmt: skip
+    """Run one experiment; a finished run in `folder` is read back instead of run again."""
+    if folder is not None:
+        prepare(folder, experiment, resume)
+        if (folder / "summary.json").exists():
+            return read_result(folder)
+    dataset = dataset if dataset is not None else experiment.data.load(data_root)
+    federation = experiment.scenario.build(dataset, experiment.run.seed)
+    return execute(
+        experiment.setup(federation), experiment.run, name=experiment.name, scenario=experiment.scenario.name,
+        folder=folder, watcher=watcher,
+    )  # fmt: skip
+
+
+def read_result(folder: Path) -> Result:
+    """A finished run from its folder; raises RunError when it is not one."""
+    if not (folder / "summary.json").exists():
+        raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+    summary = read_json(folder / "summary.json")
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    tables = {}
+    for name in ("clients", "messages"):
+        columns = pq.read_table(folder / f"{name}.parquet").to_pydict().values()
+        tables[name] = list(zip(*columns, strict=True))
+    last = max((row[0] for row in tables["clients"]), default=0)
+    scores = {
+        id: Score(n, loss if loss is not None else float("nan"), round((share or 0.0) * n))
+        for number, id, n, loss, share in tables["clients"]
+        if number == last
+    }
+    return Result(summary, rounds, tables["clients"], tables["messages"], scores, folder=folder)
+
+
+def compare(
+    experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], data_root: Path,
+    folder: Path | None = None, *, resume: bool = False,
+    watcher: Callable[[str, int, int, int], Watcher] | None = None,
+) -> dict[str, dict[int, Result]]:  # fmt: skip
+    """Results by method and seed. `watcher(method, seed, how many are done, of how many)` makes a run's watcher."""
+    if not methods or len(set(methods)) < len(methods) or len(set(seeds)) < len(seeds):
+        raise ConfigError("--methods and --seeds: each must be named once, and at least one of each")
+    plans = {name: experiment.for_method(name) for name in methods}
+    dataset = experiment.data.load(data_root)
+    results: dict[str, dict[int, Result]] = {name: {} for name in methods}
+    done = 0
+    for seed in seeds:
+        for name, plan in plans.items():
+            seeded = plan.with_changes(**{"run.seed": seed})
+            place = folder / f"{name}-seed{seed}" if folder is not None else None
+            watch = watcher(name, seed, done, len(seeds) * len(plans)) if watcher is not None else None
+            results[name][seed] = run_experiment(
+                seeded, data_root, place, resume=resume, watcher=watch, dataset=dataset
+            )
+            done += 1
+    if folder is not None:
+        write_json(folder / "compare.json", [row.summary for by_seed in results.values() for row in by_seed.values()])
+    return results
+
+
+def gains(result: Result, local: Result) -> dict[str, float]:
+    """Accuracy gained over training alone, per client with test samples."""
+    return {
+        id: score.right / score.n - local.scores[id].right / local.scores[id].n
+        for id, score in sorted(result.scores.items())
+        if score.n
+    }
+
+
+def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
+    """A row per method: mean and spread (sample standard deviation) over seeds of the run's figures.
+
+    gain: mean over clients of the accuracy above Local's with the same seed; hurt: share of clients below it.
+    """
+    rows = []
+    for method, by_seed in results.items():
+        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed)}
+        for name in ("mean", "std", "worst10", "worst20", "variance"):
+            row[name] = _spread([result.summary["accuracy"].get(name) for result in by_seed.values()])
+        for name in ("up", "down"):
+            row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
+        for name in ("found", "ari", "ari_mean", "nmi"):
+            row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
+        row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
+        row |= _against_local(method, by_seed, results.get("local"))
+        rows.append(row)
+    return rows
+
+
+def _against_local(
+    method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None
+) -> dict[str, tuple[float, float] | None]:
+    if local is None or method == "local":
+        return {"gain": None, "hurt": None}
+    each = [list(gains(result, local[seed]).values()) for seed, result in by_seed.items()]
+    return {
+        "gain": _spread([float(np.mean(values)) for values in each]),
+        "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
+    }
+
+
+def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """(mean, sample standard deviation; 0 for one value), or None when any is unknown."""
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0

@@ -1,0 +1,210 @@
+"""An experiment file: TOML in, every field checked, every field settable as `section.field=value`."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from pydantic import Field
+
+from fedkin.data.scenarios import SCENARIOS, Scenario
+from fedkin.data.sources import SOURCES, Source
+from fedkin.engines import ENGINES, Setup
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Federation
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.keys import key
+from fedkin.learning.models import MODELS, Model
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS
+from fedkin.settings import Settings, choose, parse
+
+__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table"]
+
+SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
+
+
+class RunSettings(Settings):
+    """How a run is carried out, apart from what it computes.
+
+    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; dropout: probability that a
+    client's exchange with the server is lost, half of them on the way there, half on the way back.
+    """
+
+    seed: int = Field(0, ge=0)
+    engine: str = "local"
+    dtype: Literal["float32", "float64"] = "float32"
+    evaluate_every: int = Field(1, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment. `table` is what it was made from, complete enough to make it again."""
+
+    name: str
+    data: Source
+    scenario: Scenario
+    model: Model
+    training: Training
+    method: ServerMethod | PeerMethod
+    run: RunSettings
+    table: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Experiment:
+        """Check a table; raises ConfigError naming every field that is wrong."""
+        for section in table:
+            if section not in SECTIONS:
+                raise ConfigError(f"{section}: no such section; {nearest(section, SECTIONS)}")
+        name = table.get("name")
+        if not isinstance(name, str) or not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
+            raise ConfigError(f"name: expected a text that can name a folder, got {name!r}")
+        method, rest = _named(table, "method", "name")
+        run = parse(RunSettings, _section(table, "run", {}), "run")
+        choose(ENGINES, run.engine, "run.engine")
+        experiment = cls(
+            name=name,
+            data=_chosen(SOURCES, table, "data", "source"),
+            scenario=_chosen(SCENARIOS, table, "scenario", "name"),
+            model=_chosen(MODELS, table, "model", "name"),
+            training=parse(Training, _section(table, "training", {}), "training"),
+            method=parse(choose(METHODS, method, "method.name"), rest, "method"),
+            run=run,
+            table=table,
+        )
+        for other in _section(table, "methods", {}):
+            choose(METHODS, other, "methods")
+        return experiment
+
+    def for_method(self, method: str) -> Experiment:
+        """The experiment as `compare` runs it for one method: its own settings, then `[methods.NAME]`."""
+        choose(METHODS, method, "--methods")
+        table = copy.deepcopy(dict(self.table))
+        changes = table.pop("methods", {}).get(method, {})
+        own = table["method"]
+        table["method"] = own if own["name"] == method else {"name": method}
+        for path, value in changes.items():
+            assign(table, path, value, f"methods.{method}")
+        return Experiment.of(table)
+
+    def with_changes(self, **changes: Any) -> Experiment:
+        """The experiment with some fields, written `section.field`, set anew."""
+        table = copy.deepcopy(dict(self.table))
+        for path, value in changes.items():
+            assign(table, path, value, "--set")
+        return Experiment.of(table)
+
+    def resolved(self) -> dict[str, Any]:
+        """The complete table, defaults included: what `experiment.toml` of a run holds."""
+        table: dict[str, Any] = {"name": self.name}
+        for section in ("data", "scenario", "model", "training"):
+            table[section] = getattr(self, section).model_dump(mode="json")
+        table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
+        if "methods" in self.table:
+            table["methods"] = self.table["methods"]
+        table["run"] = self.run.model_dump(mode="json")
+        filled: dict[str, Any] = _without_none(table)
+        return filled
+
+    def to_toml(self) -> str:
+        """`resolved()` as TOML text."""
+        return tomli_w.dumps(self.resolved())
+
+    def federation(self, data_root: Path) -> Federation:
+        """Load the data and deal them out."""
+        return self.scenario.build(self.data.load(data_root), self.run.seed)
+
+    def setup(self, federation: Federation) -> Setup:
+        """What a runner needs."""
+        dtype = torch.float64 if self.run.dtype == "float64" else torch.float32
+        net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), dtype)
+        return Setup(self.method, federation, net, self.training, self.run.seed, self.run.dropout)
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
+    """The experiment in a TOML file, with `section.field=value` changes; raises ConfigError."""
+    table = read_table(path)
+    for change in changes:
+        where, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: expected section.field=value")
+        assign(table, where.strip(), _value(text.strip()), f"--set {change}")
+    try:
+        return Experiment.of(table)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A TOML file as a dict; raises ConfigError naming the file and the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = sorted(other.name for other in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        hint = nearest(path.name, near) if near else "there is no such folder, or no experiment in it"
+        raise ConfigError(f"{path}: no such experiment file; {hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set `section.field` in place; raises ConfigError when the path leads nowhere."""
+    *sections, last = path.split(".")
+    if not all([*sections, last]):
+        raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
+    if (sections[0] if sections else last) not in SECTIONS:
+        raise ConfigError(f"{where}: no section {(sections or [last])[0]!r}; {nearest((sections or [last])[0], SECTIONS)}")
+    place = table
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{where}: {section!r} is a value, not a section")
+    place[last] = value
+
+
+def _value(text: str) -> Any:
+    """A setting given as text: a TOML value if it reads as one, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:
+    section = table.get(name, default)
+    if section is None:
+        raise ConfigError(f"[{name}]: this section is missing")
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name}: expected a section [{name}], got {section!r}")
+    return section
+
+
+def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
+    """(the section's name field, its other fields)."""
+    rest = dict(_section(table, section))
+    if field not in rest:
+        raise ConfigError(f"{section}.{field}: missing, and it has no default")
+    return rest.pop(field), rest
+
+
+def _chosen(registry: Mapping[str, Any], table: Mapping[str, Any], section: str, field: str) -> Any:
+    name, _ = _named(table, section, field)
+    return parse(choose(registry, name, f"{section}.{field}"), _section(table, section), section)
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: an absent setting is one at its default None."""
+    if isinstance(value, Mapping):
+        return {name: _without_none(item) for name, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,198 @@
+"""The round loop: rounds, evaluation, records, checkpoints; stopped and resumed at any round."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedkin._version import __version__
+from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
+from fedkin.engines.base import SERVER
+from fedkin.flow import Params
+from fedkin.learning.flops import flops_per_sample
+from fedkin.run import metrics
+from fedkin.running.experiment import RunSettings
+from fedkin.running.files import write_json
+from fedkin.running.records import Records, about
+
+__all__ = ["Result", "Stop", "Watcher", "execute"]
+
+
+class Watcher(Protocol):
+    """Hears of a run as it goes."""
+
+    def started(self, rounds: int, done: int) -> None:
+        """A run of `rounds` begins, of which `done` are done already."""
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """A round is over; `row` is its line in rounds.jsonl."""
+
+    def stopping(self) -> bool:
+        """True to checkpoint and stop after this round."""
+
+
+class Stop(Exception):
+    """The run was asked to stop; its folder can be resumed from `round`."""
+
+    def __init__(self, round: int, folder: Path | None) -> None:
+        super().__init__(f"stopped after round {round}")
+        self.round, self.folder = round, folder
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run: the summary, a row a round, a row a client and round, the last graph, the models.
+
+    clients: (round, client, n, loss, accuracy) tuples; scores: of the last evaluation by client id;
+    models: the parameters each client would use now (empty when read back from a folder).
+    """
+
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    clients: list[tuple[int, str, int, float | None, float | None]]
+    messages: list[tuple[int, str, str, str, int, int]]
+    scores: dict[str, Score]
+    outcome: Outcome | None = None
+    models: Mapping[str, Params] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over clients of the last round's test accuracy."""
+        return float(self.summary["accuracy"]["mean"])
+
+
+def execute(
+    setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Result:  # fmt: skip
+    """Run all rounds, going on from the folder's checkpoint if there is one; raises Stop when asked to stop."""
+    begun = time.perf_counter()
+    records = Records(folder)
+    if folder is not None:
+        write_json(folder / "federation.json", about(setup.federation))
+    engine = ENGINES[run.engine](setup)
+    done, before = 0, defaultdict(float)
+    resumed = records.resume()
+    if resumed is not None:
+        done, state = resumed
+        engine.restore(state["engine"])
+        before.update(state["seconds"])
+    seconds = _Seconds(begun, before, engine)
+    if watcher is not None:
+        watcher.started(setup.training.rounds, done)
+    outcome, scores = None, {}
+    try:
+        for number in range(done + 1, setup.training.rounds + 1):
+            outcome = engine.round(number)
+            last = number == setup.training.rounds
+            scores = engine.evaluate() if last or number % run.evaluate_every == 0 else {}
+            row = _row(outcome, scores, setup)
+            records.add(row, {"round": number, **seconds()}, outcome, scores)
+            if watcher is not None:
+                watcher.round_done(row)
+            stop = watcher is not None and watcher.stopping() and not last
+            if last or stop or number % run.checkpoint_every == 0:
+                records.checkpoint(number, {"engine": engine.state(), "seconds": seconds()})
+            if stop:
+                raise Stop(number, folder)
+        if not scores:
+            scores = engine.evaluate()
+        records.finish()
+        summary = _summary(setup, run, name, scenario, records, scores, seconds())
+        if folder is not None:
+            write_json(folder / "summary.json", summary)
+            records.tidy()
+        models = {id: engine.model(id) for id in setup.federation}
+    finally:
+        engine.close()
+    return Result(
+        summary, records.rows["rounds"], records.rows["clients"], records.rows["messages"], scores, outcome, models, folder
+    )
+
+
+class _Seconds:
+    """Time spent, the time before a resume included."""
+
+    def __init__(self, begun: float, before: Mapping[str, float], engine: Engine) -> None:
+        self.begun, self.before, self.engine = begun, before, engine
+
+    def __call__(self) -> dict[str, float]:
+        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds}
+        return {name: round(spent + self.before.get(name, 0.0), 3) for name, spent in now.items()}
+
+
+def _row(outcome: Outcome, scores: Mapping[str, Score], setup: Setup) -> dict[str, Any]:
+    """A round's line: nothing in it depends on the machine's speed."""
+    return {
+        "round": outcome.round,
+        "sampled": list(outcome.sampled),
+        "accuracy": metrics.accuracy(scores) if scores else None,
+        "groups": metrics.groups(outcome.graph, setup.federation.planted),
+        **metrics.traffic(outcome.traffic),
+        "samples": sum(outcome.samples.values()),
+    }
+
+
+def _summary(
+    setup: Setup, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    rounds = records.rows["rounds"]
+    forward, both = flops_per_sample(setup.net, next(iter(setup.federation.values())).train)
+    samples = sum(row["samples"] for row in rounds)
+    return {
+        "name": name,
+        "method": setup.method.name,
+        "scenario": scenario or setup.federation.name,
+        "seed": setup.seed,
+        "rounds": setup.training.rounds,
+        "clients": len(setup.federation),
+        "accuracy": metrics.accuracy(scores),
+        **_traffic_summary(records, len(setup.federation)),
+        "groups": _group_summary(rounds),
+        "flops": {"forward_per_sample": forward, "step_per_sample": both, "local_training": both * samples},
+        "seconds": dict(seconds),
+        "engine": run.engine,
+        "dtype": run.dtype,
+        "parameters": setup.net.parameters(),
+        "versions": _versions(),
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+    }
+
+
+def _traffic_summary(records: Records, clients: int) -> dict[str, Any]:
+    """Bytes and floats both ways: in total, per client on average, and the largest upload of all."""
+    total: dict[str, Any] = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
+    for row in records.rows["rounds"]:
+        for what, ways in total.items():
+            ways["up"] += row[what]["up"]
+            ways["down"] += row[what]["down"]
+    for ways in total.values():
+        ways |= {"up_per_client": ways["up"] / clients, "down_per_client": ways["down"] / clients}
+    uploads = [message[5] for message in records.rows["messages"] if message[1] != SERVER]
+    total["floats"]["largest_upload"] = max(uploads, default=0)
+    return total
+
+
+def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last graph's groups, and the mean recovery over all rounds that had a graph."""
+    with_graph = [row["groups"] for row in rounds if row["groups"]]
+    if not with_graph:
+        return {"found": None, "ari": None, "nmi": None, "modularity": None}
+    known = [row["ari"] for row in with_graph if row["ari"] is not None]
+    return {**with_graph[-1], "ari_mean": sum(known) / len(known) if known else None}
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "scikit-network", "rustworkx")
+    found = {package: importlib.metadata.version(package) for package in packages}
+    return {"fedkin": __version__, "python": sys.version.split()[0], **found}

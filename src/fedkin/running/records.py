@@ -1,0 +1,165 @@
+"""The records of a run: a folder that grows round by round and survives a kill at any moment.
+
+    experiment.toml   the experiment, complete
+    federation.json   the task and, per client, sizes, labels and planted group
+    rounds.jsonl      a line a round: accuracy, groups, traffic (nothing that depends on the machine)
+    clients.parquet   round, client, n, loss, accuracy
+    messages.parquet  round, from, to, phase, bytes, floats
+    timing.jsonl      a line a round: seconds
+    graphs/*.npz      the graph of each round
+    checkpoint/       round-N.safetensors: the state after round N
+    summary.json      written last: a run with it is finished
+
+Until the end, rows lie in `parts/`, one set of files per checkpoint; a resumed run drops the parts that are
+younger than its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedkin import codec
+from fedkin.engines import Outcome, Score
+from fedkin.errors import MethodError, RunError
+from fedkin.federation import Federation
+from fedkin.running.files import write_bytes, write_with
+
+if TYPE_CHECKING:
+    from fedkin.graph import Graph
+
+__all__ = ["Records", "about"]
+
+_CLIENTS = pa.schema(
+    [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64()), ("accuracy", pa.float64())]
+)
+_MESSAGES = pa.schema(
+    [("round", pa.int32()), ("from", pa.string()), ("to", pa.string()), ("phase", pa.string()), ("bytes", pa.int64()),
+     ("floats", pa.int64())]
+)  # fmt: skip
+_TABLES = {"clients": _CLIENTS, "messages": _MESSAGES}
+_LINES = ("rounds", "timing")
+
+
+def about(federation: Federation) -> dict[str, Any]:
+    """What a report says of the federation: never a sample, only counts."""
+    return {
+        "name": federation.name,
+        "task": {"classes": federation.task.classes, "shape": list(federation.task.shape)},
+        "clients": {
+            id: {
+                "n_train": len(client.train),
+                "n_test": len(client.test),
+                "group": client.group,
+                "labels": {str(y): n for y, n in sorted(Counter(client.train.labels().tolist()).items())},
+                "about": dict(client.about),
+            }
+            for id, client in sorted(federation.items())
+        },
+    }
+
+
+class Records:
+    """Rows of a run; kept in memory only when `folder` is None."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
+        self.flushed = dict.fromkeys(self.rows, 0)
+        self.graphs: dict[int, Graph] = {}
+
+    # -- while running ----------------------------------------------------------------------------------------
+
+    def add(self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]) -> None:
+        """Take in one round."""
+        self.rows["rounds"].append(dict(row))
+        self.rows["timing"].append(dict(timing))
+        self.rows["messages"] += [tuple(message) for message in outcome.traffic]
+        for id, score in scores.items():
+            share = score.right / score.n if score.n else None
+            self.rows["clients"].append((outcome.round, id, score.n, score.loss if score.n else None, share))
+        if outcome.graph is not None:
+            if self.folder is None:
+                self.graphs[outcome.round] = outcome.graph
+            else:
+                path = self.folder / "graphs" / f"round-{outcome.round:06d}.npz"
+                path.parent.mkdir(exist_ok=True)
+                outcome.graph.save(path)
+
+    def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
+        """Write what is new, then the state; only then is the round safe."""
+        if self.folder is None:
+            return
+        parts = self.folder / "parts"
+        for name, schema in _TABLES.items():
+            new = self.rows[name][self.flushed[name] :]
+            table = pa.table([list(column) for column in zip(*new, strict=True)] or [[] for _ in schema], schema=schema)
+            write_with(parts / f"{name}-{round:06d}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
+        for name in _LINES:
+            text = "".join(json.dumps(row) + "\n" for row in self.rows[name][self.flushed[name] :])
+            write_bytes(parts / f"{name}-{round:06d}.jsonl", text.encode())
+        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
+        kept = self.folder / "checkpoint" / f"round-{round:06d}.safetensors"
+        write_bytes(kept, codec.encode({"round": round, **state}))
+        for old in kept.parent.glob("round-*.safetensors"):
+            if old != kept:
+                old.unlink()
+
+    def finish(self) -> None:
+        """Put the whole tables in place."""
+        if self.folder is None:
+            return
+        for name, schema in _TABLES.items():
+            rows = self.rows[name]
+            table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema], schema=schema)
+            write_with(self.folder / f"{name}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
+        for name in _LINES:
+            text = "".join(json.dumps(row) + "\n" for row in self.rows[name])
+            write_bytes(self.folder / f"{name}.jsonl", text.encode())
+
+    def tidy(self) -> None:
+        """Drop the parts; the whole tables are in place."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
+
+    # -- going on ------------------------------------------------------------------------------------------------
+
+    def resume(self) -> tuple[int, dict[str, Any]] | None:
+        """Read back the rows up to the newest checkpoint, drop what is younger; (round, state), or None."""
+        if self.folder is None:
+            return None
+        found = sorted((self.folder / "checkpoint").glob("round-*.safetensors"))
+        if not found:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
+            return None
+        try:
+            state = codec.decode(found[-1].read_bytes())
+            round = int(state.pop("round"))
+        except (MethodError, KeyError, OSError) as error:
+            raise RunError(f"{found[-1]}: not a checkpoint ({error}); delete it to go on from the one before") from None
+        self._read_parts(round)
+        return round, state
+
+    def _read_parts(self, round: int) -> None:
+        assert self.folder is not None
+        for path in sorted((self.folder / "parts").glob("*")):
+            match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
+            if match is None or int(match[2]) > round:
+                path.unlink()
+            elif match[1] in _TABLES:
+                columns = pq.read_table(path).to_pydict().values()
+                self.rows[match[1]] += list(zip(*columns, strict=True))
+            else:
+                self.rows[match[1]] += [json.loads(line) for line in path.read_text().splitlines()]
+        self.flushed = {name: len(rows) for name, rows in self.rows.items()}
+        for path in (self.folder / "graphs").glob("round-*.npz"):
+            if int(path.stem.removeprefix("round-")) > round:
+                path.unlink()

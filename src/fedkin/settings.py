@@ -1,0 +1,72 @@
+"""Settings: frozen pydantic models that refuse unknown names, with errors a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedkin.errors import ConfigError, nearest
+
+__all__ = ["Settings", "choose", "parse"]
+
+
+class Settings(BaseModel):
+    """Base of every group of settings: frozen, compared by value, unknown names refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
+
+
+def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
+    """`table` as `model`; raises ConfigError naming every bad field as `where.field`.
+
+    >>> class Local(Settings):
+    ...     lr: float = 0.1
+    >>> parse(Local, {"lr": 0.2}, "training").lr
+    0.2
+    >>> parse(Local, {"lrr": 0.2}, "training")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: training.lrr: no such setting; did you mean 'lr'?
+    """
+    try:
+        return model.model_validate(dict(table))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(model, item, where) for item in error.errors())) from None
+
+
+def choose(registry: Mapping[str, T], name: object, where: str) -> T:
+    """The entry of `registry` under `name`; raises ConfigError with the nearest known name."""
+    if not isinstance(name, str) or name not in registry:
+        raise ConfigError(f"{where}: no {name!r}; {nearest(str(name), registry)}")
+    return registry[name]
+
+
+def _explain(model: type[BaseModel], item: Any, where: str) -> str:
+    """One validation error as `section.field: what was wrong, what was expected`."""
+    location = [str(part) for part in item["loc"]]
+    name = ".".join([where, *location]) if where else ".".join(location)
+    if item["type"] == "extra_forbidden":
+        return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
+    if item["type"] == "missing":
+        return f"{name}: missing, and it has no default"
+    message = item["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    given = item.get("input")
+    shown = "" if isinstance(given, Mapping) else f"; got {given!r}"
+    return f"{name}: {message}{shown}"
+
+
+def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
+    """Names of the fields of the (nested) model at `path`."""
+    for part in path:
+        field = model.model_fields.get(part)
+        inner = field.annotation if field is not None else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

@@ -1,0 +1,78 @@
+"""What a client, a peer or the server has at hand inside a flow; nothing else may be reached from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedkin.federation import Samples, Task
+from fedkin.flow import Params
+from fedkin.keys import key, rng
+
+if TYPE_CHECKING:
+    from fedkin.graph import Graph
+    from fedkin.learning.net import Net
+    from fedkin.learning.training import Training
+
+__all__ = ["ClientView", "PeerView", "ServerView", "View"]
+
+
+@dataclass(eq=False)
+class View:
+    """What every participant knows: the task, the net, the settings of training, the round, its own state."""
+
+    seed: int
+    round: int
+    net: Net
+    task: Task
+    training: Training
+    state: dict[str, Any]
+
+    @property
+    def initial(self) -> Params:
+        """The parameters that every participant starts from."""
+        return self.net.initial
+
+
+@dataclass(eq=False)
+class ClientView(View):
+    """A client's side of a ServerMethod: its own samples and state."""
+
+    id: str
+    train: Samples
+
+    @property
+    def size(self) -> int:
+        """Number of training samples, n_k."""
+        return len(self.train)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A generator keyed by (seed, client id, round, purpose)."""
+        return rng(self.seed, self.id, self.round, purpose)
+
+
+@dataclass(eq=False)
+class PeerView(ClientView):
+    """A peer: a client without a server, which knows the ids of its neighbours."""
+
+    neighbours: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class ServerView(View):
+    """The server: the ids of its clients (sorted), its own state, and never a client's samples."""
+
+    clients: tuple[str, ...]
+    planted: Mapping[str, str] | None = None
+    graph: Graph | None = None
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A generator keyed by (seed, "server", round, purpose)."""
+        return rng(self.seed, "", self.round, purpose)
+
+    def key(self, purpose: str) -> int:
+        """A seed, for libraries that want an integer: keyed by (seed, "server", round, purpose), below 2^31."""
+        return key(self.seed, "", self.round, purpose) >> 32

@@ -1,0 +1,188 @@
+"""Local training: batches, optimisers, clipping, inference."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import small_federation, small_setup
+from torch import nn
+
+from fedkin.errors import ConfigError, MethodError
+from fedkin.federation import Samples, Task
+from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean, weighted_mean
+from fedkin.learning.flops import flops_per_sample
+from fedkin.learning.models import MODELS
+from fedkin.learning.sgd import fit, infer, load, score
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
+def test_steps_walk_through_permutations(samples: int, batch: int, steps: int) -> None:
+    training = Training(batch_size=batch, local_steps=steps)
+    batches = list(training.batches(samples, np.random.default_rng(0)))
+    assert len(batches) == steps == training.steps(samples)
+    per_pass = math.ceil(samples / batch)
+    for start in range(0, steps - per_pass + 1, per_pass):
+        rows = np.concatenate(batches[start : start + per_pass])
+        assert sorted(rows) == list(range(samples))
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 4))
+def test_epochs_are_so_many_steps(samples: int, batch: int, epochs: int) -> None:
+    by_epochs = Training(batch_size=batch, local_epochs=epochs)
+    by_steps = Training(batch_size=batch, local_steps=epochs * math.ceil(samples / batch))
+    one = list(by_epochs.batches(samples, np.random.default_rng(1)))
+    other = list(by_steps.batches(samples, np.random.default_rng(1)))
+    assert len(one) == len(other)
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_whole_batches() -> None:
+    (rows,) = Training(batch_size="all").batches(7, np.random.default_rng(0))
+    assert sorted(rows) == list(range(7))
+
+
+def test_counts_of_clients() -> None:
+    assert Training(per_round="all").count(7) == 7
+    assert Training(per_round=0.5).count(7) == 4
+    assert Training(per_round=0.01).count(7) == 1
+    assert Training(per_round=3).count(7) == 3
+    with pytest.raises(ConfigError, match=r"training\.per_round: 8 clients a round, but the federation has 7"):
+        Training(per_round=8).count(7)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_fit_equals_a_plain_loop(optimiser: str) -> None:
+    setup = small_setup(None, optimiser=optimiser, local_epochs=2, local_steps=None, lr=0.01)  # type: ignore[arg-type]
+    samples = next(iter(setup.federation.values())).train
+    fitted = fit(setup.net, setup.net.scratch(), setup.net.initial, CrossEntropy(), samples, setup.training, {}, {},
+                 np.random.default_rng(5))  # fmt: skip
+    model = setup.net.scratch()
+    draw = np.random.default_rng(5)
+    draw.integers(2**63)
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimiser](model.parameters(), 0.01)
+    losses = []
+    for rows in setup.training.batches(len(samples), draw):
+        loss = nn.functional.cross_entropy(model(samples.x[rows]), samples.y[rows])
+        made.zero_grad()
+        loss.backward()
+        made.step()
+        losses.append(float(loss.detach()))
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(fitted.params[name], tensor, rtol=1e-6, atol=1e-7)
+    assert fitted.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert (fitted.steps, fitted.samples) == (len(losses), 2 * len(samples))
+
+
+def test_fit_leaves_what_it_was_given() -> None:
+    setup = small_setup(None)  # type: ignore[arg-type]
+    given_params = {name: tensor.clone() for name, tensor in setup.net.initial.items()}
+    samples = next(iter(setup.federation.values())).train
+    module = setup.net.scratch()
+    first = fit(setup.net, module, setup.net.initial, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(0))
+    kept = {name: tensor.clone() for name, tensor in first.params.items()}
+    fit(setup.net, module, first.params, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(1))
+    for name in kept:
+        assert torch.equal(setup.net.initial[name], given_params[name])
+        assert torch.equal(first.params[name], kept[name])
+
+
+def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
+    net = Net(body, nn.Linear(6, 4))
+    samples = next(iter(small_federation().values())).train
+    training = Training(local_steps=3, batch_size=8)
+
+    def run(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)  # the global state must not matter
+        return dict(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(4)).params)
+
+    one, other = run(1), run(2)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert int(one["body.2.num_batches_tracked"]) == 3
+    assert not torch.equal(one["body.2.running_mean"], net.initial["body.2.running_mean"])
+
+
+def test_infer_and_score() -> None:
+    setup = small_setup(None)  # type: ignore[arg-type]
+    samples = next(iter(setup.federation.values())).test
+    module = setup.net.scratch()
+    logits = infer(setup.net, module, setup.net.initial, "logits", samples)
+    features = infer(setup.net, module, setup.net.initial, "features", samples)
+    assert logits.shape == (len(samples), 4)
+    assert features.shape == (len(samples), 7)
+    torch.testing.assert_close(module.head(features), logits)
+    own = infer(setup.net, module, setup.net.initial, lambda model, batch: batch.y, samples)
+    assert torch.equal(own, samples.labels())
+    loss, right = score(setup.net, module, setup.net.initial, samples)
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, samples.labels())), rel=1e-5)
+    assert right == int((logits.argmax(1) == samples.labels()).sum())
+    loss, right = score(setup.net, module, setup.net.initial, samples.take([]))
+    assert math.isnan(loss)
+    assert right == 0
+
+
+def test_parameters_that_do_not_fit_are_named() -> None:
+    setup = small_setup(None)  # type: ignore[arg-type]
+    module = setup.net.scratch()
+    with pytest.raises(MethodError, match=r"missing \['head.bias'\], not in it \['tail'\]"):
+        load(module, {**{k: v for k, v in setup.net.initial.items() if k != "head.bias"}, "tail": torch.zeros(1)})
+    with pytest.raises(MethodError, match=r"head.bias: shape \(9,\), the net's is \(4,\)"):
+        load(module, {**setup.net.initial, "head.bias": torch.zeros(9)})
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=12).filter(any), st.integers(0, 99))
+def test_padding_changes_no_mean(real: list[bool], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    keep = torch.tensor(real)
+    z, y = torch.from_numpy(draw.normal(size=(len(real), 3))), torch.from_numpy(draw.integers(0, 4, len(real)))
+    batch = Batch(z, y, keep.double())
+    torch.testing.assert_close(masked_mean(z[:, 0], batch), z[keep, 0].mean())
+    mean, count = class_means(z, y, batch.mask, 4)
+    for label in range(4):
+        rows = keep & (y == label)
+        assert int(count[label]) == int(rows.sum())
+        torch.testing.assert_close(mean[label], z[rows].mean(0) if rows.any() else torch.zeros(3, dtype=z.dtype))
+
+
+def test_weighted_mean_against_numpy() -> None:
+    draw = np.random.default_rng(0)
+    values = {id: {"w": torch.from_numpy(draw.normal(size=(2, 3)))} for id in "cab"}
+    weights = {"a": 3, "b": 1, "c": 0}
+    mean = weighted_mean(values, weights)
+    expected = np.average([values[id]["w"].numpy() for id in "abc"], axis=0, weights=[3, 1, 0])
+    np.testing.assert_allclose(mean["w"].numpy(), expected, rtol=1e-12)
+    with pytest.raises(MethodError, match="sum to 0"):
+        weighted_mean(values, dict.fromkeys("abc", 0.0))
+
+
+def test_flops_of_a_linear_net() -> None:
+    net = Net(nn.Flatten(), nn.Linear(5, 4))
+    samples = Samples(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
+    assert flops_per_sample(net, samples) == (2 * 5 * 4, 4 * 5 * 4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_named_models_make_features_and_outputs(name: str) -> None:
+    task = Task(10, (3, 32, 32))
+    net = Net.build(lambda: MODELS[name]().build(task), 3)
+    module = net.scratch()
+    assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert net.width(task) == module.features(torch.zeros(1, 3, 32, 32)).shape[1]
+    again = Net.build(lambda: MODELS[name]().build(task), 3)
+    assert all(torch.equal(net.initial[k], again.initial[k]) for k in net.initial)
+
+
+def test_the_papers_head_has_5130_parameters() -> None:
+    net = Net.build(lambda: MODELS["cnn-cifar"]().build(Task(10, (3, 32, 32))), 0)
+    assert sum(t.numel() for n, t in net.initial.items() if n.startswith("head.")) == 5130
+    assert net.width(Task(10, (3, 32, 32))) == 512
+
+
+def test_images_too_small_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'cnn-cifar' needs images .* of at least 8 pixels a side"):
+        MODELS["cnn-cifar"]().build(Task(10, (1, 7, 7)))

@@ -1,0 +1,265 @@
+"""What must hold for every method: one table, all methods through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support import small_federation, small_setup
+from torch import Tensor
+
+from fedkin.codec import tensors_of
+from fedkin.engines import LocalEngine, LoopbackEngine, Setup
+from fedkin.errors import MethodError
+from fedkin.federation import Federation
+from fedkin.flow import Message, PeerMethod, ServerMethod
+from fedkin.methods import METHODS
+from fedkin.views import ServerView
+
+# Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
+CASES: dict[str, ServerMethod | PeerMethod] = {
+    **{name: method() for name, method in METHODS.items()},
+    "fedavg-equal": METHODS["fedavg"](weights="equal"),
+    "sfmtl-strong": METHODS["sfmtl-graph"](lam=1.0, anchor_weight=0.01),
+    "sfmtl-mean": METHODS["sfmtl-graph"](lam=1.0, anchor_weight=0.01, anchors="mean"),
+}
+SERVER_CASES = {name: method for name, method in CASES.items() if isinstance(method, ServerMethod)}
+
+every_method = pytest.mark.parametrize("name", CASES)
+every_server_method = pytest.mark.parametrize("name", SERVER_CASES)
+
+
+def models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
+    """Every client's model after some rounds."""
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+
+
+def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for id in one:
+        for name in one[id]:
+            assert torch.equal(one[id][name], other[id][name]), f"{id} {name} differs"
+
+
+def assert_close(one: dict[str, Any], other: dict[str, Any], tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    for id in one:
+        for name in one[id]:
+            torch.testing.assert_close(one[id][name], other[id][name], rtol=tolerance, atol=tolerance)
+
+
+@every_method
+def test_training_changes_models(name: str) -> None:
+    setup = small_setup(CASES[name])
+    trained = models(LocalEngine(setup))
+    for params in trained.values():
+        assert not torch.equal(params["body.1.weight"], setup.net.initial["body.1.weight"])
+
+
+@every_method
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_loopback_equals_local(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    setup = small_setup(CASES[name], dtype=dtype, per_round=4)
+    local, loopback = LocalEngine(setup), LoopbackEngine(setup)
+    assert_close(models(local), models(loopback), tolerance)
+    one, other = local.evaluate(), loopback.evaluate()
+    assert {id: score.right for id, score in one.items()} == {id: score.right for id, score in other.items()}
+
+
+@every_method
+def test_loopback_counts_the_same_messages(name: str) -> None:
+    setup = small_setup(CASES[name])
+    local = LocalEngine(setup).round(1)
+    loopback = LoopbackEngine(setup).round(1)
+    assert sorted(local.traffic) == sorted(loopback.traffic)
+
+
+@every_method
+def test_same_seed_same_bits(name: str) -> None:
+    setup = small_setup(CASES[name], per_round=0.5)
+    assert_same_bits(models(LocalEngine(setup)), models(LocalEngine(setup)))
+
+
+@every_method
+def test_another_seed_other_bits(name: str) -> None:
+    one = models(LocalEngine(small_setup(CASES[name], seed=0)))
+    other = models(LocalEngine(small_setup(CASES[name], seed=1)))
+    assert any(not torch.equal(one[id]["body.1.weight"], other[id]["body.1.weight"]) for id in one)
+
+
+@every_method
+def test_order_of_clients_changes_no_bit(name: str) -> None:
+    federation = small_federation()
+    turned = federation.reorder(list(reversed(list(federation))))
+    one = models(LocalEngine(small_setup(CASES[name], federation, per_round=4)))
+    assert_same_bits(one, models(LocalEngine(small_setup(CASES[name], turned, per_round=4))))
+
+
+@every_method
+def test_zero_rate_leaves_every_model_as_it_was(name: str) -> None:
+    setup = small_setup(CASES[name], lr=0.0)
+    for params in models(LocalEngine(setup)).values():
+        for key, tensor in params.items():
+            torch.testing.assert_close(tensor, setup.net.initial[key], rtol=0, atol=1e-6)
+
+
+@every_method
+def test_a_method_survives_lost_messages(name: str) -> None:
+    engine = LocalEngine(small_setup(CASES[name], dropout=0.5, seed=3))
+    for params in models(engine, rounds=6).values():
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in params.values())
+
+
+@every_server_method
+def test_no_answer_at_all_leaves_the_server_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine(small_setup(CASES[name]))
+    engine.round(1)
+    before = {pointer: tensor.clone() for pointer, tensor in tensors_of(engine.state()).items()}
+    monkeypatch.setattr(engine, "_lost", lambda id, phase: "there")
+    engine.round(2)
+    after = tensors_of(engine.state())
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[pointer], after[pointer]) for pointer in before)
+
+
+@every_server_method
+def test_a_dropped_client_is_a_client_that_was_not_sampled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = small_federation()
+    dropped = sorted(federation)[2]
+    lossy = LocalEngine(small_setup(CASES[name], federation))
+    monkeypatch.setattr(lossy, "_lost", lambda id, phase: "there" if id == dropped else "")
+    one = models(lossy, rounds=2)
+    monkeypatch.setattr(
+        type(CASES[name]), "sample", lambda self, server: [id for id in server.clients if id != dropped]
+    )
+    assert_same_bits(one, models(LocalEngine(small_setup(CASES[name], federation)), rounds=2))
+
+
+@every_server_method
+def test_relabelling_clients_relabels_what_the_server_makes(name: str) -> None:
+    """The server's round, fed with the same replies under other names, makes the same under these names."""
+    setup = small_setup(CASES[name])
+    ids = sorted(setup.federation)
+    names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
+    engine = Recording(setup)
+    engine.round(1)
+    sent, server = replay(setup, engine.replies, names)
+    assert len(sent) == len(engine.asks)
+    for (_, messages), renamed in zip(engine.asks, sent, strict=True):
+        assert {names[id] for id in messages} == set(renamed)
+        for id, message in messages.items():
+            close_trees(message, renamed[names[id]])
+    close_trees(engine.server.state, server.state, names)
+
+
+@every_method
+def test_state_travels_through_bytes(name: str) -> None:
+    """A runner restored from its state goes on bit for bit."""
+    from fedkin import codec
+
+    setup = small_setup(CASES[name], per_round=3)
+    engine = LocalEngine(setup)
+    engine.round(1)
+    fresh = LocalEngine(setup)
+    fresh.restore(codec.decode(codec.encode(engine.state())))
+    for number in (2, 3):
+        engine.round(number)
+        fresh.round(number)
+    ids = sorted(setup.federation)
+    assert_same_bits({id: dict(engine.model(id)) for id in ids}, {id: dict(fresh.model(id)) for id in ids})
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "sfmtl-graph"])
+def test_one_client_alone_is_plain_sgd(name: str) -> None:
+    method = METHODS[name](lam=0.0) if name == "sfmtl-graph" else METHODS[name]()
+    federation = small_federation().reorder([sorted(small_federation())[0]])
+    setup = small_setup(method, federation, momentum=0.5, weight_decay=0.01, clip=0.7)
+    (params,) = models(LocalEngine(setup)).values()
+    plain = plain_sgd(setup, rounds=3)
+    for key, tensor in plain.items():
+        torch.testing.assert_close(params[key], tensor, rtol=1e-6, atol=1e-6)
+
+
+def plain_sgd(setup: Setup, rounds: int) -> dict[str, Tensor]:
+    """What a person would write for one client: model, loss, backward, step."""
+    from fedkin.keys import rng
+
+    (client,) = setup.federation.values()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 4))
+    names = ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]
+    with torch.no_grad():
+        for parameter, name in zip(model.parameters(), names, strict=True):
+            parameter.copy_(setup.net.initial[name])
+    for number in range(1, rounds + 1):
+        draw = rng(setup.seed, client.id, number, "train.fit0")
+        draw.integers(2**63)
+        optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5, weight_decay=0.01)
+        for rows in setup.training.batches(client.size, draw):
+            loss = torch.nn.functional.cross_entropy(model(client.train.x[rows]), client.train.y[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.7)
+            optimiser.step()
+    return dict(zip(names, (parameter.detach() for parameter in model.parameters()), strict=True))
+
+
+class Recording(LocalEngine):
+    """Keeps what the server asked and was answered."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.asks: list[tuple[str, dict[str, Message]]] = []
+        self.replies: list[dict[str, Message]] = []
+
+    def _ask(self, ask: Any) -> dict[str, Message]:
+        replies = super()._ask(ask)
+        self.asks.append((ask.phase, dict(ask.messages)))
+        self.replies.append(replies)
+        return replies
+
+
+def replay(
+    setup: Setup, replies: list[dict[str, Message]], names: dict[str, str]
+) -> tuple[list[dict[str, Message]], ServerView]:
+    """Drive the server's round by hand with renamed replies, given in another order."""
+    federation: Federation = setup.federation.relabel(names)
+    method = setup.method
+    assert isinstance(method, ServerMethod)
+    server = ServerView(
+        seed=setup.seed, round=1, net=setup.net, task=federation.task, training=setup.training, state={},
+        clients=tuple(sorted(federation)), planted=federation.planted,
+    )  # fmt: skip
+    method.start(server)
+    flow = method.round(server, sorted(names.values()))
+    sent, answer = [], None
+    for reply in [*replies, None]:
+        try:
+            ask = flow.send(answer)
+        except StopIteration:
+            break
+        sent.append(dict(ask.messages))
+        assert reply is not None
+        answer = {names[id]: message for id, message in reversed(reply.items())}
+    return sent, server
+
+
+def close_trees(one: Any, other: Any, names: dict[str, str] | None = None) -> None:
+    """Equal trees up to rounding; keys that are client ids are translated."""
+    names = names or {}
+    if isinstance(one, Tensor):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    elif isinstance(one, (dict, Message)):
+        assert {names.get(key, key) for key in one} == set(other)
+        for key in one:
+            close_trees(one[key], other[names.get(key, key)], names)
+    else:
+        assert one == other
+
+
+def test_errors_name_the_client_and_the_phase() -> None:
+    setup = small_setup(METHODS["local"](), lr=1e30)
+    with pytest.raises(MethodError, match=r"round \d, client 'site-.', phase 'train': the training loss became"):
+        models(LocalEngine(setup), rounds=3)

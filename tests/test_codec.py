@@ -1,0 +1,103 @@
+"""Trees to bytes and back; the counted size is the real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkin import codec
+from fedkin.errors import MethodError
+from fedkin.flow import Message
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
+keys = st.text(min_size=1, max_size=6)
+tensors = st.builds(
+    lambda shape, dtype: torch.arange(int(np.prod(shape))).reshape(shape).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(DTYPES),
+)
+small = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8),
+    st.lists(st.integers(), max_size=3),
+)  # fmt: skip
+trees = st.dictionaries(
+    keys, st.recursive(st.one_of(tensors, small), lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=6),
+    max_size=5,
+)  # fmt: skip
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    return bool(one == other) and type(one) is type(other)
+
+
+@given(trees)
+def test_round_trip_and_size(tree: dict[str, Any]) -> None:
+    data = codec.encode(tree)
+    assert same(codec.decode(data), tree)
+    assert codec.size(tree)[0] == len(data)
+    assert codec.encode(codec.decode(data)) == data
+
+
+def test_floats_counts_floating_point_numbers_only() -> None:
+    tree = {"head": {"w": torch.zeros(3, 2), "n": torch.zeros(9, dtype=torch.int64)}, "h": torch.zeros(4, dtype=torch.half)}
+    assert codec.size(tree)[1] == 10
+
+
+def test_one_memory_under_two_names_and_views_travel() -> None:
+    whole = torch.arange(6.0)
+    back = codec.decode(codec.encode({"a": whole, "b": whole, "view": whole[2:4], "turned": whole.reshape(2, 3).T}))
+    assert torch.equal(back["a"], back["b"])
+    assert torch.equal(back["view"], whole[2:4])
+    assert torch.equal(back["turned"], whole.reshape(2, 3).T)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.zeros(2), "travel as torch tensors"),
+        ({1, 2}, "a set cannot travel"),
+        (object(), "a object cannot travel"),
+        (torch.zeros(1, dtype=torch.complex64), "complex64 cannot travel"),
+    ],
+)
+def test_what_cannot_travel_is_named(value: Any, said: str) -> None:
+    with pytest.raises(MethodError, match=f"inner/x: .*{said}"):
+        codec.encode({"inner": {"x": value}})
+
+
+def test_keys_must_be_text() -> None:
+    with pytest.raises(MethodError, match="keys must be text, got 3"):
+        codec.encode({3: 1})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("data", [b"x", b"\x00" * 40, b"not a message at all", b"\x10" + b"\x00" * 7 + b"{" * 16])
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(MethodError, match="not a fedkin message"):
+        Message.from_bytes(data)
+
+
+def test_every_truncation_is_refused() -> None:
+    data = Message(x=torch.ones(3), n=2).to_bytes()
+    for length in range(1, len(data)):
+        with pytest.raises(MethodError):
+            Message.from_bytes(data[:length])
+
+
+def test_an_empty_message_is_no_bytes() -> None:
+    assert Message().to_bytes() == b""
+    assert Message().nbytes == 0
+    assert len(Message.from_bytes(b"")) == 0
+
+
+def test_a_message_shows_what_it_holds() -> None:
+    message = Message(n=3)
+    assert repr(message) == f"Message(n; {len(message.to_bytes())} bytes)"
