@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedkin.errors import MethodError
 
-__all__ = ["Tree", "decode", "encode", "leaves", "size", "tensors_of"]
+__all__ = ["Tree", "decode", "encode", "leaves", "size", "tensors_of", "tree_of"]
 
 Tree = Mapping[str, Any]
 _META = "fedkin"
@@ -95,8 +95,13 @@ def decode(data: bytes) -> dict[str, Any]:
         tensors = load(data)
     except (ValueError, KeyError, SafetensorError, AttributeError, OverflowError) as error:
         raise MethodError(f"not a fedkin message: {len(data)} bytes that do not parse ({error})") from None
+    return tree_of({**tensors, **small})
+
+
+def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with these leaves by pointer: what `leaves` takes apart."""
     tree: dict[str, Any] = {}
-    for name, leaf in {**tensors, **small}.items():
+    for name, leaf in named.items():
         *path, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
         place = tree
         for part in path:

@@ -146,6 +146,11 @@ class Method(Settings):
     kind: ClassVar[Literal["local", "global", "clustered", "personalised", "peer"]]
     travels: ClassVar[str]
 
+    def sample(self, server: ServerView) -> list[str]:
+        """This round's clients: `training.per_round` of them, uniformly, without replacement."""
+        drawn = server.rng("sample").permutation(len(server.clients))
+        return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
+
 
 class ServerMethod(Method):
     """`round` runs at the server; the phases that it asks for are methods of the same class, run at clients."""
@@ -155,11 +160,6 @@ class ServerMethod(Method):
 
     def join(self, client: ClientView) -> None:
         """Set a client's state when it is first met."""
-
-    def sample(self, server: ServerView) -> list[str]:
-        """This round's clients: `training.per_round` of them, uniformly, without replacement."""
-        drawn = server.rng("sample").permutation(len(server.clients))
-        return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
 
     @abstractmethod
     def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:

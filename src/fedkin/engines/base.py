@@ -56,7 +56,12 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All that a runner needs to know. `dropout`: probability that a message to a client, or its answer, is lost."""
+    """All that a runner needs to know.
+
+    dropout: probability that a message to a client, or its answer, is lost.
+    mode: how local work is done in one machine: "one-by-one", "stacked", "workers", or "auto", which measures.
+    workers: processes of the mode "workers"; 0: as many as there are cores.
+    """
 
     method: ServerMethod | PeerMethod
     federation: Federation
@@ -64,6 +69,8 @@ class Setup:
     training: Training
     seed: int = 0
     dropout: float = 0.0
+    mode: str = "one-by-one"
+    workers: int = 0
 
 
 class Engine(ABC):
@@ -99,6 +106,16 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Give back processes and memory."""
+
+    @property
+    def mode(self) -> str:
+        """How local work is done, once that is known."""
+        return self.setup.mode
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        return {}
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import builtins
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import torch
-
+from fedkin.engines.auto import Auto, cores
 from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, checked_ask
+from fedkin.engines.jobs import Executor, OneByOne, ScoreJob, job_of, one_thread
+from fedkin.engines.stacked import Stacked
+from fedkin.engines.workers import Workers
 from fedkin.errors import FedkinError, MethodError
-from fedkin.flow import Ask, Fit, Fitted, Flow, Infer, Message, Params, PeerMethod, ServerMethod, Share
-from fedkin.keys import rng
-from fedkin.learning.losses import CrossEntropy
-from fedkin.learning.sgd import fit, infer, score
+from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
+from fedkin.keys import key, rng
 from fedkin.views import ClientView, PeerView
 
 __all__ = ["LocalEngine"]
+
+# Clients with one model are scored so many at a time: large batches, and yet work for every worker.
+_TOGETHER = 4
 
 
 class LocalEngine(Engine):
@@ -26,8 +30,9 @@ class LocalEngine(Engine):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.module = setup.net.scratch()
+        self.executor: Executor = make_executor(setup)
         self.number = 0
+        self.steps: dict[tuple[str, str], int] = {}
         self.states: dict[str, Any] = {}
         self.traffic: list[Traffic] = []
         self.samples: dict[str, int] = {}
@@ -38,9 +43,9 @@ class LocalEngine(Engine):
 
     def round(self, number: int) -> Outcome:
         self.number = number
-        self.traffic, self.samples = [], {}
+        self.traffic, self.samples, self.steps = [], {}, {}
         self.server.round, self.server.graph = number, None
-        with _one_thread():
+        with one_thread():
             if isinstance(self.setup.method, PeerMethod):
                 sampled = self._peers_round(self.setup.method)
             else:
@@ -60,99 +65,104 @@ class LocalEngine(Engine):
             answer = self._ask(checked_ask(method, request, self.setup.federation))
 
     def _ask(self, ask: Ask) -> dict[str, Message]:
-        replies = {}
+        views: dict[str, ClientView] = {}
+        lost = {id: self._lost(id, ask.phase) for id in ask.messages}
         for id in self.order(ask.messages):
-            message = ask.messages[id]
-            lost = self._lost(id, ask.phase)
-            self._count(SERVER, id, ask.phase, message)
-            if lost == "there":
-                continue
-            reply = self._phase(id, ask.phase, self.carried(message))
-            self._count(id, SERVER, ask.phase, reply)
-            if lost != "back":
-                replies[id] = self.carried(reply)
-        return replies
+            self._count(SERVER, id, ask.phase, ask.messages[id])
+        reached = [id for id in self.order(ask.messages) if lost[id] != "there"]
+        answers: dict[str, Message] = {}
 
-    def _phase(self, id: str, phase: str, message: Message) -> Message:
-        """Run one phase at one client."""
-        with self.timed("local"):
-            view = self.view(id)
-            try:
-                run = getattr(self.method(), phase)(view, message)
-                reply = self._drive(view, phase, run) if hasattr(run, "send") else run
-            except FedkinError as error:
-                raise self._named(error, id, phase) from None
-        if not isinstance(reply, Message):
-            raise MethodError(f"phase {phase!r} at client {id!r} must return a Message, got {type(reply).__name__}")
-        self.keep(id, view.state)
-        return reply
+        def start(id: str) -> tuple[ClientView, Any]:
+            views[id] = self.view(id)
+            return views[id], getattr(self.method(), ask.phase)(views[id], self.carried(ask.messages[id]))
 
-    def _drive(self, view: ClientView, phase: str, flow: Flow) -> Any:
-        """Run a client's flow to its end."""
-        answer: Any = None
-        step = 0
-        while True:
-            try:
-                request = flow.send(answer)
-            except StopIteration as stop:
-                return stop.value
-            answer = self._work(view, phase, step, request)
-            step += 1
+        for id, reply in self._drive(reached, start, ask.phase):
+            if not isinstance(reply, Message):
+                raise MethodError(
+                    f"phase {ask.phase!r} at client {id!r} must return a Message, got {type(reply).__name__}"
+                )
+            self.keep(id, views.pop(id).state)
+            answers[id] = reply
+        # Workers end in any order; what is recorded must not show it.
+        for id in reached:
+            self._count(id, SERVER, ask.phase, answers[id])
+        return {id: self.carried(answers[id]) for id in reached if lost[id] != "back"}
 
-    def _work(self, view: ClientView, phase: str, step: int, request: Any) -> Any:
-        """Carry out one Fit or Infer of a client; `step` numbers them within the phase."""
-        samples = getattr(request, "data", None) or view.train
-        net = self.setup.net
-        if isinstance(request, Infer):
-            return infer(net, self.module, request.params, request.what, samples)
-        if not isinstance(request, Fit):
-            raise MethodError(f"a client's phase yields Fit or Infer, got {type(request).__name__}")
-        fitted: Fitted = fit(
-            net, self.module, request.params, request.loss or CrossEntropy(), samples,
-            request.training or view.training, request.extras, request.carry,
-            view.rng(f"{phase}.fit{step}"),
-        )  # fmt: skip
-        self.samples[view.id] = self.samples.get(view.id, 0) + fitted.samples
-        return fitted
+    def _drive(
+        self, ids: Sequence[str], start: Callable[[str], tuple[ClientView, Any]], phase: str,
+        answers: Mapping[str, Any] | None = None,
+    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+        """Run the flows of these clients side by side; (id, what it returned, or its Share) as they end.
+
+        `start` makes a client's view and flow when its turn comes, so that no more of them are under way than
+        the executor can use.
+        """
+        waiting = list(reversed(ids))
+        flows: dict[str, tuple[ClientView, Any]] = {}
+        busy = 0
+        while waiting or busy:
+            ended: list[tuple[str, Any]] = []
+            with self.timed("local"):
+                while waiting and self.executor.room > 0:
+                    id = waiting.pop()
+                    with self._named(id, phase):
+                        flows[id] = start(id)
+                        busy += self._advance(flows, id, (answers or {}).get(id), phase, ended)
+                for job, result in self.executor.collect() if busy else ():
+                    assert not isinstance(job, ScoreJob)
+                    busy -= 1
+                    with self._named(job.id, phase):
+                        if isinstance(result, FedkinError):
+                            raise result
+                        if isinstance(result, Fitted):
+                            self.samples[job.id] = self.samples.get(job.id, 0) + result.samples
+                        busy += self._advance(flows, job.id, result, phase, ended)
+            yield from ended
+
+    def _advance(
+        self, flows: dict[str, tuple[ClientView, Any]], id: str, answer: Any, phase: str, ended: list[tuple[str, Any]]
+    ) -> int:
+        """Resume a client's flow: 1 when it asked for another job, 0 when it ended."""
+        view, flow = flows[id]
+        try:
+            request = flow.send(answer) if hasattr(flow, "send") else None
+        except StopIteration as stop:
+            request, flow = None, stop.value
+        if request is None or isinstance(request, Share):
+            del flows[id]
+            ended.append((id, flow if request is None else request))
+            return 0
+        step = self.steps[id, phase] = self.steps.get((id, phase), -1) + 1
+        self.executor.submit(
+            job_of(request, id, view.training, key(self.setup.seed, id, self.number, f"{phase}.fit{step}"))
+        )
+        return 1
 
     # -- peers ----------------------------------------------------------------------------------------------
 
     def _peers_round(self, method: PeerMethod) -> list[str]:
         """Move all peers in step: each Share waits for everyone's, then every inbox is delivered."""
-        count = self.setup.training.count(len(self.server.clients))
-        drawn = self.server.rng("sample").permutation(len(self.server.clients))[:count]
-        active = sorted(self.server.clients[i] for i in drawn)
+        active = method.sample(self.server)
         views = {id: self._peer(id, active) for id in self.order(active)}
-        flows = {id: self.method().round(view) for id, view in views.items()}  # type: ignore[union-attr,call-arg]
+        flows: dict[str, Any] = {}
+        for id, view in views.items():
+            held = self.method()
+            assert isinstance(held, PeerMethod)
+            flows[id] = held.round(view)
         inbox: dict[str, Any] = dict.fromkeys(flows)
-        steps = dict.fromkeys(flows, 0)
         while flows:
             posts: dict[str, Share] = {}
-            for id in list(flows):
-                share = self._until_share(views[id], flows[id], inbox[id], steps)
-                if share is None:
+            ends = self._drive(list(flows), lambda id: (views[id], flows[id]), "round", inbox)
+            for id, end in list(ends):
+                if isinstance(end, Share):
+                    posts[id] = end
+                else:
                     del flows[id]
                     self.keep(id, views[id].state)
-                else:
-                    posts[id] = share
             inbox = {id: {} for id in flows}
             for sender in self.order(posts):
                 self._deliver(views[sender], posts[sender], inbox)
         return active
-
-    def _until_share(self, view: PeerView, flow: Flow, answer: Any, steps: dict[str, int]) -> Share | None:
-        with self.timed("local"):
-            try:
-                while True:
-                    request = flow.send(answer)
-                    if isinstance(request, Share):
-                        return request
-                    answer = self._work(view, "round", steps[view.id], request)
-                    steps[view.id] += 1
-            except StopIteration:
-                return None
-            except FedkinError as error:
-                raise self._named(error, view.id, "round") from None
 
     def _deliver(self, sender: PeerView, share: Share, inbox: dict[str, Any]) -> None:
         if isinstance(share.message, Message):
@@ -224,24 +234,29 @@ class LocalEngine(Engine):
         if len(message):
             self.traffic.append(Traffic(self.number, sender, receiver, phase, message.nbytes, message.floats))
 
-    def _named(self, error: FedkinError, id: str, phase: str) -> MethodError:
-        return MethodError(f"round {self.number}, client {id!r}, phase {phase!r}: {error}")
+    @contextmanager
+    def _named(self, id: str, phase: str) -> Iterator[None]:
+        """Say at which client and when a user's error happened."""
+        try:
+            yield
+        except FedkinError as error:
+            raise MethodError(f"round {self.number}, client {id!r}, phase {phase!r}: {error}") from None
 
     # -- evaluation and state ---------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Score]:
-        with self.timed("evaluate"), _one_thread():
-            return {id: self._score(id) for id in self.setup.federation}
-
-    def _score(self, id: str) -> Score:
-        params = self.model(id)
-        kept = self.scores.get(id)
-        if kept is not None and kept[0] is params:
-            return kept[1]
-        test = self.setup.federation[id].test
-        loss, right = score(self.setup.net, self.module, params, test)
-        self.scores[id] = params, Score(len(test), loss, right)
-        return self.scores[id][1]
+        with self.timed("evaluate"), one_thread():
+            models = {id: self.model(id) for id in self.setup.federation}
+            stale: dict[int, list[str]] = {}
+            for id, params in models.items():
+                if id not in self.scores or self.scores[id][0] is not params:
+                    stale.setdefault(builtins.id(params), []).append(id)
+            jobs = [ScoreJob(part, models[part[0]]) for ids in stale.values() for part in _parts(ids, _TOGETHER)]
+            for job, results in self.executor.run(jobs):
+                assert isinstance(job, ScoreJob)
+                for id, (loss, right) in zip(job.ids, results, strict=True):
+                    self.scores[id] = models[id], Score(len(self.setup.federation[id].test), loss, right)
+            return {id: self.scores[id][1] for id in self.setup.federation}
 
     def model(self, id: str) -> Params:
         """The parameters that this client would use now."""
@@ -260,15 +275,29 @@ class LocalEngine(Engine):
         for id, kept in state["clients"].items():
             self.keep(id, kept)
 
+    def close(self) -> None:
+        self.executor.close()
 
-class _one_thread:
-    """One OpenMP thread inside: more of them change the bits, and on a busy machine cost rather than help."""
+    @property
+    def mode(self) -> str:
+        return self.executor.chosen
 
-    def __enter__(self) -> None:
-        self.before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self.before)
+    @property
+    def measured(self) -> dict[str, float]:
+        return self.executor.measured
 
 
+def make_executor(setup: Setup) -> Executor:
+    """Who carries out local work."""
+    net, federation, workers = setup.net, setup.federation, setup.workers or cores()
+    if setup.mode == "stacked":
+        return Stacked(net, federation)
+    if setup.mode == "workers":
+        return Workers(net, federation, workers)
+    if setup.mode == "auto":
+        return Auto(net, federation, workers)
+    return OneByOne(net, federation)
+
+
+def _parts(ids: list[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(ids[start : start + size]) for start in range(0, len(ids), size)]

@@ -46,7 +46,7 @@ def masked_mean(values: Tensor, batch: Batch) -> Tensor:
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Mean feature of each class [classes, d], zero where absent, and how many samples each has [classes]."""
-    member = F.one_hot(y, classes).to(z.dtype) * mask[:, None]
+    member = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype) * mask[:, None]
     count = member.sum(0)
     return member.T @ z / count.clamp(min=1)[:, None], count
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
+from scipy import sparse
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -146,7 +147,7 @@ class SfmtlGraph(ServerMethod):
         came = [replies[id] for id in ids]
         weights, labels = self.communities(server, ids, self.affinity(server, came))
         rate = self.lam * (server.training.lr * server.training.local if self.tau is None else self.tau)
-        mixing = graph.laplacian_step(weights, labels, rate)
+        mixing = _dense(graph.laplacian_step(weights, labels, rate))
         server.graph = graph.Graph(
             ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing
         )
@@ -172,17 +173,15 @@ class SfmtlGraph(ServerMethod):
         else:
             flat = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
             similar = graph.similarity_stage(settings.similarity)(torch.stack(flat).double().numpy())
-        weights = np.maximum(similar, 0.0)
-        np.fill_diagonal(weights, 0.0)
-        return np.asarray(graph.sparsify_stage(settings.sparsify)(weights))
+        return _dense(graph.sparsify_stage(settings.sparsify)(similar))
 
     def communities(self, server: ServerView, ids: Sequence[str], weights: Array) -> tuple[Array, Labels]:
         """(the graph after the control, community of each client), Eq. (12)."""
         settings = self.graph
         planted = None if server.planted is None else np.array([server.planted[id] for id in ids])
-        weights = graph.control_stage(settings.control)(weights, planted=planted, seed=server.key("control"))
+        weights = _dense(graph.control_stage(settings.control)(weights, planted=planted, seed=server.key("control")))
         find = graph.groups_stage(settings.groups)
-        return weights, find(weights, seed=settings.seed, resolution=settings.resolution)
+        return weights, find(weights, seed=settings.seed, resolution=settings.resolution, planted=planted)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
@@ -192,6 +191,11 @@ class SfmtlGraph(ServerMethod):
     def use(self, client: ClientView, message: Message) -> Params:
         params: Params = client.state["params"]
         return params
+
+
+def _dense(matrix: Any) -> Array:
+    """A stage's matrix as an ndarray: a round's clients are few."""
+    return np.asarray(matrix.toarray() if sparse.issparse(matrix) else matrix, dtype=np.float64)
 
 
 def mixed_heads(heads: Sequence[Params], mixing: Array) -> list[dict[str, Tensor]]:
@@ -246,7 +250,7 @@ def stacked_anchors(server: ServerView, replies: Sequence[Message], match: str) 
     return anchors, owned
 
 
-def headhead_responses(server: ServerView, replies: Sequence[Message], anchors: Tensor) -> Array:
+def head_responses(server: ServerView, replies: Sequence[Message], anchors: Tensor) -> Array:
     """Outputs [n, n, C, outputs]: entry (k, l, c) is what head k says to client l's anchor of class c."""
     module = server.net.scratch().eval()
     flat = anchors.flatten(0, 1).to(server.net.dtype)

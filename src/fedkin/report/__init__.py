@@ -1,0 +1,21 @@
+"""Tables for the terminal and the report of one run or many: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["write_report"]
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write one self-contained HTML file about these finished runs (methods x seeds); returns its path.
+
+    A folder that holds run folders means all of them. Raises RunError for a folder that is not a finished run.
+    """
+    from fedkin.report.collect import collect
+    from fedkin.report.page import page
+    from fedkin.running.files import write_bytes
+
+    write_bytes(out, page(collect(runs)).encode())
+    return out

@@ -44,7 +44,9 @@ def run(
     method: a name of `fedkin methods`, or a method object; options: its hyper-parameters when it is a name.
     model: a name, a Model, a (body, head) pair of modules (starts from the values they hold), or a function
     of the task that makes such a pair (initialised from the seed).
-    training: local optimisation (Training or its fields); settings: fields of RunSettings.
+    training: local optimisation (Training or its fields); settings: fields of RunSettings
+    (the mode is "one-by-one" unless you ask for another: "workers" starts processes, so a script that asks for it
+    needs the usual `if __name__ == "__main__":`).
     out: folder for the records; a run that was cut there is resumed.
 
     >>> import fedkin
@@ -60,9 +62,9 @@ def run(
     if not isinstance(training, Training):
         training = parse(Training, training or {}, "training")
     training = training.model_copy(update={"rounds": rounds})
-    chosen = parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
+    chosen = parse(RunSettings, {"mode": "one-by-one", **(settings or {}), "seed": seed}, "settings")
     net = _net(model, federation.task, seed)
-    setup = Setup(method, federation, net, training, seed, chosen.dropout)
+    setup = Setup(method, federation, net, training, seed, chosen.dropout, chosen.mode, chosen.workers)
     folder = Path(out) if out is not None else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

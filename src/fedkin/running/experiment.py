@@ -34,12 +34,16 @@ SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods"
 class RunSettings(Settings):
     """How a run is carried out, apart from what it computes.
 
+    mode: how the engine does local work: client after client, stacked into one computation, in processes of
+    one thread, or whichever is quickest on the first jobs; workers: how many processes (0: one per core).
     dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; dropout: probability that a
     client's exchange with the server is lost, half of them on the way there, half on the way back.
     """
 
     seed: int = Field(0, ge=0)
     engine: str = "local"
+    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "auto"
+    workers: int = Field(0, ge=0)
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
@@ -127,7 +131,9 @@ class Experiment:
         """What a runner needs."""
         dtype = torch.float64 if self.run.dtype == "float64" else torch.float32
         net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), dtype)
-        return Setup(self.method, federation, net, self.training, self.run.seed, self.run.dropout)
+        return Setup(
+            self.method, federation, net, self.training, self.run.seed, self.run.dropout, self.run.mode, self.run.workers
+        )
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:

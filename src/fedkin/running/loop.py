@@ -9,7 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
 from fedkin.learning.flops import flops_per_sample
-from fedkin.run import metrics
+from fedkin.running import metrics
 from fedkin.running.experiment import RunSettings
 from fedkin.running.files import write_json
 from fedkin.running.records import Records, about
@@ -79,9 +79,12 @@ def execute(
     records = Records(folder)
     if folder is not None:
         write_json(folder / "federation.json", about(setup.federation))
-    engine = ENGINES[run.engine](setup)
     done, before = 0, defaultdict(float)
     resumed = records.resume()
+    if resumed is not None and setup.mode == "auto":
+        # Another mode would round differently: go on with the one that was chosen.
+        setup = replace(setup, mode=resumed[1]["mode"])
+    engine = ENGINES[run.engine](setup)
     if resumed is not None:
         done, state = resumed
         engine.restore(state["engine"])
@@ -101,13 +104,13 @@ def execute(
                 watcher.round_done(row)
             stop = watcher is not None and watcher.stopping() and not last
             if last or stop or number % run.checkpoint_every == 0:
-                records.checkpoint(number, {"engine": engine.state(), "seconds": seconds()})
+                records.checkpoint(number, {"engine": engine.state(), "seconds": seconds(), "mode": engine.mode})
             if stop:
                 raise Stop(number, folder)
         if not scores:
             scores = engine.evaluate()
         records.finish()
-        summary = _summary(setup, run, name, scenario, records, scores, seconds())
+        summary = _summary(setup, run, name, scenario, records, scores, seconds(), engine.mode)
         if folder is not None:
             write_json(folder / "summary.json", summary)
             records.tidy()
@@ -127,7 +130,8 @@ class _Seconds:
 
     def __call__(self) -> dict[str, float]:
         now = {"total": time.perf_counter() - self.begun, **self.engine.seconds}
-        return {name: round(spent + self.before.get(name, 0.0), 3) for name, spent in now.items()}
+        spent = {name: round(spent + self.before.get(name, 0.0), 3) for name, spent in now.items()}
+        return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
 
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], setup: Setup) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], setup: Setup) -> dict[st
 
 def _summary(
     setup: Setup, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
-    seconds: Mapping[str, float],
+    seconds: Mapping[str, float], mode: str,
 ) -> dict[str, Any]:  # fmt: skip
     rounds = records.rows["rounds"]
     forward, both = flops_per_sample(setup.net, next(iter(setup.federation.values())).train)
@@ -162,6 +166,7 @@ def _summary(
         "flops": {"forward_per_sample": forward, "step_per_sample": both, "local_training": both * samples},
         "seconds": dict(seconds),
         "engine": run.engine,
+        "mode": mode,
         "dtype": run.dtype,
         "parameters": setup.net.parameters(),
         "versions": _versions(),

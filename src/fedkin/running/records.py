@@ -144,7 +144,7 @@ class Records:
             state = codec.decode(found[-1].read_bytes())
             round = int(state.pop("round"))
         except (MethodError, KeyError, OSError) as error:
-            raise RunError(f"{found[-1]}: not a checkpoint ({error}); delete it to go on from the one before") from None
+            raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None
         self._read_parts(round)
         return round, state
 

@@ -1,0 +1,121 @@
+"""`Federation.from_arrays`: a federation from one row per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedkin.data.checks import (
+    as_inputs,
+    as_names,
+    as_numpy,
+    check_count,
+    check_ids,
+    check_scale,
+    first_not_finite,
+)
+from fedkin.data.split import hold_out, rows_by_name
+from fedkin.errors import DataError
+from fedkin.federation import Client, Samples, Scale, Task
+
+if TYPE_CHECKING:
+    from fedkin.federation import Federation
+
+__all__ = ["federation_from_arrays", "group_of_each", "which_test"]
+
+F = TypeVar("F", bound="Federation")
+Names = npt.NDArray[np.str_]
+Rows = npt.NDArray[np.int64]
+
+
+def federation_from_arrays(
+    cls: type[F],
+    x: Any,
+    y: Any,
+    client: Any,
+    group: Any,
+    split: Any,
+    test_fraction: float,
+    classes: int | None,
+    scale: Scale | None,
+    seed: int,
+    name: str,
+) -> F:
+    """See `Federation.from_arrays`. Clients come in the order of their first sample; x is not copied.
+
+    Raises DataError naming the argument, and the client where it is one client's fault.
+    """
+    inputs = as_inputs(x, "x")
+    count = len(inputs)
+    owner = as_names(client, "client", count)
+    rows = rows_by_name(owner)
+    check_ids(rows, "client")
+    bad = first_not_finite(inputs)
+    if bad is not None:
+        raise DataError(f"x: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
+    if scale is not None:
+        check_scale(scale, inputs.shape[1], "scale")
+    classes, labels = _labels(y, owner, classes)
+    groups = {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
+    if split is None:
+        held = hold_out(owner, test_fraction, seed)
+    else:
+        held = which_test(as_names(split, "split", count), "split")
+    stored = torch.from_numpy(labels)
+
+    def samples(wanted: Rows) -> Samples:
+        return Samples(inputs, stored, torch.from_numpy(wanted), scale)
+
+    clients = [
+        Client(id, samples(own[~held[own]]), samples(own[held[own]]), groups.get(id))
+        for id, own in rows.items()
+    ]
+    return cls(clients, Task(classes, tuple(inputs.shape[1:])), name)
+
+
+def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:
+    """The planted group of every client; raises DataError naming a client whose samples state two."""
+    groups = {}
+    for id, own in rows.items():
+        stated = np.unique(group[own])
+        if len(stated) > 1:
+            first, second = str(stated[0]), str(stated[1])
+            raise DataError(f"{where}: client {id!r} is in {first!r} and in {second!r}; expected one group")
+        groups[id] = str(stated[0])
+    return groups
+
+
+def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
+    """Which samples are for testing; raises DataError for anything but "train" and "test"."""
+    test: npt.NDArray[np.bool_] = split == "test"
+    odd = split[~test & (split != "train")]
+    if len(odd):
+        raise DataError(f"{where}: expected 'train' or 'test' for every sample, got {str(odd[0])!r}")
+    return test
+
+
+def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
+    """(how many classes, [N] labels below that)."""
+    array = as_numpy(y, "y")
+    check_count(array, "y", len(owner))
+    expected = "whole numbers 0..C-1" if classes is None else f"whole numbers 0..{classes - 1}"
+    if array.dtype.kind not in "bui":
+        raise DataError(f"y: expected {expected}, got dtype {array.dtype}")
+    count = int(array.max()) + 1 if classes is None else classes
+    wrong = np.flatnonzero((array < 0) | (array >= count))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"y: row {row}, of client {str(owner[row])!r}, has label {array[row]}; expected {expected}"
+        )
+    # Labels number outputs of the model: codes such as 100320 would build as many.
+    if classes is None and count > 1000 and count > 10 * len(np.unique(array)):
+        raise DataError(
+            f"y: labels go up to {count - 1} but take only {len(np.unique(array))} values; "
+            f"expected {expected}, or classes= to say that there are so many"
+        )
+    return count, array.astype(np.int64)

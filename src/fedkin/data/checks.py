@@ -1,0 +1,96 @@
+"""Arrays as people hand them over, checked and made ready; errors say which argument or file is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.errors import DataError
+from fedkin.federation import Scale
+
+__all__ = ["as_inputs", "as_names", "as_numpy", "check_count", "check_ids", "check_scale", "first_not_finite"]
+
+_KEPT = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.float64))
+
+
+def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
+    """`values` (array, tensor on any device, nested lists) as a numpy array; raises DataError."""
+    try:
+        if isinstance(values, Tensor):
+            return np.asarray(values.detach().cpu().numpy())
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise DataError(f"{where}: expected one array, got {type(values).__name__} ({said})") from None
+
+
+def as_inputs(values: Any, where: str) -> Tensor:
+    """[N, ...] numbers as a tensor: uint8, float32 and float64 as they are, other numbers as float32.
+
+    The array is not copied when it need not be. NaN passes: see `first_not_finite`. Raises DataError.
+    """
+    array = as_numpy(values, where)
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{where}: expected numbers, got dtype {array.dtype}")
+    if array.ndim < 2 or 0 in array.shape:
+        raise DataError(f"{where}: expected shape [N, ...] with at least one sample, got {list(array.shape)}")
+    native = array.dtype.newbyteorder("=")
+    # torch takes neither negative strides nor, without a warning, memory that must not be written to.
+    array = np.ascontiguousarray(array.astype(native if native in _KEPT else np.float32, copy=False))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:
+    """[count] texts or whole numbers as texts; raises DataError."""
+    array = as_numpy(values, where)
+    check_count(array, where, count)
+    if array.dtype.kind == "S":
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError:
+            raise DataError(
+                f"{where}: expected texts or whole numbers, got bytes that are not UTF-8"
+            ) from None
+    if array.dtype.kind == "O":
+        for item in array:
+            if isinstance(item, bool) or not isinstance(item, str | int | np.integer):
+                raise DataError(f"{where}: expected texts or whole numbers, got {item!r}")
+    elif array.dtype.kind not in "Uiu":
+        raise DataError(f"{where}: expected texts or whole numbers, got dtype {array.dtype}")
+    return array.astype(np.str_)
+
+
+def check_count(array: npt.NDArray[Any], where: str, count: int) -> None:
+    """Raise DataError unless the array is [count]."""
+    if array.shape != (count,):
+        raise DataError(f"{where}: expected shape [{count}], one value per sample, got {list(array.shape)}")
+
+
+def check_ids(ids: Iterable[str], where: str) -> None:
+    """Raise DataError for a client id that is empty, not printable, or has spaces around it."""
+    for id in ids:
+        if not id or id != id.strip() or not id.isprintable():
+            raise DataError(f"{where}: expected printable ids without spaces around them, got {id!r}")
+
+
+def check_scale(scale: Scale, channels: int, where: str) -> None:
+    """Raise DataError unless mean and std have one value or one per channel, and std is above 0."""
+    for name, values in (("mean", scale.mean), ("std", scale.std)):
+        if len(values) not in (1, channels):
+            raise DataError(
+                f"{where}: {name} has {len(values)} values; expected 1, or {channels}, one per channel of x"
+            )
+    if min(scale.std) <= 0 or scale.divide <= 0:
+        raise DataError(f"{where}: expected std and divide above 0, got {scale.std} and {scale.divide}")
+
+
+def first_not_finite(x: Tensor) -> int | None:
+    """The first row that holds NaN or an infinite value, or None."""
+    if not x.is_floating_point() or bool(torch.isfinite(x).all()):
+        return None
+    return int(torch.nonzero(~torch.isfinite(x))[0, 0])

@@ -1,0 +1,83 @@
+"""A data set as a source hands it over: two splits of samples and what is to be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin.errors import DataError
+from fedkin.federation import Samples, Scale, Task
+
+__all__ = ["SPLITS", "Dataset", "Part", "Split"]
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, Split] = ("train", "test")
+Names = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split. x: [N, ...] uint8 or float, images channels first; y: [N] int64 labels.
+
+    client, group: [N] names of each sample's client and of that client's planted group, where the data are
+    partitioned by nature.
+    """
+
+    x: Tensor
+    y: Tensor
+    client: Names | None = field(default=None, repr=False)
+    group: Names | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for what, values in (("labels", self.y), ("clients", self.client), ("groups", self.group)):
+            if values is not None and len(values) != len(self.x):
+                raise DataError(f"samples and {what} differ in number: {len(self.x)} and {len(values)}")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def by_class(self, classes: int) -> list[npt.NDArray[np.int64]]:
+        """The rows of every class 0..classes-1, ascending."""
+        labels = self.y.numpy()
+        order = np.argsort(labels, kind="stable")
+        return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples to deal out. Scenarios index or copy them, and never change them."""
+
+    name: str
+    train: Part
+    test: Part
+    task: Task
+    scale: Scale | None = None
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            shape = tuple(self.part(split).x.shape[1:])
+            if shape != self.task.shape:
+                raise DataError(
+                    f"{self.name}: {split} inputs have shape {shape}, the task's is {self.task.shape}"
+                )
+
+    def part(self, split: Split) -> Part:
+        """The split of that name."""
+        return self.train if split == "train" else self.test
+
+    def samples(self, split: Split, rows: npt.NDArray[np.int64]) -> Samples:
+        """These rows of a split, without copying a sample."""
+        part = self.part(split)
+        return Samples(part.x, part.y, torch.from_numpy(rows.astype(np.int64)), self.scale)
+
+    @property
+    def white(self) -> float:
+        """The brightest stored value: what `scale` divides bytes by; otherwise the largest there is."""
+        if self.scale is not None and self.train.x.dtype == torch.uint8:
+            return self.scale.divide
+        return float(self.train.x.max())

@@ -1,0 +1,32 @@
+"""Registries that fill themselves: a module put into a package is found, nothing else has to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from inspect import isabstract
+from pkgutil import iter_modules
+from typing import Any
+
+__all__ = ["discover"]
+
+
+def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[str, Any]:
+    """Concrete subclasses of `base` defined in the modules of a package, by the default of their `field`.
+
+    In alphabetical order of names; raises TypeError when two share a name.
+    """
+    found: dict[str, Any] = {}
+    for module in iter_modules(path):
+        full = f"{package}.{module.name}"
+        for entry in vars(import_module(full)).values():
+            if not isinstance(entry, type) or not issubclass(entry, base) or isabstract(entry):
+                continue
+            name = entry.model_fields[field].default  # type: ignore[attr-defined]
+            # Classes imported from elsewhere, and bases of a family, which name nothing, are no entries.
+            if entry.__module__ != full or not isinstance(name, str):
+                continue
+            if name in found:
+                raise TypeError(f"{package}: {found[name].__name__} and {entry.__name__} are both {name!r}")
+            found[name] = entry
+    return dict(sorted(found.items()))

@@ -1,0 +1,73 @@
+"""Clients as the data set states them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedkin.data.arrays import group_of_each
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.scenarios.base import Scenario
+from fedkin.data.split import rows_by_name
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation import Client, Federation
+from fedkin.keys import rng
+
+__all__ = ["Natural"]
+
+
+class Natural(Scenario):
+    """The data set's own clients under their own ids, such as writers or hospitals, in a shuffled order.
+
+    min_size: clients with fewer training samples are left out; clients: draw so many of the others (default:
+    all). A client may have no test samples.
+    """
+
+    name: Literal["natural"] = "natural"
+    clients: int | None = Field(None, ge=1)
+    min_size: int = Field(1, ge=1)
+
+    planted: ClassVar[str] = "the data set's own groups, where it states them"
+
+    def build(self, dataset: Dataset, seed: int) -> Federation:
+        """The federation; raises DataError when the data set states no clients, ConfigError when too few."""
+        if dataset.train.client is None or dataset.test.client is None:
+            raise DataError(
+                f"scenario natural: {dataset.name} does not say whose its samples are; expected a client each"
+            )
+        train, test = rows_by_name(dataset.train.client), rows_by_name(dataset.test.client)
+        groups = _groups(dataset.train, dataset.test, dataset.name)
+        ids = sorted(id for id, rows in train.items() if len(rows) >= self.min_size)
+        if not ids:
+            most = max((len(rows) for rows in train.values()), default=0)
+            raise ConfigError(
+                f"scenario.min_size: no client of {dataset.name} has {self.min_size} training samples; "
+                f"the largest has {most}"
+            )
+        if self.clients is not None and self.clients > len(ids):
+            raise ConfigError(
+                f"scenario.clients: {self.clients}, but {dataset.name} has {len(ids)} clients with at least "
+                f"{self.min_size} training samples"
+            )
+        order = rng(seed, self.name, "order").permutation(len(ids))[: self.clients]
+        none = np.empty(0, np.int64)
+        clients = [
+            Client(
+                id,
+                dataset.samples("train", train[id]),
+                dataset.samples("test", test.get(id, none)),
+                groups.get(id),
+            )
+            for id in (ids[place] for place in order)
+        ]
+        return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
+
+
+def _groups(train: Part, test: Part, name: str) -> dict[str, str]:
+    """The group that each client's samples, of both splits, state."""
+    if train.client is None or test.client is None or train.group is None or test.group is None:
+        return {}
+    owners = np.concatenate([train.client, test.client])
+    return group_of_each(rows_by_name(owners), np.concatenate([train.group, test.group]), name)

@@ -1,0 +1,169 @@
+"""Arrays of one's own in a numpy archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field, field_validator
+
+from fedkin.data.arrays import group_of_each, which_test
+from fedkin.data.checks import as_inputs, as_names, check_count, check_ids, check_scale, first_not_finite
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources.base import Source, locate
+from fedkin.data.split import hold_out, rows_by_name
+from fedkin.errors import DataError
+from fedkin.federation import Scale, Task
+
+__all__ = ["Npz"]
+
+_NAMES = ("x", "y", "client", "group", "split")
+Arrays = dict[str, npt.NDArray[Any]]
+Names = npt.NDArray[np.str_]
+
+
+class Npz(Source):
+    """Your own arrays, from a numpy .npz file (never unpickled).
+
+    x [N, ...] numbers; y [N] whole numbers or texts; and, if you have them, client [N] (whose sample it is),
+    group [N] (the client's planted group), split [N] ("train" or "test").
+
+    path: absolute, or below the data root, or else below the current folder. channels: where the channel is,
+    "first" [N, C, ...] or nowhere in particular (x is used as it is), "last" [N, H, W, C], "none" [N, H, W].
+    classes: how many; labels then must be 0..classes-1. Without it the different labels, sorted, become
+    0..C-1. Inputs are (x / divide - mean) / std; divide is 255 for bytes and 1 otherwise, if not given; mean
+    and std have one value, or one per channel. Without split, `test_fraction` of every client's samples (of
+    every class's, without client) is held out, drawn by `seed`.
+    """
+
+    source: Literal["npz"] = "npz"
+    path: Path
+    channels: Literal["first", "last", "none"] = "first"
+    classes: int | None = Field(None, ge=2)
+    divide: float | None = Field(None, gt=0)
+    mean: tuple[float, ...] = Field((0.0,), min_length=1)
+    std: tuple[float, ...] = Field((1.0,), min_length=1)
+    test_fraction: float = Field(0.2, ge=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+    @field_validator("std")
+    @classmethod
+    def _positive(cls, std: tuple[float, ...]) -> tuple[float, ...]:
+        if min(std) <= 0:
+            raise ValueError("expected values above 0")
+        return std
+
+    def load(self, root: Path) -> Dataset:
+        """Read the file; raises DataError naming it, the array and what was expected."""
+        path = locate(root, self.path)
+        arrays = _open(path)
+        x = self._inputs(arrays["x"], path)
+        classes, y = self._labels(arrays["y"], f"{path}: array y", len(x))
+        names = {
+            key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays
+        }
+        client, group = names.get("client"), names.get("group")
+        _check_partition(client, group, path)
+        if "split" in names:
+            held = which_test(names["split"], f"{path}: array split")
+        else:
+            held = hold_out(y.astype(np.str_) if client is None else client, self.test_fraction, self.seed)
+        if held.all():
+            raise DataError(f"{path}: array split leaves no training sample; expected at least one 'train'")
+
+        def part(chosen: npt.NDArray[np.bool_]) -> Part:
+            owner, planted = (None if values is None else values[chosen] for values in (client, group))
+            return Part(x[torch.from_numpy(chosen)], torch.from_numpy(y[chosen]), owner, planted)
+
+        task = Task(classes, tuple(x.shape[1:]))
+        return Dataset(path.stem, part(~held), part(held), task, self._scale(x, path))
+
+    def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:
+        where = f"{path}: array x"
+        wanted = {"last": ("[N, H, W, C]", 4), "none": ("[N, H, W]", 3)}
+        if self.channels in wanted and array.ndim != wanted[self.channels][1]:
+            expected = wanted[self.channels][0]
+            raise DataError(
+                f'{where}: expected {expected}, as channels = "{self.channels}" says, got {list(array.shape)}'
+            )
+        if self.channels == "last":
+            array = np.moveaxis(array, -1, 1)
+        elif self.channels == "none":
+            array = array[:, None]
+        x = as_inputs(array, where)
+        bad = first_not_finite(x)
+        if bad is not None:
+            raise DataError(f"{where}: row {bad} holds NaN or an infinite value; expected finite numbers")
+        return x
+
+    def _labels(self, array: npt.NDArray[Any], where: str, count: int) -> tuple[int, npt.NDArray[np.int64]]:
+        """(how many classes, [N] labels below that)."""
+        check_count(array, where, count)
+        if self.classes is None:
+            if array.dtype.kind not in "buiUS":
+                raise DataError(f"{where}: expected whole numbers or texts, got dtype {array.dtype}")
+            values, labels = np.unique(array, return_inverse=True)
+            if len(values) < 2:
+                raise DataError(f"{where}: all labels are {values[0]!s}; expected at least 2 different ones")
+            return len(values), labels.astype(np.int64)
+        expected = f"expected whole numbers 0..{self.classes - 1}, as data.classes = {self.classes} says"
+        if array.dtype.kind not in "bui":
+            raise DataError(f"{where}: got dtype {array.dtype}; {expected}")
+        wrong = np.flatnonzero((array < 0) | (array >= self.classes))
+        if len(wrong):
+            raise DataError(f"{where}: label {array[wrong[0]]} at position {wrong[0]}; {expected}")
+        return self.classes, array.astype(np.int64)
+
+    def _scale(self, x: torch.Tensor, path: Path) -> Scale | None:
+        divide = self.divide or (255.0 if x.dtype == torch.uint8 else 1.0)
+        scale = Scale(self.mean, self.std, divide)
+        check_scale(scale, x.shape[1], f"{path}: [data]")
+        return None if scale == Scale(divide=1.0) else scale
+
+
+def _open(path: Path) -> Arrays:
+    """The arrays of the file that mean something to us."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y")
+    expected = "expected a numpy .npz file of plain arrays x and y"
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            found = archive.files if isinstance(archive, np.lib.npyio.NpzFile) else []
+            arrays = {name: archive[name] for name in _NAMES if name in found}
+    # A damaged file makes the readers of zip, deflate and npy raise nearly anything.
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise DataError(f"{path}: holds one bare array; {expected}")
+    _check_contents(found, arrays, path)
+    return arrays
+
+
+def _check_contents(found: Sequence[str], arrays: Arrays, path: Path) -> None:
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise DataError(f"{path}: no array {name}; it holds {', '.join(found) or 'nothing'}")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path}: {name} is no numpy array; expected one")
+    for name in found:
+        meant = name.lower().rstrip("s")
+        # Other arrays are none of our business, but a partition overlooked for a letter would be a pity.
+        if name not in _NAMES and meant in _NAMES and meant not in found:
+            raise DataError(f"{path}: array {name} is not one of {', '.join(_NAMES)}; expected {meant}")
+
+
+def _check_partition(client: Names | None, group: Names | None, path: Path) -> None:
+    if client is None:
+        if group is not None:
+            raise DataError(f"{path}: array group is there, but no array client; expected both")
+        return
+    rows = rows_by_name(client)
+    check_ids(rows, f"{path}: array client")
+    if group is not None:
+        group_of_each(rows, group, f"{path}: array group")

@@ -1,0 +1,38 @@
+"""Holding out test samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.errors import ConfigError
+from fedkin.keys import rng
+
+__all__ = ["hold_out", "rows_by_name"]
+
+
+def rows_by_name(names: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.int64]]:
+    """The rows of every name, ascending; names in the order in which they first appear.
+
+    >>> rows_by_name(np.array(["b", "a", "b"]))
+    {'b': array([0, 2]), 'a': array([1])}
+    """
+    known, first, number = np.unique(names, return_index=True, return_inverse=True)
+    order = np.argsort(number, kind="stable")
+    parts = np.split(order, np.searchsorted(number[order], np.arange(1, len(known))))
+    return {str(known[i]): parts[i] for i in np.argsort(first)}
+
+
+def hold_out(names: npt.NDArray[np.str_], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which samples are for testing: `fraction` of every name's, drawn with a key of (seed, name).
+
+    A name keeps at least one training sample, and gives at least one test sample if it has two and the
+    fraction is not 0. Raises ConfigError unless 0 <= fraction < 1.
+    """
+    if not 0 <= fraction < 1:
+        raise ConfigError(f"test_fraction: expected at least 0 and below 1, got {fraction}")
+    held = np.zeros(len(names), dtype=bool)
+    for name, rows in rows_by_name(names).items():
+        count = min(max(round(len(rows) * fraction), int(fraction > 0)), len(rows) - 1)
+        held[rng(seed, "hold-out", name).permutation(rows)[:count]] = True
+    return held

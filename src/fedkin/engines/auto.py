@@ -1,0 +1,111 @@
+"""The mode that measures: one step of each way to do local work, on the first jobs, and then the quickest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fedkin.engines.jobs import Executor, FitJob, Job, OneByOne, carry_out
+from fedkin.engines.stacked import Stacked
+from fedkin.engines.workers import Workers
+from fedkin.federation import Federation
+from fedkin.learning.net import Net
+
+__all__ = ["Auto", "cores"]
+
+_SAMPLE = 16  # jobs looked at before choosing
+_ROUNDS = 3  # repetitions, of which the quickest counts
+# A job that goes to another process is copied there and back: a share of its work that a quick job feels.
+_HANDOVER = 1e-3
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Auto(Executor):
+    """Measures on the first jobs, then hands all work to the executor that it chose."""
+
+    mode: ClassVar[str] = "auto"
+
+    def __init__(self, net: Net, federation: Federation, workers: int) -> None:
+        super().__init__(net, federation)
+        self.count = workers
+        self.held: list[Job] = []
+        self.inner: Executor | None = None
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def room(self) -> int:
+        return self.inner.room if self.inner is not None else _SAMPLE - len(self.held)
+
+    def submit(self, job: Job) -> None:
+        if self.inner is not None:
+            self.inner.submit(job)
+        else:
+            self.held.append(job)
+
+    def collect(self) -> Sequence[tuple[Job, Any]]:
+        if self.inner is None:
+            self.inner = self._choose()
+        while self.held and self.inner.room > 0:
+            self.inner.submit(self.held.pop(0))
+        return self.inner.collect()
+
+    @property
+    def chosen(self) -> str:
+        return self.mode if self.inner is None else self.inner.mode
+
+    @property
+    def measured(self) -> dict[str, float]:
+        return self.seconds
+
+    def close(self) -> None:
+        if self.inner is not None:
+            self.inner.close()
+
+    def _choose(self) -> Executor:
+        fits = [job for job in self.held if isinstance(job, FitJob)]
+        if not fits:
+            return OneByOne(self.net, self.federation)
+        self._measure(fits)
+        best = min(self.seconds, key=lambda mode: self.seconds[mode])
+        if best == "workers":
+            return Workers(self.net, self.federation, self.count)
+        return Stacked(self.net, self.federation) if best == "stacked" else OneByOne(self.net, self.federation)
+
+    def _measure(self, fits: list[FitJob]) -> None:
+        """Seconds per client and step of each mode that can do these jobs."""
+        module = self.net.scratch()
+        once = [replace(job, training=job.training.model_copy(update={"local_steps": 1, "local_epochs": None})) for job in fits]
+        first = fits[0]
+        samples = first.data if first.data is not None else self.federation[first.id].train
+        steps = first.training.steps(len(samples))
+        alone = _quickest(lambda: carry_out(once[0], self.net, module, self.federation))
+        self.seconds["one-by-one"] = alone
+        stack = Stacked(self.net, self.federation)
+        if stack.width > 1 and len(once) > 1:
+
+            def together() -> None:
+                for job in once:
+                    stack.submit(job)
+                stack.collect()
+
+            self.seconds["stacked"] = _quickest(together) / len(once)
+        if self.count > 1 and len(self.federation) > 1:
+            self.seconds["workers"] = alone / self.count + _HANDOVER / steps
+
+
+def _quickest(work: Callable[[], object]) -> float:
+    """The least time of a few runs, after one to warm up."""
+    work()
+    spent = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - start)
+    return min(spent)

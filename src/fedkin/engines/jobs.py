@@ -1,0 +1,173 @@
+"""Pieces of a client's local work, and who carries them out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.codec import Tree
+from fedkin.errors import FedkinError, MethodError
+from fedkin.federation import Federation, Samples
+from fedkin.flow import Fit, Fitted, Infer, Params
+from fedkin.learning.losses import CrossEntropy, Loss
+from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.sgd import fit, infer, score
+from fedkin.learning.training import Training
+
+__all__ = ["Executor", "FitJob", "InferJob", "Job", "OneByOne", "ScoreJob", "carry_out", "job_of", "one_thread"]
+
+
+@dataclass(frozen=True, eq=False)
+class FitJob:
+    """Train a client's parameters; every random draw comes from `key`."""
+
+    id: str
+    params: Params
+    loss: Loss
+    training: Training
+    extras: Tree
+    carry: Tree
+    key: int
+    data: Samples | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class InferJob:
+    """Run parameters over a client's training samples."""
+
+    id: str
+    params: Params
+    what: Literal["logits", "features"] | Callable[..., Tensor]
+    data: Samples | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreJob:
+    """Score parameters on the test samples of some clients: [(loss, right), ...]."""
+
+    ids: tuple[str, ...]
+    params: Params
+
+
+Job = FitJob | InferJob | ScoreJob
+
+
+def job_of(request: Any, id: str, training: Training, key: int) -> FitJob | InferJob:
+    """The job that a client's flow asked for; raises MethodError for anything but Fit and Infer."""
+    if isinstance(request, Infer):
+        return InferJob(id, request.params, request.what, request.data)
+    if not isinstance(request, Fit):
+        raise MethodError(f"a client's flow yields Fit or Infer, got {type(request).__name__}")
+    return FitJob(
+        id, request.params, request.loss or CrossEntropy(), request.training or training, request.extras,
+        request.carry, key, request.data,
+    )  # fmt: skip
+
+
+def carry_out(job: Job, net: Net, module: BodyHead, federation: Mapping[str, Any]) -> Any:
+    """Do one job in this process, in `module`: Fitted, Tensor, or a list of (loss, right)."""
+    if isinstance(job, ScoreJob):
+        return [score(net, module, job.params, federation[id].test) for id in job.ids]
+    samples = job.data if job.data is not None else federation[job.id].train
+    if isinstance(job, InferJob):
+        return infer(net, module, job.params, job.what, samples)
+    fitted: Fitted = fit(
+        net, module, job.params, job.loss, samples, job.training, job.extras, job.carry, np.random.default_rng(job.key)
+    )
+    return fitted
+
+
+class Executor(ABC):
+    """Takes jobs and gives back results, in whatever order is quick. A failure comes back as its error."""
+
+    mode: ClassVar[str]
+
+    def __init__(self, net: Net, federation: Federation) -> None:
+        self.net, self.federation = net, federation
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """How many more jobs it wants before results are collected."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> None:
+        """Take a job."""
+
+    @abstractmethod
+    def collect(self) -> Sequence[tuple[Job, Any]]:
+        """Results of some jobs that were submitted, at least one if any is left."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """Do all these jobs; raises the first failure."""
+        waiting, busy = list(reversed(jobs)), 0
+        while waiting or busy:
+            while waiting and self.room > 0:
+                self.submit(waiting.pop())
+                busy += 1
+            for job, result in self.collect():
+                busy -= 1
+                if isinstance(result, FedkinError):
+                    raise result
+                yield job, result
+
+    @property
+    def chosen(self) -> str:
+        """The mode that does the work."""
+        return self.mode
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        return {}
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+
+
+class OneByOne(Executor):
+    """One job after another in this process: the reference that the other modes must equal."""
+
+    mode: ClassVar[str] = "one-by-one"
+
+    def __init__(self, net: Net, federation: Federation) -> None:
+        super().__init__(net, federation)
+        self.module = net.scratch()
+        self.jobs: list[Job] = []
+
+    @property
+    def room(self) -> int:
+        return 1 - len(self.jobs)
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def collect(self) -> Sequence[tuple[Job, Any]]:
+        done = [(job, attempt(job, self.net, self.module, self.federation)) for job in self.jobs]
+        self.jobs = []
+        return done
+
+
+def attempt(job: Job, net: Net, module: BodyHead, federation: Mapping[str, Any]) -> Any:
+    """`carry_out`, with an error that a user can act on as its result."""
+    try:
+        return carry_out(job, net, module, federation)
+    except FedkinError as error:
+        return error
+
+
+class one_thread:  # noqa: N801
+    """One OpenMP thread inside: more of them change the bits, and on a busy machine cost rather than help."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self.before)

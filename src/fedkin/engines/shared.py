@@ -1,0 +1,145 @@
+"""Memory that processes share: tensors laid into mapped files.
+
+Mapped files rather than /dev/shm: containers often give that 64 MB, and overrunning it kills the process.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin import codec
+from fedkin.federation import Client, Federation, Samples, Scale
+
+__all__ = ["Arena", "Layout", "Parcel", "SharedClients", "borrow", "lend", "place"]
+
+_ALIGN = 64
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in an arena."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+Layout = dict[str, Place]
+
+
+class Parcel(NamedTuple):
+    """A tree in two halves: tensors as places in an arena, small values as they are."""
+
+    layout: Layout
+    small: dict[str, Any]
+
+
+class Arena:
+    """A mapped file that both sides see; the file's name is dropped once both have it."""
+
+    def __init__(self, path: Path, size: int, create: bool) -> None:
+        self.path, self.size = path, size
+        if create:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        self.memory = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+
+    def view(self, place: Place) -> Tensor:
+        """The tensor at this place, without a copy."""
+        count = int(np.prod(place.shape, dtype=np.int64)) * torch.empty((), dtype=place.dtype).element_size()
+        return self.memory[place.offset : place.offset + count].view(place.dtype).reshape(place.shape)
+
+
+def room_for(tree: codec.Tree) -> int:
+    """Bytes that `place` needs for this tree."""
+    return sum(-(-t.numel() * t.element_size() // _ALIGN) * _ALIGN for t in codec.tensors_of(tree).values())
+
+
+def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
+    """Copy the tree's tensors into the arena; None when they do not fit."""
+    if room_for(tree) > arena.size:
+        return None
+    layout: Layout = {}
+    small: dict[str, Any] = {}
+    offset = 0
+    for name, leaf in codec.leaves(tree):
+        if not isinstance(leaf, Tensor):
+            small[name] = leaf
+            continue
+        layout[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
+        arena.view(layout[name]).copy_(leaf.detach())
+        offset += -(-leaf.numel() * leaf.element_size() // _ALIGN) * _ALIGN
+    return Parcel(layout, small)
+
+
+def take(arena: Arena, parcel: Parcel) -> dict[str, Any]:
+    """A copy of what `place` laid there."""
+    tensors = {name: arena.view(place).clone() for name, place in parcel.layout.items()}
+    return codec.tree_of({**tensors, **parcel.small})
+
+
+class _Rows(NamedTuple):
+    """Samples with their arrays named instead of held."""
+
+    x: str
+    y: str
+    rows: np.ndarray[Any, np.dtype[np.int64]] | None
+    scale: Scale | None
+
+
+class SharedClients(NamedTuple):
+    """A federation's samples for another process: arrays as mapped files, the rest as it is."""
+
+    arrays: dict[str, tuple[str, torch.dtype, tuple[int, ...]]]
+    clients: dict[str, tuple[_Rows, _Rows]]
+
+
+def lend(federation: Federation, folder: Path) -> SharedClients:
+    """Write every array once, however many clients share it."""
+    arrays: dict[str, tuple[str, torch.dtype, tuple[int, ...]]] = {}
+
+    def name(tensor: Tensor) -> str:
+        known = f"{tensor.data_ptr():x}-{tensor.dtype}-{tuple(tensor.shape)}-{tensor.stride()}"
+        if known not in arrays:
+            path = folder / f"array-{len(arrays)}"
+            if tensor.numel():
+                tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tofile(path)
+            arrays[known] = (str(path), tensor.dtype, tuple(tensor.shape))
+        return known
+
+    def pack(samples: Samples) -> _Rows:
+        rows = None if samples.rows is None else samples.rows.numpy()
+        return _Rows(name(samples.x), name(samples.y), rows, samples.scale)
+
+    clients = {id: (pack(client.train), pack(client.test)) for id, client in federation.items()}
+    return SharedClients(arrays, clients)
+
+
+def borrow(shared: SharedClients) -> Mapping[str, Client]:
+    """The clients that `lend` wrote, their arrays mapped."""
+    arrays = {}
+    for name, (path, dtype, shape) in shared.arrays.items():
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = (
+            torch.from_file(path, shared=False, size=count, dtype=dtype).reshape(shape)
+            if count
+            else torch.zeros(shape, dtype=dtype)
+        )
+
+    def unpack(rows: _Rows) -> Samples:
+        where = None if rows.rows is None else torch.from_numpy(rows.rows)
+        return Samples(arrays[rows.x], arrays[rows.y], where, rows.scale)
+
+    return {id: Client(id, unpack(train), unpack(test)) for id, (train, test) in shared.clients.items()}
+
+
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """A folder for mapped files, gone when closed."""
+    return tempfile.TemporaryDirectory(prefix="fedkin-")

@@ -1,0 +1,67 @@
+"""Local work in stacks: jobs that are alike but for their client run as one batched computation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedkin.codec import Tree, leaves
+from fedkin.engines.jobs import FitJob, Job, OneByOne, attempt
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.learning.net import Net
+from fedkin.learning.stacked import Member, fit_stacked, stackable
+
+__all__ = ["Stacked"]
+
+
+class Stacked(OneByOne):
+    """Fits with one loss and one plan of training are stacked, at most `width` at a time; the rest one by one."""
+
+    mode: ClassVar[str] = "stacked"
+
+    def __init__(self, net: Net, federation: Federation, width: int = 64) -> None:
+        super().__init__(net, federation)
+        self.width = width if stackable(net) else 1
+
+    @property
+    def room(self) -> int:
+        return self.width - len(self.jobs)
+
+    def collect(self) -> Sequence[tuple[Job, Any]]:
+        stacks: dict[Any, list[FitJob]] = {}
+        done: list[tuple[Job, Any]] = []
+        for job in self.jobs:
+            if isinstance(job, FitJob) and self.width > 1:
+                stacks.setdefault((job.loss, job.training, _shape(job.extras), _shape(job.carry)), []).append(job)
+            else:
+                done.append((job, attempt(job, self.net, self.module, self.federation)))
+        self.jobs = []
+        for stack in stacks.values():
+            done += self._fit(stack)
+        return done
+
+    def _fit(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
+        if len(stack) == 1:
+            return [(stack[0], attempt(stack[0], self.net, self.module, self.federation))]
+        members = [
+            Member(job.params, job.data if job.data is not None else self.federation[job.id].train, job.extras,
+                   job.carry, job.key)
+            for job in stack
+        ]  # fmt: skip
+        try:
+            fitted = fit_stacked(self.net, self.module, stack[0].loss, stack[0].training, members)
+            return list(zip(stack, fitted, strict=True))
+        except FedkinError:
+            # One by one says which client it was.
+            return [(job, attempt(job, self.net, self.module, self.federation)) for job in stack]
+
+
+def _shape(tree: Tree) -> Hashable:
+    """What must be equal for trees to be stacked."""
+    return tuple(
+        (name, tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else (name, repr(leaf))
+        for name, leaf in sorted(leaves(tree), key=lambda item: item[0])
+    )

@@ -1,0 +1,186 @@
+"""Local work in processes of one thread each: data and parameters in mapped memory, small messages over pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from fedkin.engines.jobs import Executor, FitJob, Job, ScoreJob, attempt
+from fedkin.engines.shared import Arena, Parcel, SharedClients, borrow, lend, place, room_for, take, temporary
+from fedkin.errors import FedkinError, RunError
+from fedkin.federation import Federation
+from fedkin.flow import Fitted
+from fedkin.learning.net import Net
+
+__all__ = ["Workers"]
+
+_AHEAD = 2  # jobs at each worker: one under way and one waiting, so that none stands idle
+
+
+class _Order(NamedTuple):
+    """A job for a worker: its tensors lie in the slot's arena."""
+
+    slot: int
+    arena: tuple[str, int] | None
+    job: Job
+    parcel: Parcel
+
+
+class _Done(NamedTuple):
+    """A worker's answer: in the slot's arena, or (too large for it, or no tensors) as it is."""
+
+    slot: int
+    parcel: Parcel | None
+    value: Any
+
+
+class _Worker:
+    """The parent's side of one process."""
+
+    def __init__(self, number: int, clients: SharedClients, net: Net, folder: Path) -> None:
+        self.number, self.folder = number, folder
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, clients, net), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.arenas: dict[int, Arena] = {}
+        self.jobs: dict[int, Job] = {}
+        self.made = 0
+
+    def send(self, job: Job) -> None:
+        """Lay the job's tensors into a free slot and tell the worker."""
+        slot = next(slot for slot in range(_AHEAD) if slot not in self.jobs)
+        tree, bare = _apart(job)
+        arena, new = self.arenas.get(slot), None
+        parcel = place(arena, tree) if arena is not None else None
+        if arena is None or parcel is None:
+            self.made += 1
+            path = self.folder / f"slot-{self.number}-{slot}-{self.made}"
+            arena = self.arenas[slot] = Arena(path, max(room_for(tree), 64), create=True)
+            new, parcel = (str(path), arena.size), place(arena, tree)
+        assert parcel is not None
+        self.jobs[slot] = job
+        try:
+            self.pipe.send(_Order(slot, new, bare, parcel))
+        except (AttributeError, TypeError) as error:
+            raise RunError(f"this job cannot go to another process ({error}); set run.mode = 'one-by-one'") from None
+        except ConnectionError:
+            raise self._gone() from None
+
+    def receive(self) -> tuple[Job, Any]:
+        """One answer; raises RunError when the process is gone."""
+        try:
+            done: _Done = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._gone() from None
+        job = self.jobs.pop(done.slot)
+        if done.parcel is None:
+            return job, torch.from_numpy(done.value) if isinstance(done.value, np.ndarray) else done.value
+        tree = take(self.arenas[done.slot], done.parcel)
+        fitted: Fitted = replace(done.value, params=tree.get("params", {}), carry=tree.get("carry", {}))
+        return job, fitted
+
+    def _gone(self) -> RunError:
+        self.process.join()
+        return RunError(
+            f"worker {self.number} ended with status {self.process.exitcode} while it served "
+            f"{sorted(_whose(job) for job in self.jobs.values())}; if memory ran out, lower run.workers"
+        )
+
+
+class Workers(Executor):
+    """As many processes as asked for; which of them does a job changes no bit of its result."""
+
+    mode: ClassVar[str] = "workers"
+
+    def __init__(self, net: Net, federation: Federation, workers: int) -> None:
+        super().__init__(net, federation)
+        self.folder = temporary()
+        folder = Path(self.folder.name)
+        clients = lend(federation, folder)
+        self.workers = [_Worker(number, clients, net, folder) for number in range(workers)]
+
+    @property
+    def room(self) -> int:
+        return sum(_AHEAD - len(worker.jobs) for worker in self.workers)
+
+    def submit(self, job: Job) -> None:
+        min(self.workers, key=lambda worker: len(worker.jobs)).send(job)
+
+    def collect(self) -> Sequence[tuple[Job, Any]]:
+        busy = {worker.pipe: worker for worker in self.workers if worker.jobs}
+        return [busy[pipe].receive() for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.join(timeout=5)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self.workers = []
+        self.folder.cleanup()
+
+
+def _serve(pipe: Connection, shared: SharedClients, net: Net) -> None:
+    """A worker's life: take an order, do it, answer; end when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    clients, module = borrow(shared), net.scratch()
+    arenas: dict[int, Arena] = {}
+    while True:
+        try:
+            order: _Order = pipe.recv()
+        except (EOFError, ConnectionError):
+            return
+        if order.arena is not None:
+            path, size = order.arena
+            arenas[order.slot] = Arena(Path(path), size, create=False)
+            Path(path).unlink()
+        job = _together(order.job, take(arenas[order.slot], order.parcel))
+        pipe.send(_answer(order.slot, attempt(job, net, module, clients), arenas[order.slot]))
+
+
+def _answer(slot: int, result: Any, arena: Arena) -> _Done:
+    if isinstance(result, Fitted):
+        parcel = place(arena, {"params": result.params, "carry": result.carry})
+        if parcel is not None:
+            return _Done(slot, parcel, replace(result, params={}, carry={}))
+    elif isinstance(result, FedkinError):
+        return _Done(slot, None, type(result)(str(result)))
+    # As numpy: torch would pass a tensor by file descriptor, and these run out.
+    return _Done(slot, None, result.numpy() if isinstance(result, torch.Tensor) else result)
+
+
+def _apart(job: Job) -> tuple[dict[str, Any], Job]:
+    """(the job's tensors, the job without them)."""
+    if isinstance(job, FitJob):
+        return (
+            {"params": job.params, "extras": job.extras, "carry": job.carry},
+            replace(job, params={}, extras={}, carry={}),
+        )
+    return {"params": job.params}, replace(job, params={})
+
+
+def _together(job: Job, tree: dict[str, Any]) -> Job:
+    """What `_apart` took apart."""
+    if isinstance(job, FitJob):
+        return replace(job, params=tree["params"], extras=tree.get("extras", {}), carry=tree.get("carry", {}))
+    return replace(job, params=tree["params"])
+
+
+def _whose(job: Job) -> str:
+    return job.ids[0] if isinstance(job, ScoreJob) else job.id
+
+

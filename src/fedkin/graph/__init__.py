@@ -1,0 +1,114 @@
+"""The graph room: who resembles whom, who belongs together, who is central, who mixes with whom.
+
+Plain functions on numpy arrays and scipy csr_arrays, usable without the rest of fedkin.
+
+>>> import numpy as np
+>>> from fedkin.graph import betweenness, cosine, epsilon, laplacian_step, louvain, softmax
+>>> X = np.array([[1.0, 0.1], [1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+>>> A = epsilon(cosine(X), 0.4)
+>>> groups = louvain(A, seed=0)
+>>> groups
+array([0, 0, 1, 1])
+>>> laplacian_step(A, groups, 0.25).sum(axis=1)
+array([1., 1., 1., 1.])
+>>> softmax(betweenness(A))
+array([0.25, 0.25, 0.25, 0.25])
+"""
+
+from __future__ import annotations
+
+from fedkin.graph.centrality import (
+    betweenness,
+    closeness,
+    current_flow_betweenness,
+    current_flow_closeness,
+    degree,
+    eigenvector,
+    pagerank,
+    sampled_betweenness,
+    softmax,
+)  # fmt: skip
+from fedkin.graph.control import oracle, random, self_only, shuffled, uniform
+from fedkin.graph.distances import hausdorff, matching, minimum
+from fedkin.graph.groups import (
+    bipartition,
+    by_id,
+    canonical,
+    cfl,
+    components,
+    hierarchical,
+    kmeans,
+    leiden,
+    louvain,
+    recursive_bipartition,
+    silhouette,
+)  # fmt: skip
+from fedkin.graph.mixing import (
+    group_average,
+    laplacian,
+    laplacian_step,
+    learned_rows,
+    max_degree,
+    metropolis,
+    neighbour_average,
+    row_normalise,
+)  # fmt: skip
+from fedkin.graph.neighbours import knn_graph, nearest
+from fedkin.graph.record import Graph, from_networkx, load_graph
+from fedkin.graph.recovery import (
+    Difference,
+    EdgeScores,
+    across_share,
+    ari,
+    difference,
+    edge_scores,
+    modularity,
+    nmi,
+)  # fmt: skip
+from fedkin.graph.similarity import (
+    anchor_similarity,
+    cosine,
+    dot,
+    head_response,
+    minmax,
+    negative_l1,
+    negative_l2,
+    rbf,
+    response_similarity,
+    row_cosine,
+    update_cosine,
+)  # fmt: skip
+from fedkin.graph.simplex import norm_regularised, project
+from fedkin.graph.sparsify import (
+    epsilon,
+    gamma,
+    gap_threshold,
+    knn,
+    nonnegative,
+    soft,
+    symmetrise,
+    to_distance,
+)  # fmt: skip
+from fedkin.graph.stages import (
+    centrality_stage,
+    control_stage,
+    distance_stage,
+    groups_stage,
+    similarity_stage,
+    sparsify_stage,
+)  # fmt: skip
+
+__all__ = [
+    "Difference", "EdgeScores", "Graph", "across_share", "anchor_similarity", "ari", "betweenness",
+    "bipartition", "by_id", "canonical", "centrality_stage", "cfl", "closeness", "components",
+    "control_stage", "cosine", "current_flow_betweenness", "current_flow_closeness", "degree",
+    "difference", "distance_stage", "dot", "edge_scores", "eigenvector", "epsilon", "from_networkx",
+    "gamma", "gap_threshold", "group_average", "groups_stage", "hausdorff", "head_response",
+    "hierarchical", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step", "learned_rows",
+    "leiden", "load_graph", "louvain", "matching", "max_degree", "metropolis", "minimum", "minmax",
+    "modularity", "nearest", "negative_l1", "negative_l2", "neighbour_average", "nmi", "nonnegative",
+    "norm_regularised", "oracle", "pagerank", "project", "random", "rbf", "recursive_bipartition",
+    "response_similarity", "row_cosine", "row_normalise", "sampled_betweenness", "self_only", "shuffled",
+    "silhouette", "similarity_stage", "soft", "softmax", "sparsify_stage", "symmetrise", "to_distance",
+    "uniform", "update_cosine",
+]  # fmt: skip

@@ -1,0 +1,158 @@
+"""What every stage checks before it computes: shapes, finite values, symmetry, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from fedkin.errors import GraphError
+
+__all__ = [
+    "Array", "Labels", "Matrix", "as_counts", "as_dense", "as_labels", "as_matrix", "as_sets", "as_sparse",
+    "as_vectors",
+]  # fmt: skip
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Labels: TypeAlias = npt.NDArray[np.int64]
+Matrix: TypeAlias = Array | sp.csr_array
+
+# Relative to the largest entry: what rounding in a matrix product can leave, and no more.
+_SYMMETRY = 1e-8
+
+
+def as_vectors(x: Any, name: str = "X", ndim: int = 2) -> Array:
+    """`x` as finite float64 of `ndim` axes, one client per row."""
+    try:
+        array = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise GraphError(f"{name}: expected numbers in rows of equal length, one row per client") from None
+    if array.ndim != ndim:
+        raise GraphError(f"{name}: expected {ndim} axes (clients first), got shape {array.shape}")
+    if array.shape[0] == 0 or 0 in array.shape:
+        raise GraphError(f"{name}: expected at least one client and one value, got shape {array.shape}")
+    good = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not good.all():
+        raise GraphError(f"{name}: row {int(np.argmin(good))} is not all finite; expected numbers")
+    return array
+
+
+def as_matrix(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> Matrix:
+    """`a` as a square float64 matrix: csr_array if it came sparse, else ndarray."""
+    if sp.issparse(a):
+        matrix: Matrix = _csr(a)
+    else:
+        try:
+            matrix = np.asarray(a, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise GraphError(f"{name}: expected a square matrix of numbers") from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise GraphError(f"{name}: expected a square matrix, got shape {matrix.shape}")
+    if matrix.shape[0] == 0:
+        raise GraphError(f"{name}: expected at least one client, got an empty matrix")
+    _no_entry(matrix, lambda v: ~np.isfinite(v), name, "is not finite; expected numbers")
+    if nonnegative:
+        _no_entry(matrix, lambda v: v < 0, name, "is negative; expected weights of at least 0")
+    if symmetric:
+        _symmetric(matrix, name)
+    return matrix
+
+
+def as_dense(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> Array:
+    """`as_matrix` as an ndarray."""
+    matrix = as_matrix(a, name, symmetric=symmetric, nonnegative=nonnegative)
+    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+
+
+def as_sparse(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> sp.csr_array:
+    """`as_matrix` as a csr_array."""
+    matrix = as_matrix(a, name, symmetric=symmetric, nonnegative=nonnegative)
+    return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
+
+
+def _csr(a: Any) -> sp.csr_array:
+    """Sorted, without double entries, and never by changing what was passed in."""
+    matrix = sp.csr_array(a.astype(np.float64))
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _no_entry(matrix: Matrix, bad: Any, name: str, what: str) -> None:
+    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
+    mask = bad(values)
+    if mask.any():
+        at = int(np.argmax(mask))
+        if isinstance(matrix, np.ndarray):
+            row, column = divmod(at, matrix.shape[1])
+        else:
+            row, column = int(np.searchsorted(matrix.indptr, at, side="right")) - 1, int(matrix.indices[at])
+        raise GraphError(f"{name}: the entry in row {row}, column {column} {what}")
+
+
+def _symmetric(matrix: Matrix, name: str) -> None:
+    if isinstance(matrix, np.ndarray):
+        gap = np.abs(matrix - matrix.T)
+        scale = float(np.abs(matrix).max())
+        worst = int(np.argmax(gap))
+        largest, (row, column) = float(gap.flat[worst]), divmod(worst, len(matrix))
+    else:
+        difference = abs(matrix - matrix.T).tocoo()
+        if difference.nnz == 0:
+            return
+        scale = float(np.abs(matrix.data).max())
+        worst = int(np.argmax(difference.data))
+        largest = float(difference.data[worst])
+        row, column = int(difference.row[worst]), int(difference.col[worst])
+    if largest > _SYMMETRY * scale:
+        raise GraphError(
+            f"{name}: not symmetric: entries ({row}, {column}) and ({column}, {row}) are {largest:.3g} apart; "
+            "expected them equal"
+        )
+
+
+def as_labels(labels: Any, n: int | None = None, name: str = "labels") -> Labels:
+    """Labels of any kind (numbers or strings), one per client, as integers 0.. in the labels' sorted
+    order."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype == object or (n is not None and len(array) != n):
+        expected = "one label per client" if n is None else f"{n} labels, one per client"
+        raise GraphError(f"{name}: expected {expected}, got shape {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int(np.argmin(np.isfinite(array)))
+        raise GraphError(f"{name}: row {row} has no label; expected one per client")
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def as_counts(counts: Any, n: int, name: str = "counts") -> Array:
+    """Sample counts, one per client, finite and at least 0; None is one each."""
+    if counts is None:
+        return np.ones(n)
+    array = as_vectors(counts, name, ndim=1)
+    if len(array) != n:
+        raise GraphError(f"{name}: expected {n} counts, one per client, got {len(array)}")
+    if (array < 0).any():
+        raise GraphError(
+            f"{name}: row {int(np.argmax(array < 0))} is negative; expected counts of at least 0"
+        )
+    return array
+
+
+def as_sets(sets: Any, name: str = "U") -> list[Array]:
+    """Sets of centres: an array [n, k, d], or a sequence of n arrays [k_i, d] with one common d."""
+    if isinstance(sets, np.ndarray) and sets.dtype != object:
+        return list(as_vectors(sets, name, ndim=3))
+    if not isinstance(sets, Sequence | np.ndarray) or len(sets) == 0:
+        raise GraphError(f"{name}: expected an array [n, k, d] or n arrays [k_i, d], one per client")
+    found = [as_vectors(one, f"{name}: client {row}") for row, one in enumerate(sets)]
+    for row, one in enumerate(found):
+        if one.shape[1] != found[0].shape[1]:
+            raise GraphError(
+                f"{name}: client {row} has centres of width {one.shape[1]}; "
+                f"expected {found[0].shape[1]} as client 0 has"
+            )
+    return found

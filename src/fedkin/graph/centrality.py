@@ -1,0 +1,313 @@
+"""Centrality of clients in a symmetric affinity [n, n]: one value per client [n], high = central.
+
+Edges are the positive off-diagonal entries. A similarity is never a path length: paths count edges, or with
+`weighted` have length 1 / a_ij, so that alike clients are near. All work on disconnected graphs; a client
+alone has 0 (PageRank apart).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels, as_sparse, as_vectors
+
+__all__ = [
+    "betweenness", "closeness", "current_flow_betweenness", "current_flow_closeness", "degree", "eigenvector",
+    "pagerank", "sampled_betweenness", "softmax",
+]  # fmt: skip
+
+# Sources handled together: a few matrices [n, 64] rather than [n, n].
+_BATCH = 64
+
+
+def softmax(values: Any, temperature: float = 1.0) -> Array:
+    """exp(c_k / temperature) / sum of it: a prior [n] on clients from centralities [n] (TFL, Eq. 5).
+
+    temperature: above 0; large is near uniform, small is near one-hot.
+
+    >>> softmax([0.0, 0.0])
+    array([0.5, 0.5])
+    """
+    c = as_vectors(values, "values", ndim=1)
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise GraphError(f"temperature: expected a number above 0, got {temperature}")
+    with np.errstate(over="ignore"):
+        weight = np.exp((c - c.max()) / temperature)
+    return np.asarray(weight / weight.sum())
+
+
+def degree(a: Any, *, weighted: bool = False) -> Array:
+    """Number of neighbours, or with `weighted` the sum of edge weights, divided by n - 1.
+
+    >>> degree(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
+    array([1. , 0.5, 0.5])
+    """
+    edges = _edges(a)
+    total = edges.sum(axis=1) if weighted else np.diff(edges.indptr)
+    return np.asarray(total, dtype=np.float64).ravel() / max(edges.shape[0] - 1, 1)
+
+
+def closeness(a: Any, *, weighted: bool = False) -> Array:
+    """((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients in reach (Wasserman and Faust
+    1994).
+
+    >>> closeness(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])).round(3)
+    array([1.   , 0.667, 0.667])
+    """
+    edges = _edges(a)
+    n = edges.shape[0]
+    out = np.zeros(n)
+    lengths = _lengths(edges) if weighted else edges
+    for rows in np.array_split(np.arange(n), max(1, n // 512)):
+        d = csgraph.dijkstra(lengths, directed=False, indices=rows, unweighted=not weighted)
+        reached = np.isfinite(d).sum(axis=1) - 1
+        total = np.where(np.isfinite(d), d, 0.0).sum(axis=1)
+        out[rows] = np.where(total > 0, reached**2 / np.where(total > 0, total, 1) / max(n - 1, 1), 0.0)
+    return out
+
+
+def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> Array:
+    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (Freeman 1977; TFL,
+    Eq. 4).
+
+    Unordered pairs, as in networkx. normalised: divided by (n - 1)(n - 2) / 2, so in [0, 1]. Unweighted by
+    rustworkx; `weighted` takes time n^3 (seconds at 500 clients).
+
+    >>> betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    array([0., 1., 0.])
+    """
+    edges = _edges(a)
+    n = edges.shape[0]
+    if weighted:
+        raw = _weighted_dependencies(edges) / 2
+    else:
+        import rustworkx as rx
+
+        upper = sp.triu(edges, k=1).tocoo()
+        graph = rx.PyGraph(multigraph=False)
+        graph.add_nodes_from(range(n))
+        graph.add_edges_from_no_data(list(zip(upper.row.tolist(), upper.col.tolist(), strict=True)))
+        found = rx.graph_betweenness_centrality(graph, normalized=False)
+        raw = np.array([found[node] for node in range(n)])
+    return raw / _pairs(n) if normalised else raw
+
+
+def sampled_betweenness(
+    a: Any, samples: int, *, seed: int = 0, normalised: bool = False
+) -> tuple[Array, Array]:
+    """(estimate, standard error) of unweighted `betweenness` from `samples` of its n sources (Brandes and
+    Pich 2007).
+
+    The estimate is unbiased; its error falls as sqrt(1 / samples - 1 / n) and is exactly 0 at samples = n.
+    At least 2.
+
+    >>> sampled_betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]), 3)
+    (array([0., 1., 0.]), array([0., 0., 0.]))
+    """
+    edges = _edges(a)
+    n = edges.shape[0]
+    if not 2 <= samples <= n:
+        raise GraphError(f"samples: expected 2 to {n} (the number of clients), got {samples}")
+    sources = np.random.default_rng(seed).permutation(n)[:samples]
+    first, second = np.zeros(n), np.zeros(n)
+    for start in range(0, samples, _BATCH):
+        # Each unordered pair is met from both ends.
+        part = _dependencies(edges, sources[start : start + _BATCH]) / 2
+        first += part.sum(axis=1)
+        second += np.square(part).sum(axis=1)
+    mean = first / samples
+    variance = np.maximum(second / samples - np.square(mean), 0.0) * samples / (samples - 1)
+    error = n * np.sqrt(variance * (1 / samples - 1 / n))
+    scale = _pairs(n) if normalised else 1.0
+    return n * mean / scale, error / scale
+
+
+def _dependencies(edges: sp.csr_array, sources: Any) -> Array:
+    """Brandes' dependency of each source on each client [n, sources], by breadth-first levels of all sources."""
+    step = sp.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), shape=edges.shape)
+    paths = np.zeros((edges.shape[0], len(sources)))
+    paths[sources, np.arange(len(sources))] = 1.0
+    levels = [paths > 0]
+    front = paths.copy()
+    while front.any():
+        front = np.where(paths > 0, 0.0, np.asarray(step @ front))
+        paths += front
+        levels.append(front > 0)
+    through = np.zeros_like(paths)
+    per_path = np.empty_like(paths)
+    for level in range(len(levels) - 1, 0, -1):
+        per_path.fill(0.0)
+        np.divide(1.0 + through, paths, out=per_path, where=levels[level])
+        through += np.where(levels[level - 1], paths * np.asarray(step @ per_path), 0.0)
+    through[sources, np.arange(len(sources))] = 0.0
+    return through
+
+
+def _weighted_dependencies(edges: sp.csr_array) -> Array:
+    """Sum over sources of Brandes' dependencies with lengths 1 / a_ij, [n].
+
+    With clients in order of distance, T_uv = 1 where u precedes v on a shortest path is strictly triangular,
+    path counts are p = (I - T')^-1 e_source, and y = (1 + dependency) / p solves (I - T) y = 1 / p.
+    """
+    from scipy.linalg import solve_triangular
+
+    lengths = _lengths(edges)
+    distance = np.asarray(csgraph.dijkstra(lengths, directed=False))
+    length = np.full(edges.shape, np.inf)
+    coo = lengths.tocoo()
+    length[coo.row, coo.col] = coo.data
+    total = np.zeros(edges.shape[0])
+    for source, d in enumerate(distance):
+        order = np.argsort(d, kind="stable")[: int(np.isfinite(d).sum())]
+        here = d[order]
+        via = here[:, None] + length[np.ix_(order, order)]
+        # Two paths of equal length may differ in the last bits.
+        tight = np.triu(np.isfinite(via) & (via <= here[None, :] * (1 + 1e-10)), k=1).astype(np.float64)
+        system = np.eye(len(order)) - tight
+        start = np.zeros(len(order))
+        start[0] = 1.0
+        paths = solve_triangular(system, start, trans="T", unit_diagonal=True, check_finite=False)
+        y = solve_triangular(system, 1.0 / paths, unit_diagonal=True, check_finite=False)
+        through = y * paths - 1.0
+        through[0] = 0.0
+        total[order] += through
+        assert order[0] == source
+    return np.maximum(total, 0.0)
+
+
+def eigenvector(a: Any) -> Array:
+    """The leading eigenvector of the weights, each component's own (Bonacich 1972): at least 0, squares sum
+    to at most 1.
+
+    A connected graph gives networkx's values. With several components the vector is not unique: each is
+    given unit length times sqrt(its clients / n), so that a small group still has its centre.
+
+    >>> eigenvector(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
+    array([0.5  , 0.707, 0.5  ])
+    """
+    from scipy.sparse.linalg import eigsh
+
+    edges = _edges(a)
+    out = np.zeros(edges.shape[0])
+    for rows, part in _components(edges):
+        if len(rows) <= 200:
+            vector = np.linalg.eigh(part.toarray())[1][:, -1]
+        else:
+            vector = eigsh(part, k=1, which="LA", v0=np.ones(len(rows)))[1][:, 0]
+        vector = np.abs(vector)
+        out[rows] = vector / np.linalg.norm(vector) * np.sqrt(len(rows) / edges.shape[0])
+    return out
+
+
+def pagerank(a: Any, *, damping: float = 0.85) -> Array:
+    """Stationary share of a walk that follows edge weights, and with 1 - damping jumps anywhere (Page et al.
+    1999).
+
+    `a` may be directed (a_ij: from i to j). From a client without edges the walk jumps. Sums to 1.
+
+    >>> pagerank(np.array([[0, 1], [1, 0]]))
+    array([0.5, 0.5])
+    """
+    if not 0 <= damping < 1:
+        raise GraphError(f"damping: expected 0 or more and below 1, got {damping}")
+    edges = _edges(a, symmetric=False)
+    n = edges.shape[0]
+    total = np.asarray(edges.sum(axis=1)).ravel()
+    step = sp.diags_array(1.0 / np.where(total > 0, total, 1.0), format="csr") @ edges
+    rank = np.full(n, 1.0 / n)
+    # The distance to the answer shrinks by `damping` each step.
+    for _ in range(1 + int(np.ceil(np.log(1e-14) / np.log(max(damping, 1e-14))))):
+        rank = damping * (rank @ step + rank[total == 0].sum() / n) + (1 - damping) / n
+    return np.asarray(rank / rank.sum())
+
+
+def current_flow_closeness(a: Any, *, weighted: bool = False) -> Array:
+    """1 / sum of effective resistances to the clients of its component (Brandes and Fleischer 2005).
+
+    Edges conduct 1, or with `weighted` a_ij. Of each component as networkx gives it alone. Dense per
+    component.
+
+    >>> current_flow_closeness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
+    array([0.333, 0.5  , 0.333])
+    """
+    edges = _edges(a)
+    out = np.zeros(edges.shape[0])
+    for rows, part in _components(edges):
+        inverse = _laplacian_inverse(part, weighted)
+        own = np.diag(inverse)
+        out[rows] = 1.0 / (len(rows) * own + own.sum() - 2 * inverse.sum(axis=1))
+    return out
+
+
+def current_flow_betweenness(a: Any, *, weighted: bool = False, normalised: bool = True) -> Array:
+    """Current through a client, summed over pairs of others that send a unit (Newman 2005; Brandes and
+    Fleischer 2005).
+
+    Edges conduct 1, or with `weighted` a_ij. Of each component as networkx gives it alone: normalised
+    divides by (m - 1)(m - 2) / 2 for its m clients. Time: edges * m log m.
+
+    >>> current_flow_betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    array([0., 1., 0.])
+    """
+    edges = _edges(a)
+    out = np.zeros(edges.shape[0])
+    for rows, part in _components(edges):
+        m = len(rows)
+        if m < 3:
+            continue
+        inverse = _laplacian_inverse(part, weighted)
+        upper = sp.triu(part, k=1).tocoo()
+        through = np.zeros(m)
+        rank = 2 * np.arange(m) - m + 1
+        for i, j, w in zip(upper.row, upper.col, upper.data, strict=True):
+            # Entry s of the row: the current in edge ij when a unit enters at s; sorted, sum_{s<t} |r_s -
+            # r_t| = rank . r.
+            current = (w if weighted else 1.0) * float(rank @ np.sort(inverse[i] - inverse[j]))
+            through[i] += current / 2
+            through[j] += current / 2
+        # The m - 1 pairs that end at the client itself put half a unit through it each.
+        raw = np.maximum(through - (m - 1) / 2, 0.0)
+        out[rows] = raw / _pairs(m) if normalised else raw
+    return out
+
+
+def _laplacian_inverse(part: sp.csr_array, weighted: bool) -> Array:
+    """Pseudo-inverse of a connected graph's Laplacian: (L + J/m)^-1 - J/m."""
+    a = part.toarray()
+    if not weighted:
+        a = (a > 0).astype(np.float64)
+    share = 1.0 / len(a)
+    # In units of the mean conductance, beside which the added J/m is neither lost nor dominant.
+    unit = a.sum() * share
+    inverse = np.linalg.inv((np.diag(a.sum(axis=1)) - a) / unit + share) - share
+    return np.asarray((inverse + inverse.T) / (2 * unit))
+
+
+def _edges(a: Any, *, symmetric: bool = True) -> sp.csr_array:
+    """The positive off-diagonal entries."""
+    coo = as_sparse(a, symmetric=symmetric, nonnegative=True).tocoo()
+    keep = (coo.row != coo.col) & (coo.data > 0)
+    return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=coo.shape)
+
+
+def _lengths(edges: sp.csr_array) -> sp.csr_array:
+    with np.errstate(over="ignore"):
+        data = np.minimum(1.0 / edges.data, 1e300)
+    return sp.csr_array((data, edges.indices, edges.indptr), shape=edges.shape)
+
+
+def _components(edges: sp.csr_array) -> list[tuple[Labels, sp.csr_array]]:
+    """(rows, edges among them) of every connected component with two clients or more."""
+    label = csgraph.connected_components(edges, directed=False)[1]
+    order = np.argsort(label, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
+    return [(rows, sp.csr_array(edges[rows][:, rows])) for rows in parts if len(rows) > 1]
+
+
+def _pairs(n: int) -> float:
+    return max((n - 1) * (n - 2) / 2, 1.0)

@@ -1,0 +1,157 @@
+"""Distances between sets of centres: low = alike.
+
+A set is what one client sends, for instance its k-means centres. Sets come as an array [n, k, d], or as a
+sequence of arrays [k_i, d] when sizes differ. With one argument the result is [n, n], symmetric, zero
+diagonal (a set is at distance 0 from itself); with two, [n, m] between the two collections (newcomers
+against known clients).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, as_sets
+
+__all__ = ["hausdorff", "matching", "minimum"]
+
+# Squared centre-to-centre distances held at once: 2^24 numbers are 128 MB.
+_BLOCK = 1 << 24
+# Up to this many centres the subset table (2^k rows) is faster than an assignment solver called pair by pair.
+_LARGEST_TABLE = 10
+
+
+def minimum(u: Any, v: Any = None) -> Array:
+    """min over pairs of centres of |u_r - v_s|_2 (FLT, Eq. 2).
+
+    >>> minimum([[[0.0], [5.0]], [[6.0], [9.0]]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    return _between(u, v, lambda cost: np.sqrt(cost.min(axis=(0, 1))))
+
+
+def hausdorff(u: Any, v: Any = None) -> Array:
+    """max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): the farthest that a centre is from the
+    other set.
+
+    >>> hausdorff([[[0.0], [5.0]], [[6.0], [9.0]]])
+    array([[0., 6.],
+           [6., 0.]])
+    """
+    return _between(
+        u, v, lambda cost: np.sqrt(np.maximum(cost.min(axis=1).max(axis=0), cost.min(axis=0).max(axis=0)))
+    )
+
+
+def matching(u: Any, v: Any = None) -> Array:
+    """sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k: each centre with one of the other set (FLT,
+    released code).
+
+    Sets of different size: the smaller is matched into the larger and k is the smaller size; centres left
+    over do not count, so that a client with few centres can be near one with more. Exact for any k; fastest
+    up to k = 10.
+
+    >>> matching([[[0.0], [5.0]], [[6.0], [0.0]]])
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    return _between(u, v, lambda cost: np.sqrt(_assign(cost)) / min(cost.shape[:2]))
+
+
+def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
+    """`measure` of costs [k_u, k_v, rows, columns] (squared distances of centres) for all pairs, block by
+    block."""
+    one = as_sets(u, "U")
+    two = one if v is None else as_sets(v, "V")
+    if one[0].shape[1] != two[0].shape[1]:
+        raise GraphError(f"V: expected centres of width {one[0].shape[1]} as in U, got {two[0].shape[1]}")
+    out = np.zeros((len(one), len(two)))
+    for rows, columns in _blocks(one, two, symmetric=v is None):
+        block = measure(_costs([one[i] for i in rows], [two[j] for j in columns]))
+        out[np.ix_(rows, columns)] = block
+        if v is None:
+            out[np.ix_(columns, rows)] = block.T
+    if v is None:
+        np.fill_diagonal(out, 0.0)
+    return out
+
+
+def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[tuple[list[int], list[int]]]:
+    """Rows and columns of pairs whose sets have equal sizes, small enough to hold; if symmetric, each pair
+    once."""
+    sizes = [_by_size(one), _by_size(two)]
+    for k, members in sizes[0].items():
+        for m, others in sizes[1].items():
+            if symmetric and m < k:
+                continue
+            step = max(1, int((_BLOCK / (k * m)) ** 0.5))
+            for start in range(0, len(members), step):
+                rows = members[start : start + step]
+                first = start if symmetric and m == k else 0
+                for from_ in range(first, len(others), step):
+                    yield rows, others[from_ : from_ + step]
+
+
+def _by_size(sets: list[Array]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row, one in enumerate(sets):
+        found.setdefault(len(one), []).append(row)
+    return found
+
+
+def _costs(one: list[Array], two: list[Array]) -> Array:
+    """Squared distances [k, m, len(one), len(two)]: by differences, so that equal centres are at exactly
+    0."""
+    from scipy.spatial.distance import cdist
+
+    a, b = np.stack(one, axis=1), np.stack(two, axis=1)
+    out = np.empty((len(a), len(b), len(one), len(two)))
+    for r in range(len(a)):
+        for s in range(len(b)):
+            cdist(a[r], b[s], "sqeuclidean", out=out[r, s])
+    return out
+
+
+def _assign(cost: Array) -> Array:
+    """Least total cost of matching the smaller side into the larger, for every pair: [rows, columns]."""
+    if len(cost) > cost.shape[1]:
+        cost = cost.swapaxes(0, 1)
+    k, m = cost.shape[:2]
+    if m > _LARGEST_TABLE:
+        return _assign_one_by_one(cost)
+    # best[subset]: least cost of matching the first |subset| centres to exactly that subset of the other
+    # side.
+    best: dict[int, Array] = {0: np.zeros(cost.shape[2:])}
+    for r in range(k):
+        grown: dict[int, Array] = {}
+        for subset in _subsets(m, r + 1):
+            members = [s for s in range(m) if subset >> s & 1]
+            total = best[subset ^ (1 << members[0])] + cost[r, members[0]]
+            other = np.empty_like(total)
+            for s in members[1:]:
+                np.add(best[subset ^ (1 << s)], cost[r, s], out=other)
+                np.minimum(total, other, out=total)
+            grown[subset] = total
+        best = grown
+    return np.asarray(np.minimum.reduce(list(best.values())))
+
+
+@cache
+def _subsets(m: int, size: int) -> tuple[int, ...]:
+    return tuple(sum(1 << s for s in chosen) for chosen in combinations(range(m), size))
+
+
+def _assign_one_by_one(cost: Array) -> Array:
+    from scipy.optimize import linear_sum_assignment
+
+    out = np.empty(cost.shape[2:])
+    for i, j in np.ndindex(out.shape):
+        row, column = linear_sum_assignment(cost[:, :, i, j])
+        out[i, j] = cost[row, column, i, j].sum()
+    return out

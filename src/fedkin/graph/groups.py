@@ -1,0 +1,315 @@
+"""Groups: a partition of clients, as one integer label per client.
+
+Labels are canonical: 0 is the largest group; equal sizes in the order of their first client. A client
+without edges is a group of its own. `by_id` turns labels into {id: group}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
+from fedkin.graph.similarity import unit
+
+__all__ = [
+    "bipartition", "by_id", "canonical", "cfl", "components", "hierarchical", "kmeans", "leiden", "louvain",
+    "recursive_bipartition", "silhouette",
+]  # fmt: skip
+
+Linkage = Literal["single", "complete", "average", "weighted", "ward"]
+
+
+def canonical(labels: Any) -> Labels:
+    """The same groups numbered 0.. by decreasing size, equal sizes by first row.
+
+    >>> canonical(["b", "a", "a", "c"])
+    array([1, 0, 0, 2])
+    """
+    found = as_labels(labels)
+    size = np.bincount(found)
+    first = np.full(len(size), len(found))
+    np.minimum.at(first, found, np.arange(len(found)))
+    rank = np.empty(len(size), dtype=np.int64)
+    rank[np.lexsort((first, -size))] = np.arange(len(size))
+    return rank[found]
+
+
+def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
+    """{client id: group} from row labels, which are kept as they are.
+
+    >>> by_id(["ann", "bob"], np.array([1, 0]))
+    {'ann': 1, 'bob': 0}
+    """
+    found = np.asarray(labels)
+    if found.shape != (len(ids),) or found.dtype.kind not in "iu":
+        raise GraphError(
+            f"labels: expected {len(ids)} whole numbers, one per id, got {found.dtype} {found.shape}"
+        )
+    if len(set(ids)) != len(ids):
+        raise GraphError("ids: an id occurs twice; expected one row per client")
+    return dict(zip(ids, found.tolist(), strict=True))
+
+
+def components(a: Any) -> Labels:
+    """Connected components of affinity `a` [n, n].
+
+    >>> components(np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0]]))
+    array([1, 0, 0])
+    """
+    a = as_sparse(a, nonnegative=True)
+    return canonical(csgraph.connected_components(a, directed=False)[1])
+
+
+def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
+    """Groups of high modularity in affinity `a` [n, n] (Blondel et al. 2008), by scikit-network.
+
+    resolution: above 1 more and smaller groups. seed: the order in which clients are visited; None is row
+    order.
+
+    >>> louvain(np.kron(np.eye(2), np.ones((2, 2))))
+    array([0, 0, 1, 1])
+    """
+    from sknetwork.clustering import Louvain
+
+    return _modular(Louvain, a, resolution, seed)
+
+
+def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
+    """Groups of high modularity, each connected (Traag et al. 2019), by scikit-network. Arguments as for
+    `louvain`.
+
+    Refinement takes the best merge rather than a random one, so that a seed fixes the result.
+
+    >>> leiden(np.kron(np.eye(2), np.ones((2, 2))))
+    array([0, 0, 1, 1])
+    """
+    from fedkin.graph._leiden import GreedyLeiden
+
+    labels = _modular(GreedyLeiden, a, resolution, seed)
+    inside = as_sparse(a).tocoo()
+    same = labels[inside.row] == labels[inside.col]
+    # Repeated moves can leave a group in two pieces; apart they have the higher modularity.
+    pieces = sp.csr_array((inside.data[same], (inside.row[same], inside.col[same])), shape=inside.shape)
+    return canonical(csgraph.connected_components(pieces, directed=False)[1])
+
+
+def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels:
+    a = as_sparse(a, nonnegative=True)
+    if not (np.isfinite(resolution) and resolution > 0):
+        raise GraphError(f"resolution: expected a number above 0, got {resolution}")
+    # scikit-network aggregates isolated clients as it does others but divides by the total weight, so they
+    # stay out.
+    joined = np.flatnonzero(np.diff(a.indptr))
+    linked = a[joined][:, joined] if len(joined) < a.shape[0] else a
+    if len(joined) == 0 or linked.data.max() <= 0:
+        return np.arange(a.shape[0])
+    # Scaled so that single precision, in which scikit-network computes, can hold every weight.
+    matrix = sp.csr_matrix(linked / linked.data.max())
+    options = {
+        "return_probs": False,
+        "return_aggregate": False,
+        "tol_optimization": 1e-6,
+        "tol_aggregation": 1e-6,
+    }
+    model = finder(
+        resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=seed or 0, **options
+    )
+    labels = np.arange(a.shape[0]) + len(joined)
+    labels[joined] = model.fit_predict(matrix)
+    return canonical(labels)
+
+
+def hierarchical(
+    d: Any,
+    clusters: int | None = None,
+    *,
+    linkage: Linkage = "average",
+    choose: Literal["gap", "silhouette"] = "gap",
+    most: int | None = None,
+) -> Labels:
+    """Agglomerative groups from distances `d` [n, n], by scipy.
+
+    clusters: how many; None finds the number: "gap" cuts where the merge heights jump the most, "silhouette"
+    takes the best mean silhouette; both between 2 and `most` (default n - 1) groups. When no merge is higher
+    than another, everyone is together.
+
+    >>> points = np.array([0.0, 1.0, 10.0, 11.0])
+    >>> hierarchical(abs(points[:, None] - points))
+    array([0, 0, 1, 1])
+    """
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    d = as_dense(d, "D", nonnegative=True)
+    n = len(d)
+    if np.diag(d).any():
+        row = int(np.argmax(np.diag(d) != 0))
+        raise GraphError(
+            f"D: the distance of row {row} to itself is {d[row, row]:.4g}; expected a zero diagonal"
+        )
+    if clusters is not None and not 1 <= clusters <= n:
+        raise GraphError(f"clusters: expected 1 to {n} (the number of clients), got {clusters}")
+    if linkage not in ("single", "complete", "average", "weighted", "ward"):
+        raise GraphError(f"linkage: expected single, complete, average, weighted or ward, got {linkage!r}")
+    if n == 1:
+        return np.zeros(1, dtype=np.int64)
+    tree = hierarchy.linkage(squareform((d + d.T) / 2, checks=False), method=linkage)
+    most = max(min(most or n - 1, n - 1), 1)
+    if clusters is None:
+        clusters = _gap_count(tree[:, 2], most) if choose == "gap" else _silhouette_count(d, tree, most)
+    return _cut(tree, clusters)
+
+
+def _cut(tree: Array, clusters: int) -> Labels:
+    """The groups after all but the last `clusters` - 1 merges, also when merge heights are equal."""
+    n = len(tree) + 1
+    group = np.arange(2 * n - 1)
+    for step in range(n - clusters):
+        group[tree[step, :2].astype(np.int64)] = n + step
+    for node in range(2 * n - 2, -1, -1):
+        group[node] = group[group[node]]
+    return canonical(group[:n])
+
+
+def _gap_count(heights: Array, most: int) -> int:
+    """Groups left when the merges stop before the largest rise in height."""
+    rises = np.diff(heights)[::-1][: most - 1]
+    if len(rises) == 0 or rises.max() <= 1e-12 * heights.max():
+        return 1
+    return int(np.argmax(rises)) + 2
+
+
+def _silhouette_count(d: Array, tree: Array, most: int) -> int:
+    scores = {count: float(silhouette(d, _cut(tree, count)).mean()) for count in range(2, most + 1)}
+    best = max(scores, key=lambda count: (scores[count], -count), default=1)
+    return best if scores and scores[best] > 0 else 1
+
+
+def silhouette(d: Any, labels: Any) -> Array:
+    """Silhouette of each client, [n] in [-1, 1], from distances `d` [n, n] (Rousseeuw 1987); 0 in a group of
+    one.
+
+    >>> points = np.array([0.0, 1.0, 10.0, 11.0])
+    >>> silhouette(abs(points[:, None] - points), [0, 0, 1, 1]).round(2)
+    array([0.9 , 0.89, 0.89, 0.9 ])
+    """
+    d = as_dense(d, "D", nonnegative=True)
+    found = as_labels(labels, d.shape[0])
+    member = np.eye(found.max() + 1)[found]
+    size = member.sum(0)
+    if len(size) < 2:
+        return np.zeros(len(found))
+    total = np.asarray(d @ member)
+    rows = np.arange(len(found))
+    inner = total[rows, found] / np.maximum(size[found] - 1, 1)
+    mean = total / size
+    mean[rows, found] = np.inf
+    outer = mean.min(1)
+    larger = np.maximum(inner, outer)
+    return np.where((size[found] > 1) & (larger > 0), (outer - inner) / np.where(larger > 0, larger, 1), 0.0)
+
+
+def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
+    """k-means groups of vectors `x` [n, d], by scikit-learn (k-means++, the best of 10 starts).
+
+    >>> kmeans([[0.0], [1.0], [10.0], [11.0]], 2)
+    array([0, 0, 1, 1])
+    """
+    import warnings
+
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    x = as_vectors(x)
+    if not 1 <= clusters <= len(x):
+        raise GraphError(f"clusters: expected 1 to {len(x)} (the number of clients), got {clusters}")
+    with warnings.catch_warnings():
+        # Fewer distinct vectors than clusters: fewer groups, which the labels show.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return canonical(KMeans(clusters, n_init=10, random_state=seed).fit_predict(x))
+
+
+def bipartition(s: Any) -> Labels:
+    """The two groups with the least maximum similarity across (Sattler et al. 2020, Eq. 12), from `s` [n, n].
+
+    Exactly: the weakest link of a maximum spanning tree is cut. Needs two clients or more.
+
+    >>> bipartition(np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]]))
+    array([0, 1, 0])
+    """
+    s = as_dense(s, "S")
+    if len(s) < 2:
+        raise GraphError("S: expected at least two clients to split, got 1")
+    # Any order-preserving distance gives the same tree.
+    d = float(s.max()) - s
+    np.fill_diagonal(d, 0.0)
+    return hierarchical(d, 2, linkage="single")
+
+
+def recursive_bipartition(s: Any, threshold: float) -> Labels:
+    """`bipartition` repeated in each part while the similarity across the split stays below `threshold`.
+
+    >>> recursive_bipartition(np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]]), 0.5)
+    array([0, 1, 0])
+    """
+    s = as_dense(s, "S")
+    return _split(np.arange(len(s)), lambda rows, _: True, s, lambda across, _: across < threshold)
+
+
+def cfl(
+    updates: Any,
+    *,
+    eps1: float,
+    eps2: float,
+    counts: Any = None,
+    noise: float | None = None,
+    recursive: bool = True,
+) -> Labels:
+    """Groups by clustered federated learning's rule (Sattler et al. 2020, Algorithm 1) from `updates` [n, d].
+
+    A group is split by `bipartition` of its updates' cosines when |count-weighted mean update| < eps1 while
+    max |update| > eps2. noise: the paper's gamma_max; the split then also needs noise < sqrt((1 - across) /
+    2), with `across` the largest cosine between the parts. recursive: split the parts again; False does one
+    split. Labels are rows of `updates`, whatever the depth.
+
+    >>> cfl([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]], eps1=0.5, eps2=0.5)
+    array([0, 0, 1])
+    """
+    x = as_vectors(updates, "updates")
+    weight = as_counts(counts, len(x))
+    lengths = np.linalg.norm(x, axis=1)
+    u = unit(x)
+
+    def stuck(rows: Labels, depth: int) -> bool:
+        total = weight[rows].sum()
+        mean = weight[rows] @ x[rows] / (total if total > 0 else 1.0)
+        deep_enough = recursive or depth == 0
+        return deep_enough and bool(np.linalg.norm(mean) < eps1 and lengths[rows].max() > eps2)
+
+    def accepted(across: float, _: int) -> bool:
+        return noise is None or noise < np.sqrt(max(1.0 - across, 0.0) / 2)
+
+    return _split(np.arange(len(x)), stuck, np.clip(u @ u.T, -1.0, 1.0), accepted)
+
+
+def _split(rows: Labels, wanted: Any, s: Array, accepted: Any) -> Labels:
+    """Split `rows` of `s` again and again; `waiting` holds rows of `s`, never positions inside a part."""
+    labels = np.zeros(len(s), dtype=np.int64)
+    waiting = [(rows, 0)]
+    while waiting:
+        part, depth = waiting.pop()
+        if len(part) < 2 or not wanted(part, depth):
+            continue
+        inner = s[np.ix_(part, part)]
+        side = bipartition((inner + inner.T) / 2)
+        across = float(inner[np.ix_(side == 0, side == 1)].max())
+        if accepted(across, depth):
+            labels[part[side == 1]] = labels.max() + 1
+            waiting += [(part[side == 0], depth + 1), (part[side == 1], depth + 1)]
+    return canonical(labels)

@@ -1,0 +1,263 @@
+"""Similarity of clients: high = alike.
+
+Every function returns a symmetric float64 matrix [n, n]. Its diagonal is the true self-similarity unless the
+function says otherwise; sparsifying removes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, as_dense, as_vectors
+
+__all__ = [
+    "anchor_similarity", "cosine", "dot", "head_response", "minmax", "negative_l1", "negative_l2", "rbf",
+    "response_similarity", "row_cosine", "update_cosine",
+]  # fmt: skip
+
+Match = Literal["union", "shared", "rows"]
+
+
+def unit(x: Array) -> Array:
+    """Vectors along the last axis scaled to length 1; a zero vector stays zero."""
+    # Scaling by the largest entry first: the square of a very small or large entry would be 0 or inf.
+    top = np.abs(x).max(axis=-1, keepdims=True)
+    scaled = x / np.where(top > 0, top, 1.0)
+    norm = np.sqrt(np.square(scaled).sum(axis=-1, keepdims=True))
+    return np.asarray(scaled / np.where(norm > 0, norm, 1.0))
+
+
+def _tidy(s: Array) -> Array:
+    """Symmetric to the last bit and inside [-1, 1]."""
+    return np.clip((s + s.T) / 2, -1.0, 1.0)
+
+
+def cosine(x: Any) -> Array:
+    """Cosine of each pair of rows of `x` [n, d]: [n, n] in [-1, 1].
+
+    A zero row has cosine 0 with every row, itself included.
+
+    >>> cosine([[1, 0], [1, 1], [0, 0]]).round(3)
+    array([[1.   , 0.707, 0.   ],
+           [0.707, 1.   , 0.   ],
+           [0.   , 0.   , 0.   ]])
+    """
+    u = unit(as_vectors(x))
+    return _tidy(u @ u.T)
+
+
+def update_cosine(x: Any, start: Any) -> Array:
+    """Cosine of updates x_k - start (Sattler et al. 2020, Eq. 7): `x` [n, d], `start` [d] or [n, d].
+
+    >>> update_cosine([[2, 1], [1, 2]], [1, 1])
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    x = as_vectors(x)
+    start = np.asarray(start, dtype=np.float64)
+    if start.shape not in (x.shape, x.shape[1:]):
+        raise GraphError(f"start: expected shape {x.shape[1:]} or {x.shape}, got {start.shape}")
+    return cosine(x - start)
+
+
+def minmax(s: Any) -> Array:
+    """`s` [n, n] scaled so that its off-diagonal entries fill [0, 1]; zero diagonal.
+
+    When all pairs are equal there is nothing to scale: they become 1 if positive, else 0.
+
+    >>> minmax([[9, 1, 3], [1, 9, 2], [3, 2, 9]])
+    array([[0. , 0. , 1. ],
+           [0. , 0. , 0.5],
+           [1. , 0.5, 0. ]])
+    """
+    s = as_dense(s, "S")
+    pairs = ~np.eye(len(s), dtype=bool)
+    if not pairs.any():
+        return np.zeros_like(s)
+    low, high = s[pairs].min(), s[pairs].max()
+    # Halves first: the difference of two very large values of opposite sign is not finite.
+    span = high / 2 - low / 2
+    scaled = (s / 2 - low / 2) / span if span > 0 else np.full_like(s, float(high > 0))
+    return np.where(pairs, np.clip((scaled + scaled.T) / 2, 0.0, 1.0), 0.0)
+
+
+def dot(x: Any) -> Array:
+    """Dot product of each pair of rows of `x` [n, d], min-max scaled over pairs to [0, 1]; zero diagonal
+    (TFL, Eq. 3).
+
+    >>> dot([[1, 0], [2, 0], [0, 1]])
+    array([[0., 1., 0.],
+           [1., 0., 0.],
+           [0., 0., 0.]])
+    """
+    x = as_vectors(x)
+    return minmax(x @ x.T)
+
+
+def negative_l1(x: Any) -> Array:
+    """-|x_i - x_j|_1 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` brings it to [0, 1].
+
+    >>> negative_l1([[0, 0], [3, 4]])
+    array([[ 0., -7.],
+           [-7.,  0.]])
+    """
+    return 0.0 - _pairwise(as_vectors(x), "cityblock")
+
+
+def negative_l2(x: Any) -> Array:
+    """-|x_i - x_j|_2 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` brings it to [0, 1].
+
+    >>> negative_l2([[0, 0], [3, 4]])
+    array([[ 0., -5.],
+           [-5.,  0.]])
+    """
+    return 0.0 - _pairwise(as_vectors(x), "euclidean")
+
+
+def rbf(x: Any, gamma: float | None = None) -> Array:
+    """exp(-gamma |x_i - x_j|_2^2) for rows of `x` [n, d]: in [0, 1], diagonal 1.
+
+    gamma: None takes 1 / the median of the squared distances above zero, so that units do not matter.
+
+    >>> rbf([[0.0], [1.0]], gamma=1.0).round(3)
+    array([[1.   , 0.368],
+           [0.368, 1.   ]])
+    """
+    squared = _pairwise(as_vectors(x), "sqeuclidean")
+    if gamma is None:
+        apart = squared[squared > 0]
+        gamma = 1.0 / max(float(np.median(apart)), np.finfo(float).tiny) if apart.size else 1.0
+    if not (np.isfinite(gamma) and gamma > 0):
+        raise GraphError(f"gamma: expected a number above 0, got {gamma}")
+    return np.asarray(np.exp(-gamma * squared))
+
+
+def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]) -> Array:
+    from scipy.spatial.distance import pdist, squareform
+
+    return np.asarray(squareform(pdist(x, metric), checks=False)) if len(x) > 1 else np.zeros((1, 1))
+
+
+def row_cosine(w: Any) -> Array:
+    """Mean over class rows of the rows' cosine, for classifier weights `w` [n, C, d]: [n, n] in [-1, 1]
+    (MAPL, Eq. 9).
+
+    >>> row_cosine([[[1, 0], [0, 1]], [[1, 0], [1, 0]]])
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+    u = unit(as_vectors(w, "W", ndim=3))
+    flat = u.reshape(len(u), -1)
+    return _tidy(flat @ flat.T / u.shape[1])
+
+
+def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
+    """How alike clients' heads answer on class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
+
+    r: logits [n, n, C, K]: r[k, l, c] is head k on client l's anchor of class c. owned: bool [n, C].
+    With q(k, l, c) = cos(r[k, l, c], r[l, l, c]), both heads on l's anchor, a pair's similarity is
+    "union": for each class that either owns, the mean of q over owners' anchors; then the mean over classes.
+    "shared": the same over classes that both own; 0 if none.
+    "rows": the mean of (q(k, l, c) + q(l, k, c)) / 2 over all classes, owned or not (the released code's).
+    Anchors of classes not owned are read by "rows" only. A client that owns nothing is 0 with everyone.
+
+    >>> heads = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]])
+    >>> anchors = np.eye(2)[None].repeat(2, 0)
+    >>> responses = np.einsum("kod,lcd->klco", heads, anchors)
+    >>> response_similarity(responses, np.ones((2, 2), bool))
+    array([[1.  , 0.5 ],
+           [0.5 , 1.  ]])
+    """
+    r = np.asarray(r, dtype=np.float64)
+    if r.ndim != 4 or r.shape[0] != r.shape[1] or 0 in r.shape:
+        raise GraphError(f"r: expected logits [n, n, C, K], got shape {r.shape}")
+    own = _owned(owned, r.shape[0], r.shape[2], match)
+    r = _readable(r, own[None, :, :, None], "r", client_axis=1)
+    u = unit(r)
+    itself = np.einsum("kkcd->kcd", u)
+    q = np.einsum("klcd,lcd->klc", u, itself)
+    return _over_classes(q * own, own.astype(np.float64), match)
+
+
+def _over_classes(q: Array, own: Array, match: Match) -> Array:
+    """Average q[k, l, c], zero where l does not own c, over the classes that `match` names."""
+    both_ways = q + q.transpose(1, 0, 2)
+    owners = own[:, None] + own[None, :]
+    counted = owners > (1 if match == "shared" else 0)
+    per_class = np.where(counted, both_ways / np.maximum(owners, 1), 0.0)
+    return _tidy(per_class.sum(-1) / np.maximum(counted.sum(-1), 1))
+
+
+def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union") -> Array:
+    """`response_similarity` of linear heads W h + b: [n, n] in [-1, 1].
+
+    w: weights [n, K, d] (K outputs); b: biases [n, K] or None; h: anchors [n, C, d]; owned: bool [n, C].
+
+    >>> w = [[[1.0, 0], [0, 1]], [[1, 0], [0, 1]]]
+    >>> head_response(w, None, np.eye(2)[None].repeat(2, 0), [[True, False], [False, True]])
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    w = as_vectors(w, "W", ndim=3)
+    h = np.asarray(h, dtype=np.float64)
+    if h.ndim != 3 or h.shape[0] != len(w) or h.shape[2] != w.shape[2]:
+        raise GraphError(f"H: expected anchors [{len(w)}, C, {w.shape[2]}], got shape {h.shape}")
+    own = _owned(owned, len(w), h.shape[1], match)
+    r = np.einsum("kod,lcd->klco", w, _readable(h, own[:, :, None], "H"), optimize=True)
+    if b is not None:
+        b = as_vectors(b, "b")
+        if b.shape != w.shape[:2]:
+            raise GraphError(f"b: expected biases {w.shape[:2]}, got shape {b.shape}")
+        r = r + b[:, None, None, :]
+    return response_similarity(r, owned, match=match)
+
+
+def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
+    """How alike clients' class anchors are (SFMTL-Graph, Eq. 10): [n, n] in [-1, 1].
+
+    h: anchors [n, C, d]; owned: bool [n, C]. Each class that both own gives the cosine of its two anchors;
+    "union": their sum divided by the number of classes that either owns;
+    "shared": their mean; 0 if none is shared.
+    "rows": for each row of one client the best cosine over the other's rows, averaged over all rows, owned or
+    not; the released code's, which is asymmetric: here the mean of both directions.
+
+    >>> anchors = np.eye(2)[None].repeat(2, 0)
+    >>> anchor_similarity(anchors, [[True, True], [True, False]])
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+    h = np.asarray(h, dtype=np.float64)
+    if h.ndim != 3 or 0 in h.shape:
+        raise GraphError(f"H: expected anchors [n, C, d], got shape {h.shape}")
+    own = _owned(owned, h.shape[0], h.shape[1], match)
+    u = unit(_readable(h, own[:, :, None], "H"))
+    if match == "rows":
+        return _tidy(np.stack([np.einsum("cd,led->lce", one, u).max(-1).mean(-1) for one in u]))
+    shared = np.einsum("kcd,lcd->kl", u, u)
+    owners = own[:, None].astype(np.int64) + own[None, :]
+    return _tidy(shared / np.maximum((owners > (1 if match == "shared" else 0)).sum(-1), 1))
+
+
+def _owned(owned: Any, n: int, classes: int, match: str) -> Any:
+    """Which class anchors count, bool [n, C]; all of them for "rows"."""
+    if match not in ("union", "shared", "rows"):
+        raise GraphError(f"match: expected 'union', 'shared' or 'rows', got {match!r}")
+    own = np.asarray(owned)
+    if own.shape != (n, classes) or own.dtype != bool:
+        raise GraphError(f"owned: expected bool [{n}, {classes}], got {own.dtype} of shape {own.shape}")
+    return np.ones_like(own) if match == "rows" else own
+
+
+def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
+    """`x` with zeros in place of what is not to be read; what is to be read must be finite."""
+    kept = np.where(where, x, 0.0)
+    good = np.isfinite(kept)
+    if not good.all():
+        row = int(np.argwhere(~good)[0][client_axis])
+        raise GraphError(
+            f"{name}: client {row} has a value that is not finite in a class it owns; expected numbers"
+        )
+    return kept

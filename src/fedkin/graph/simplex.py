@@ -1,0 +1,79 @@
+"""The probability simplex {w >= 0, sum w = 1}: projection, and a linear objective with a norm penalty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, as_vectors
+
+__all__ = ["norm_regularised", "project"]
+
+
+def project(v: Any, *, floor: float = 0.0) -> Array:
+    """The nearest point (Euclidean) to `v` [n], or to each row of [m, n], with entries >= floor that sum to
+    1.
+
+    Sort-based (Held, Wolfe and Crowder 1974; Duchi et al. 2008, Figure 1). floor * n must not exceed 1.
+
+    >>> project([0.5, 2.0, -1.0])
+    array([0., 1., 0.])
+    >>> project([0.5, 2.0, -1.0], floor=0.1)
+    array([0.1, 0.8, 0.1])
+    """
+    rows, shape = _rows(v, "v")
+    n = rows.shape[1]
+    if not (np.isfinite(floor) and floor >= 0 and floor * n <= 1 + 1e-12):
+        raise GraphError(f"floor: expected 0 to 1/{n} so that {n} entries can sum to 1, got {floor}")
+    room = max(1.0 - floor * n, 0.0)
+    # Only differences matter; entries more than `room` below the largest end at the floor, however far below.
+    rows = np.maximum(rows - rows.max(axis=1, keepdims=True), -2.0)
+    ordered = -np.sort(-rows, axis=1)
+    excess = np.cumsum(ordered, axis=1) - room
+    count = np.arange(1, n + 1)
+    # At room 0 no entry passes the test, and the largest is then kept at excess 0.
+    support = np.maximum((ordered * count > excess).sum(axis=1), 1)
+    cut = excess[np.arange(len(rows)), support - 1] / support
+    return np.asarray(np.maximum(rows - cut[:, None], 0.0) + floor).reshape(shape)
+
+
+def norm_regularised(c: Any, b: float) -> Array:
+    """The w on the simplex that minimises -<c, w> + b |w|_2, for `c` [n] or each row of [m, n]; b at least 0.
+
+    Stationarity gives w proportional to (c - nu)_+ with |(c - nu)_+|_2 = b, so nu solves a quadratic on each
+    candidate support and w is exact. b = 0 is its limit: equal weights on the largest entries.
+
+    >>> norm_regularised([1.0, 1.0, 0.0], 0.5)
+    array([0.5, 0.5, 0. ])
+    """
+    rows, shape = _rows(c, "c")
+    if not (np.isfinite(b) and b >= 0):
+        raise GraphError(f"b: expected a number of at least 0, got {b}")
+    rows = rows - rows.max(axis=1, keepdims=True)
+    if b == 0:
+        best = (rows == 0).astype(np.float64)
+        return np.asarray(best / best.sum(axis=1, keepdims=True)).reshape(shape)
+    # In units of b; what lies more than b below the largest gets nothing.
+    with np.errstate(over="ignore"):
+        rows = np.maximum(rows / b, -2.0)
+    ordered = -np.sort(-rows, axis=1)
+    count = np.arange(1, rows.shape[1] + 1)
+    first, second = np.cumsum(ordered, axis=1), np.cumsum(np.square(ordered), axis=1)
+    # Entry m is in the support iff nu lies below it, that is iff sum_{i<=m} (c_i - c_m)^2 < 1.
+    support = (second - 2 * ordered * first + count * np.square(ordered) < 1).sum(axis=1)
+    at = (np.arange(len(rows)), support - 1)
+    mean = first[at] / support
+    cut = mean - np.sqrt(np.maximum(1 / support - (second[at] / support - np.square(mean)), 0.0))
+    weight = np.maximum(rows - cut[:, None], 0.0)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True)).reshape(shape)
+
+
+def _rows(v: Any, name: str) -> tuple[Array, tuple[int, ...]]:
+    """`v` as a matrix of rows, and the shape to give back."""
+    ndim = np.ndim(v)
+    if ndim not in (1, 2):
+        raise GraphError(f"{name}: expected a vector [n] or rows [m, n], got {ndim} axes")
+    array = as_vectors(v, name, ndim=ndim)
+    return array.reshape(-1, array.shape[-1]), array.shape

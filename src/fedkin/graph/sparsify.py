@@ -1,0 +1,189 @@
+"""From similarity or distance to affinity: non-negative, symmetric, most pairs zero.
+
+All functions return what they were given, dense or csr_array, as float64. The diagonal is zero; with
+`self_loops=True` it is 1, except in `soft`, where a distance of 0 gives 1 anyway. A client without any edge
+is alone, which is no error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Matrix, as_dense, as_matrix
+
+__all__ = ["epsilon", "gamma", "gap_threshold", "knn", "nonnegative", "soft", "symmetrise", "to_distance"]
+
+
+def nonnegative(s: Any, *, self_loops: bool = False) -> Matrix:
+    """max(0, s_ij): every positive similarity is an edge.
+
+    >>> nonnegative(np.array([[1.0, -0.2], [-0.2, 1.0]]))
+    array([[0., 0.],
+           [0., 0.]])
+    """
+    return epsilon(s, 0.0, self_loops=self_loops)
+
+
+def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
+    """s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL, section 3.1). threshold: at least 0.
+
+    >>> epsilon(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 0.4)
+    array([[0. , 0.5, 0. ],
+           [0.5, 0. , 0.4],
+           [0. , 0.4, 0. ]])
+    """
+    s = as_matrix(s, "S")
+    _at_least_zero(threshold, "threshold")
+    if isinstance(s, np.ndarray):
+        return _finish(np.where((s >= threshold) & (s > 0), s, 0.0), self_loops)
+    kept = s.copy()
+    kept.data = np.where((kept.data >= threshold) & (kept.data > 0), kept.data, 0.0)
+    return _finish(kept, self_loops)
+
+
+def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -> Matrix:
+    """1 where the distance d_ij < threshold, else 0 (FLT, Eq. 3). None: `gap_threshold(d)`. Dense only.
+
+    >>> gamma(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
+    array([[0., 1., 0.],
+           [1., 0., 0.],
+           [0., 0., 0.]])
+    """
+    d = _distances(d)
+    if threshold is None:
+        threshold = gap_threshold(d)
+    if np.isnan(threshold):
+        raise GraphError("threshold: expected a distance, got nan")
+    return _finish((d < threshold).astype(np.float64), self_loops)
+
+
+def gap_threshold(d: Any) -> float:
+    """The distance in the middle of the largest gap between the sorted distances of pairs of `d` [n, n].
+
+    Of equal gaps the lowest counts. Without any gap (all distances equal, or fewer than two pairs) it is
+    just above the largest distance, so that everyone is together.
+
+    >>> gap_threshold(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
+    4.5
+    """
+    d = _distances(d)
+    values = np.unique(d[np.triu_indices(len(d), 1)])
+    if len(values) == 0:
+        return float(np.nextafter(0.0, np.inf))
+    gaps = np.diff(values)
+    # A gap that rounding can make is no gap.
+    if len(gaps) == 0 or gaps.max() <= 1e-12 * values[-1]:
+        return float(np.nextafter(values[-1], np.inf))
+    at = int(np.argmax(gaps))
+    return float(values[at] + gaps[at] / 2)
+
+
+def soft(d: Any, scale: float | None = None) -> Matrix:
+    """exp(-(d_ij / scale)^2) of distances, in (0, 1], zero diagonal. None: `gap_threshold(d)`. Dense only.
+
+    >>> soft(np.array([[0.0, 1.0], [1.0, 0.0]]), scale=1.0).round(3)
+    array([[0.   , 0.368],
+           [0.368, 0.   ]])
+    """
+    d = _distances(d)
+    if scale is None:
+        scale = gap_threshold(d)
+    if not scale > 0:
+        raise GraphError(f"scale: expected a distance above 0, got {scale}")
+    # Division first: a tiny scale may overflow to inf, whose weight is rightly 0.
+    with np.errstate(over="ignore"):
+        return _finish(np.exp(-np.square(d / scale)), False)
+
+
+def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Matrix:
+    """Each client's k most similar others with s_ij > 0; of equal ones the lower row. s_ij is kept as the
+    weight.
+
+    An edge stands if either end chose it, or, with `mutual`, only if both did. For more clients than a dense
+    matrix can hold, `knn_graph` does the same from vectors.
+
+    >>> knn(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 1)
+    array([[0. , 0.5, 0. ],
+           [0.5, 0. , 0.4],
+           [0. , 0.4, 0. ]])
+    """
+    s = as_matrix(s, "S")
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+        raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
+    if isinstance(s, np.ndarray):
+        best = np.zeros_like(s)
+        ranked = s.copy()
+        np.fill_diagonal(ranked, -np.inf)
+        order = np.argsort(-ranked, axis=1, kind="stable")[:, : min(k, len(s) - 1)]
+        np.put_along_axis(best, order, np.maximum(np.take_along_axis(s, order, axis=1), 0.0), axis=1)
+    else:
+        chosen = _sparse_top(s, k)
+    return _finish(symmetrise(chosen, mutual=mutual), self_loops)
+
+
+def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
+    """The k largest positive entries off the diagonal in each row of a csr_array."""
+    coo = s.tocoo()
+    row, column, value = coo.row, coo.col, coo.data
+    order = np.lexsort((column, -value, row))
+    order = order[(row[order] != column[order]) & (value[order] > 0)]
+    first = np.searchsorted(row[order], np.arange(s.shape[0]))
+    rank = np.arange(len(order)) - first[row[order]]
+    order = order[rank < k]
+    return sp.csr_array((value[order], (row[order], column[order])), shape=s.shape)
+
+
+def symmetrise(a: Any, *, mutual: bool = False) -> Matrix:
+    """Both directions of non-negative `a`: the larger of a_ij and a_ji, or with `mutual` the smaller.
+
+    >>> symmetrise(np.array([[0.0, 0.5], [0.0, 0.0]]))
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    a = as_matrix(a, symmetric=False, nonnegative=True)
+    if isinstance(a, np.ndarray):
+        return np.minimum(a, a.T) if mutual else np.maximum(a, a.T)
+    return sp.csr_array(a.minimum(a.T) if mutual else a.maximum(a.T))
+
+
+def to_distance(s: Any) -> Array:
+    """1 - s_ij of similarities of at most 1 (cosine, RBF, min-max): distances of at least 0, zero diagonal.
+
+    >>> to_distance(np.array([[1.0, 0.75], [0.75, 1.0]]))
+    array([[0.  , 0.25],
+           [0.25, 0.  ]])
+    """
+    s = as_dense(s, "S")
+    d = 1.0 - s
+    if d.min() < -1e-9:
+        row, column = divmod(int(np.argmin(d)), len(d))
+        raise GraphError(
+            f"S: the similarity of rows {row} and {column} is {s[row, column]:.4g}; expected at most 1, to turn "
+            "it into a distance (minmax scales it)"
+        )
+    np.fill_diagonal(d, 0.0)
+    return np.maximum(d, 0.0)
+
+
+def _distances(d: Any) -> Array:
+    return as_dense(d, "D", nonnegative=True)
+
+
+def _at_least_zero(value: float, name: str) -> None:
+    if not (np.isfinite(value) and value >= 0):
+        raise GraphError(f"{name}: expected a number of at least 0, got {value}")
+
+
+def _finish(a: Matrix, self_loops: bool) -> Matrix:
+    """`a` with the stated diagonal, and no stored zeros."""
+    if isinstance(a, np.ndarray):
+        np.fill_diagonal(a, float(self_loops))
+        return a
+    coo = a.tocoo()
+    keep = (coo.row != coo.col) & (coo.data != 0)
+    out = sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
+    return sp.csr_array(out + sp.eye_array(a.shape[0], format="csr")) if self_loops else out

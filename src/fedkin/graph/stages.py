@@ -1,0 +1,270 @@
+"""Stages by name, as configurations and the command line write them: "name" or "name:argument".
+
+    similarity_stage("cosine")(X) -> S                          vectors [n, d] to similarity [n, n]
+    sparsify_stage("knn:10")(S, distances=None) -> A            affinity [n, n]
+    control_stage("random")(A, seed=0, planted=None) -> A       the graph in its place
+    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None) -> labels [n]
+    centrality_stage("betweenness")(A) -> values [n]
+
+All but the first argument are by name, and a stage ignores those that it does not need.
+
+similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA | matching | minimum | hausdorff (the last three of sets
+[n, k, d]). All but cosine and rbf are min-max scaled over pairs to [0, 1] with a zero diagonal, so that a
+threshold means the same for each.
+
+sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D | soft:auto | soft:SCALE. gamma and soft
+read `distances`, else 1 - S, of which they link only pairs with S > 0.
+
+groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
+bipartition:T | single (everyone together) | alone | planted. hierarchical reads `distances`, else 1 - A; kmeans
+reads `vectors`, else the rows of A; bipartition reads A as similarity.
+
+control: none | random | uniform | oracle | shuffled | self.
+
+centrality: degree | closeness | betweenness | eigenvector | current-flow | current-flow-closeness | pagerank.
+
+A spec that cannot be read is a ConfigError, raised when the stage is made; what a stage cannot use is a
+GraphError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedkin.errors import ConfigError, GraphError, nearest
+from fedkin.graph import centrality, control, distances, groups, similarity, sparsify
+from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
+
+__all__ = [
+    "Control", "Groups", "Sparsify", "centrality_stage", "control_stage", "distance_stage", "groups_stage",
+    "similarity_stage", "sparsify_stage",
+]  # fmt: skip
+
+
+class Sparsify(Protocol):
+    """From similarity to affinity; `distances` are read by gamma and soft, in their own units."""
+
+    def __call__(self, s: Any, /, *, distances: Any = None) -> Matrix: ...
+
+
+class Groups(Protocol):
+    """From affinity to canonical labels."""
+
+    def __call__(
+        self, a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any =
+        None, vectors: Any = None,
+    ) -> Labels: ...  # fmt: skip
+
+
+class Control(Protocol):
+    """From a learned affinity to the control graph in its place."""
+
+    def __call__(self, a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix: ...
+
+
+def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
+    """Name and argument of `spec`. `known` says what follows each name: "" nothing, "?..." maybe, else
+    required."""
+    name, colon, argument = spec.strip().partition(":")
+    if name not in known:
+        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, known)}")
+    needs = known[name]
+    if colon and not needs:
+        raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")
+    if needs and not needs.startswith("?") and not argument:
+        raise ConfigError(f"{kind} {spec!r}: expected {name}:{needs}")
+    if colon and not argument:
+        raise ConfigError(f"{kind} {spec!r}: nothing after the colon")
+    return name, argument if colon else None
+
+
+def _whole(spec: str, argument: str) -> int:
+    if not (argument.isascii() and argument.isdigit() and int(argument) >= 1):
+        raise ConfigError(
+            f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}"
+        )
+    return int(argument)
+
+
+def _real(spec: str, argument: str, low: float, *, above: bool = False) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value) or value < low or (above and value == low):
+        word = "above" if above else "of at least"
+        raise ConfigError(f"{spec!r}: expected a number {word} {low:g} after the colon, got {argument!r}")
+    return value
+
+
+_DISTANCES = {"matching": distances.matching, "minimum": distances.minimum, "hausdorff": distances.hausdorff}
+
+
+def similarity_stage(spec: str) -> Callable[[Any], Array]:
+    """From vectors [n, d] (or sets of vectors) to similarity [n, n] of at most 1.
+
+    >>> similarity_stage("l2")([[0.0], [1.0], [3.0]]).round(2)
+    array([[0. , 1. , 0. ],
+           [1. , 0. , 0.5],
+           [0. , 0.5, 0. ]])
+    """
+    takes = dict.fromkeys(("cosine", "dot", "l1", "l2", *_DISTANCES), "") | {"rbf": "?GAMMA"}
+    name, argument = _read(spec, "similarity", takes)
+    if name == "rbf":
+        return partial(
+            similarity.rbf, gamma=None if argument is None else _real(spec, argument, 0, above=True)
+        )
+    if name in _DISTANCES:
+        measure = _DISTANCES[name]
+        return lambda sets: similarity.minmax(0.0 - measure(sets))
+    raw: dict[str, Callable[[Any], Array]] = {
+        "cosine": similarity.cosine,
+        "dot": similarity.dot,
+        "l1": lambda x: similarity.minmax(similarity.negative_l1(x)),
+        "l2": lambda x: similarity.minmax(similarity.negative_l2(x)),
+    }
+    return raw[name]
+
+
+def distance_stage(spec: str) -> Callable[[Any], Array]:
+    """From sets of centres [n, k, d] to distances [n, n]: matching | minimum | hausdorff.
+
+    >>> distance_stage("minimum")([[[0.0], [5.0]], [[6.0], [9.0]]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    return _DISTANCES[_read(spec, "distance", dict.fromkeys(_DISTANCES, ""))[0]]
+
+
+def sparsify_stage(spec: str) -> Sparsify:
+    """From similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal. A gamma edge weighs
+    1.
+
+    >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
+    array([[0. , 0.5, 0. ],
+           [0.5, 0. , 0.4],
+           [0. , 0.4, 0. ]])
+    """
+    takes = {"none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE"}
+    name, argument = _read(spec, "sparsify", takes | {"soft": "auto or soft:SCALE"})
+    if name in ("gamma", "soft"):
+        value = None if argument == "auto" else _real(spec, str(argument), 0, above=True)
+        return partial(_by_distance, sparsify.gamma if name == "gamma" else sparsify.soft, value)
+    if name == "none":
+        return partial(_by_similarity, sparsify.nonnegative)
+    if name == "epsilon":
+        return partial(_by_similarity, partial(sparsify.epsilon, threshold=_real(spec, str(argument), 0)))
+    return partial(
+        _by_similarity, partial(sparsify.knn, k=_whole(spec, str(argument)), mutual=name == "mutual")
+    )
+
+
+def _by_similarity(stage: Callable[[Any], Matrix], s: Any, /, *, distances: Any = None) -> Matrix:
+    return stage(s)
+
+
+def _by_distance(
+    stage: Callable[[Any, float | None], Matrix], value: float | None, s: Any, /, *, distances: Any = None
+) -> Matrix:
+    if distances is not None:
+        return stage(distances, value)
+    s = as_dense(s, "S")
+    # Without distances of its own, a pair that is not alike at all stays apart, however wide the gap.
+    return np.where(np.asarray(s) > 0, np.asarray(stage(sparsify.to_distance(s), value)), 0.0)
+
+
+def groups_stage(spec: str) -> Groups:
+    """From affinity [n, n] to canonical labels [n].
+
+    >>> groups_stage("components")(np.eye(2))
+    array([0, 1])
+    """
+    takes = dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), "")
+    takes |= {"hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD"}
+    name, argument = _read(spec, "groups", takes)
+    number: float | None = None
+    if name == "bipartition":
+        number = _real(spec, str(argument), -1)
+    elif argument is not None and argument not in ("auto", "silhouette"):
+        number = _whole(spec, argument)
+    elif name == "kmeans":
+        raise ConfigError(
+            f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}"
+        )
+
+    def stage(
+        a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any = None,
+        vectors: Any = None,
+    ) -> Labels:  # fmt: skip
+        n = as_matrix(a, symmetric=False).shape[0]
+        if name in ("louvain", "leiden"):
+            return getattr(groups, name)(a, resolution=resolution, seed=seed)  # type: ignore[no-any-return]
+        if name == "components":
+            return groups.components(a)
+        if name == "hierarchical":
+            d = sparsify.to_distance(a) if distances is None else distances
+            choose: Any = "silhouette" if argument == "silhouette" else "gap"
+            return groups.hierarchical(d, None if number is None else int(number), choose=choose)
+        if name == "kmeans":
+            rows = as_dense(a, symmetric=False) if vectors is None else vectors
+            return groups.kmeans(rows, int(number or 1), seed=seed)
+        if name == "bipartition":
+            return groups.recursive_bipartition(a, float(number or 0.0))
+        if name == "planted":
+            return groups.canonical(_known(planted, n, "groups 'planted'"))
+        return np.zeros(n, dtype=np.int64) if name == "single" else np.arange(n)
+
+    return stage
+
+
+def control_stage(spec: str) -> Control:
+    """From a learned affinity [n, n] to the control in its place; "none" gives the learned one back.
+
+    >>> control_stage("oracle")(np.zeros((2, 2)), planted=["a", "a"])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    names = ("none", "random", "uniform", "oracle", "shuffled", "self")
+    name, _ = _read(spec, "control", dict.fromkeys(names, ""))
+
+    def stage(a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix:
+        a = as_matrix(a, symmetric=False)
+        if name == "random":
+            return control.random(a, seed=seed)
+        if name == "uniform":
+            return control.uniform(a)
+        if name == "oracle":
+            return control.oracle(_known(planted, a.shape[0], "control 'oracle'"))
+        if name == "shuffled":
+            return control.shuffled(a, seed=seed)
+        return control.self_only(a) if name == "self" else a
+
+    return stage
+
+
+def _known(planted: Any, n: int, who: str) -> Labels:
+    if planted is None:
+        raise GraphError(f"{who} needs the planted groups, and they are not known")
+    return as_labels(planted, n, "planted")
+
+
+def centrality_stage(spec: str) -> Callable[[Any], Array]:
+    """From affinity [n, n] to one value per client [n], high = central.
+
+    >>> centrality_stage("degree")(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
+    array([1. , 0.5, 0.5])
+    """
+    known: dict[str, Callable[[Any], Array]] = {
+        "degree": centrality.degree,
+        "closeness": centrality.closeness,
+        "betweenness": centrality.betweenness,
+        "eigenvector": centrality.eigenvector,
+        "current-flow": centrality.current_flow_betweenness,
+        "current-flow-closeness": centrality.current_flow_closeness,
+        "pagerank": centrality.pagerank,
+    }
+    return known[_read(spec, "centrality", dict.fromkeys(known, ""))[0]]

@@ -1,0 +1,228 @@
+"""The local work of many clients as one batched computation, equal to `learning.sgd` one client at a time.
+
+Parameters get a leading client dimension [K, ...]; a loss written for one client is mapped over it by
+torch.func.vmap, under ordinary autograd, so that matrix products become batched and convolutions grouped.
+Clients of unlike sizes are padded: a padded sample has mask 0, and a client that is done leaves the stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils import _pytree as pytree
+
+from fedkin.codec import Tree
+from fedkin.errors import MethodError
+from fedkin.federation import Samples
+from fedkin.flow import Fitted, Params
+from fedkin.learning.losses import Batch, Loss
+from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.training import Training
+
+__all__ = ["Member", "fit_stacked", "stackable"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One client's part in a stack."""
+
+    params: Params
+    samples: Samples
+    extras: Tree
+    carry: Tree
+    key: int
+
+
+def stackable(net: Net) -> bool:
+    """Whether clients can be stacked without changing a number: no buffers, no dropout."""
+    modules = list(net.module.modules())
+    return not list(net.module.buffers()) and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in modules)
+
+
+def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
+    """Train all members; each result equals `sgd.fit` of that member up to rounding."""
+    plan = _Plan(training, members)
+    ordered = [members[k] for k in plan.order]
+    stack = {name: torch.stack([m.params[name] for m in ordered]).to(net.dtype) for name in net.initial}
+    free = {name: stack[name].requires_grad_(True) for name in net.trainable}
+    optimiser = _Optimiser(training, free)
+    extras = _stacked([m.extras for m in ordered])
+    carry = _stacked([m.carry for m in ordered])
+    totals = torch.zeros(len(members), dtype=torch.float64)
+    module.train()
+    for step in range(plan.steps[0]):
+        active = plan.active(step)
+        batch = _batch(net, [m.samples for m in ordered[:active]], plan.rows[:active, step], plan.counts[:active, step])
+        values, new = _values(module, loss, stack, batch, extras, carry, active)
+        grads = torch.autograd.grad(values.sum(), [tensor for tensor in free.values()])
+        optimiser.step([grad[:active] for grad in grads], active)
+        carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
+        totals[:active] += values.detach().double()
+    return _unstacked(net, stack, carry, totals, plan)
+
+
+class _Plan:
+    """Which rows each member takes at each step; members in the order of falling steps."""
+
+    def __init__(self, training: Training, members: Sequence[Member]) -> None:
+        drawn = []
+        for member in members:
+            rng = np.random.default_rng(member.key)
+            rng.integers(2**63)  # the one-by-one loop seeds dropout with the first draw
+            drawn.append(list(training.batches(len(member.samples), rng)))
+        self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
+        self.steps = [len(drawn[k]) for k in self.order]
+        width = max(len(batch) for batches in drawn for batch in batches)
+        self.rows = np.zeros((len(members), self.steps[0], width), np.int64)
+        self.counts = np.zeros((len(members), self.steps[0]), np.int64)
+        for place, k in enumerate(self.order):
+            for step, batch in enumerate(drawn[k]):
+                self.rows[place, step, : len(batch)] = batch
+                self.counts[place, step] = len(batch)
+
+    def active(self, step: int) -> int:
+        """How many members still train at this step: the first so many."""
+        return sum(steps > step for steps in self.steps)
+
+
+def _batch(
+    net: Net, samples: Sequence[Samples], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> Batch:
+    """One batch a member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
+    width = int(counts.max())
+    where = torch.from_numpy(rows[:, :width])
+    mask = (torch.arange(width) < torch.from_numpy(counts)[:, None]).to(net.dtype)
+    first = samples[0]
+    if all(s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples):
+        # One array behind all clients: a single gather for the whole stack.
+        flat = torch.cat([s.rows[w] for s, w in zip(samples, where, strict=True) if s.rows is not None])
+        shared = Samples(first.x, first.y, flat, first.scale)
+        x, y = shared.inputs(slice(None), net.dtype), shared.labels()
+        return Batch(x.unflatten(0, where.shape), y.unflatten(0, where.shape), mask)
+    x = torch.stack([s.inputs(w, net.dtype) for s, w in zip(samples, where, strict=True)])
+    y = torch.stack([s.labels(w) for s, w in zip(samples, where, strict=True)])
+    return Batch(x, y, mask)
+
+
+def _values(
+    module: BodyHead, loss: Loss, stack: dict[str, Tensor], batch: Batch, extras: Any, carry: Any, active: int
+) -> tuple[Tensor, Any]:
+    """Loss of each active member [K], and their new carries."""
+
+    def one(params: dict[str, Tensor], batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+        result = loss(_Bound(module, params), batch, extras, carry)  # type: ignore[arg-type]
+        return result if isinstance(result, tuple) else (result, carry)
+
+    first = {name: tensor[:active] for name, tensor in stack.items()}
+    extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (extras, carry))
+    values, new = vmap(one)(first, batch, extras, carry)
+    return values, new
+
+
+class _Bound:
+    """A BodyHead whose parameters are the tensors of one member, as a loss sees it."""
+
+    def __init__(self, module: BodyHead, params: dict[str, Tensor]) -> None:
+        self.module, self.params = module, params
+        self.parts = {
+            part: {name.removeprefix(part): t for name, t in params.items() if name.startswith(part)}
+            for part in ("body.", "head.")
+        }
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.module.body, self.parts["body."], (x,))
+        return out
+
+    def head(self, z: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.module.head, self.parts["head."], (z,))
+        return out
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+class _Optimiser:
+    """torch.optim's SGD and Adam over a stack whose first `active` members take the step."""
+
+    def __init__(self, training: Training, params: dict[str, Tensor]) -> None:
+        self.training = training
+        self.params = [tensor.detach() for tensor in params.values()]
+        self.slots: list[list[Tensor]] = []
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor], active: int) -> None:
+        """Descend once."""
+        t = self.training
+        grads, params = self._clipped(grads), [p[:active] for p in self.params]
+        if t.weight_decay:
+            grads = torch._foreach_add(grads, params, alpha=t.weight_decay)  # type: ignore[attr-defined]
+        self.count += 1
+        if t.optimiser == "adam":
+            self._adam(params, grads, active)
+            return
+        if t.momentum:
+            if not self.slots:
+                self.slots = [[torch.zeros_like(p) for p in self.params]]
+            moving = [m[:active] for m in self.slots[0]]
+            torch._foreach_mul_(moving, t.momentum if self.count > 1 else 0.0)
+            torch._foreach_add_(moving, grads)
+            grads = moving
+        torch._foreach_add_(params, grads, alpha=-t.lr)
+
+    def _adam(self, params: list[Tensor], grads: Sequence[Tensor], active: int) -> None:
+        t = self.training
+        if not self.slots:
+            self.slots = [[torch.zeros_like(p) for p in self.params] for _ in range(2)]
+        first, second = ([m[:active] for m in slot] for slot in self.slots)
+        torch._foreach_lerp_(first, list(grads), 1 - t.betas[0])
+        torch._foreach_mul_(second, t.betas[1])
+        torch._foreach_addcmul_(second, list(grads), list(grads), 1 - t.betas[1])
+        one, two = (1 - beta**self.count for beta in t.betas)
+        root = torch._foreach_sqrt(second)
+        torch._foreach_div_(root, math.sqrt(two))
+        torch._foreach_add_(root, 1e-8)
+        torch._foreach_addcdiv_(params, first, root, value=-t.lr / one)
+
+    def _clipped(self, grads: Sequence[Tensor]) -> list[Tensor]:
+        """Each member's gradient, scaled down where its norm is above the limit."""
+        if self.training.clip is None:
+            return list(grads)
+        norm = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]).norm(dim=0)
+        scale = (self.training.clip / (norm + 1e-6)).clamp(max=1.0)
+        return [grad * scale.reshape(-1, *[1] * (grad.ndim - 1)) for grad in grads]
+
+
+def _stacked(trees: Sequence[Tree]) -> Any:
+    """Trees of tensors as one tree of tensors with a leading client dimension."""
+    plain = [pytree.tree_map(torch.as_tensor, dict(tree)) for tree in trees]
+    return pytree.tree_map(lambda *parts: torch.stack(parts), *plain)
+
+
+def _put(active: int) -> Any:
+    """new [active, ...] over the first rows of old [K, ...]."""
+    return lambda new, old: torch.cat([new, old[active:]])
+
+
+def _unstacked(net: Net, stack: dict[str, Tensor], carry: Any, totals: Tensor, plan: _Plan) -> list[Fitted]:
+    """Results in the members' own order."""
+    made: list[Fitted | None] = [None] * len(plan.order)
+    for place, k in enumerate(plan.order):
+        steps = plan.steps[place]
+        mean = float(totals[place]) / max(steps, 1)
+        if not math.isfinite(mean):
+            raise MethodError(
+                f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
+            )
+        params = {name: tensor[place].detach().clone() for name, tensor in stack.items()}
+        own = pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry)
+        made[k] = Fitted(params, own, mean, steps, int(plan.counts[place].sum()))
+    return [fitted for fitted in made if fitted is not None]

@@ -1,0 +1,140 @@
+// Gain of each client, and the one client that is followed.
+function shares() {
+  const packed = run().clients;
+  packed.table ??= words(packed.share);
+  return packed;
+}
+
+// Accuracy of a client of run `one` at each kept round: [rounds, values].
+function accuracyOf(one, client) {
+  one.clients.table ??= words(one.clients.share);
+  const { rounds, table } = one.clients;
+  const row = Array.from(table.subarray(client * rounds.length, (client + 1) * rounds.length));
+  return [rounds, row.map((value) => (value === NOTHING ? null : value / 10000))];
+}
+
+function drawGain() {
+  const gains = run().gain, ids = federation().ids;
+  $("gain").hidden = !gains;
+  if (!gains) {
+    $("gain-text").textContent = run().label === "local" ?
+      "Local is what the other methods' gains are measured against: choose another method." : "Local was not run with this seed and these clients, so gains are not known.";
+    $("gain-note").textContent = "";
+    return;
+  }
+  const known = gains.map((gain, client) => ({ gain, client })).filter(({ gain }) => gain !== null)
+    .sort((a, b) => a.gain - b.gain || a.client - b.client);
+  const colour = ({ gain }) => (gain < 0 ? COLOURS[5] : gain > 0 ? COLOURS[0] : COLOURS[7]);
+  const room = $("gain").clientWidth / known.length > 16;
+  draw("gain", [{
+    type: "bar", x: known.map((_, i) => i), y: known.map(({ gain }) => gain),
+    text: known.map(({ client, gain }) => `${escaped(ids[client])}: ${points(gain)}<br>${facts(client)}`), textposition: "none",
+    hovertemplate: "%{text}<extra></extra>", customdata: known.map(({ client }) => client),
+    marker: {
+      color: known.map(colour), pattern: { shape: known.map(({ gain }) => (gain < 0 ? "/" : "")), fgcolor: css("--paper"), fillmode: "overlay", fgopacity: 0.5, size: 6 },
+      line: { color: css("--ink"), width: known.map(({ client }) => (client === state.client ? 3 : 0)) },
+    },
+  }], {
+    bargap: known.length > 100 ? 0 : 0.2,
+    xaxis: { tickvals: room ? known.map((_, i) => i) : [], ticktext: known.map(({ client }) => escaped(ids[client])), tickangle: -60, title: { text: room ? "" : "clients, from most hurt to most helped" } },
+    yaxis: { tickformat: "+.0%", title: { text: narrow() ? "" : "accuracy above training alone" } },
+  });
+  gainText(known, ids);
+}
+
+function gainText(known, ids) {
+  const hurt = known.filter(({ gain }) => gain < 0), gain = known.filter(({ gain }) => gain > 0);
+  const middle = (known[Math.floor((known.length - 1) / 2)].gain + known[Math.ceil((known.length - 1) / 2)].gain) / 2;
+  const worst = hurt.length ? ` Most hurt: ${ids[known[0].client]} (${points(known[0].gain)}).` : " Nobody is hurt.";
+  $("gain-text").textContent = `With ${title(run().label)} and seed ${run().seed}: ${many(gain.length, "client")} better than alone, ` +
+    `${known.length - gain.length - hurt.length} equal, ${hurt.length} worse; median ${points(middle)}.${worst}`;
+  const tests = federation().test.filter((count) => count);
+  const least = tests.length ? Math.min(...tests) : 0;
+  $("gain-note").textContent = "Test accuracy after the last round, against Local with the same seed. Hatched: worse than alone. " +
+    (least ? `The fewest test samples of a client are ${least}, where one sample is ${(100 / least).toFixed(1)} points. ` : "") +
+    "Click a bar to follow its client.";
+}
+
+// A client's data in one line, as escaped text.
+function facts(client) {
+  const all = federation(), parts = [];
+  if (all.planted[client] !== null) parts.push(`planted in ${escaped(all.planted[client])}`);
+  if (all.train[client] !== null) parts.push(`${many(all.train[client], "training sample")}`);
+  const labels = Object.keys(all.labels[client]);
+  if (labels.length) parts.push(labels.length > 6 ? `${labels.length} labels` : `label${labels.length > 1 ? "s" : ""} ${labels.map(escaped).join(", ")}`);
+  return parts.join(", ");
+}
+
+function labelBars(client) {
+  const labels = Object.entries(federation().labels[client]);
+  if (!labels.length || labels.length > 60) return "";
+  const most = Math.max(...labels.map(([, count]) => count));
+  const bars = labels.map(([label, count]) => `<li title="label ${escaped(label)}: ${count}"><i style="height:${Math.round(100 * count / most)}%"></i><span>${escaped(label)}</span></li>`);
+  return `<h4>Training samples by label</h4><ul class="bars">${bars.join("")}</ul>`;
+}
+
+function strip(client) {
+  const history = run().graph?.history;
+  if (!history) return "";
+  history.table ??= words(history.group);
+  const cells = history.rounds.map((round, i) => [round, history.table[client * history.rounds.length + i]]).filter(([, group]) => group !== NOTHING);
+  if (!cells.length) return "<h4>Groups over time</h4><p>In no round's graph.</p>";
+  const spans = cells.map(([round, group]) => `<i style="background:${groupColour(group)}" title="round ${round}: ${groupName(group)}">${cells.length <= 16 ? group + 1 : ""}</i>`);
+  const all = [...new Set(cells.map(([, group]) => group + 1))];
+  return `<h4>Groups over time</h4><div class="strip" role="img" aria-label="${escaped(`groups ${all.join(", ")}`)}">${spans.join("")}</div>` +
+    `<p class="quiet">Rounds ${cells[0][0]} to ${cells.at(-1)[0]}, when taking part: ${all.length > 1 ? "groups " + all.join(", ") : "always group " + all[0]}.</p>`;
+}
+
+function neighbours(client) {
+  const frame = run().graph?.frames[state.frame];
+  if (!frame) return "";
+  const ids = federation().ids, found = [];
+  frame.from.forEach((from, i) => {
+    if (from === client) found.push([frame.to[i], frame.weight[i]]);
+    if (frame.to[i] === client) found.push([from, frame.weight[i]]);
+  });
+  found.sort((a, b) => b[1] - a[1]);
+  if (!frame.clients.includes(client)) return `<h4>Neighbours</h4><p>Did not take part in round ${frame.round}.</p>`;
+  const items = found.slice(0, 10).map(([other, weight]) => `<li><button type="button" data-client="${other}">${escaped(ids[other])}</button> ${weight} ` +
+    `<span class="quiet">${escaped(federation().planted[other] ?? "")}</span></li>`);
+  return `<h4>Strongest neighbours in round ${frame.round}</h4>${items.length ? `<ol>${items.join("")}</ol>` : "<p>None: alone.</p>"}`;
+}
+
+function drawClient() {
+  const place = $("client"), client = state.client;
+  if (client === null) {
+    place.innerHTML = `<p class="quiet">Click a client, or name one under “Follow client”, to see its data, its accuracy, its groups and its neighbours.</p>`;
+    return;
+  }
+  const all = federation(), gain = run().gain?.[client];
+  const same = DATA.runs.filter((one) => one.federation === run().federation && one.seed === run().seed);
+  const rows = Object.entries(all.about[client]).map(([key, value]) => `<div><dt>${escaped(key)}</dt><dd>${escaped(value)}</dd></div>`);
+  const samples = all.train[client] === null ? "" : `<div><dt>samples</dt><dd>${all.train[client]} to train on, ${all.test[client]} to test on</dd></div>`;
+  const planted = all.planted[client] === null ? "" : `<div><dt>planted group</dt><dd>${escaped(all.planted[client])}</dd></div>`;
+  const ends = same.map((one) => [one.label, accuracyOf(one, client)[1].at(-1)]).filter(([, value]) => value !== null && value !== undefined)
+    .map(([label, value]) => `<div><dt>${escaped(title(label))}</dt><dd>${percent(value)}</dd></div>`);
+  place.innerHTML = `<h3 id="client-name">${escaped(all.ids[client])}</h3><dl>${planted}${samples}${rows.join("")}</dl>` +
+    `<h4>Test accuracy${gain === null || gain === undefined ? "" : `: ${points(gain)} above alone`.replace("−", "−")}</h4><dl>${ends.join("")}</dl>` +
+    `<div id="client-curve"></div>${strip(client)}${neighbours(client)}${labelBars(client)}`;
+  for (const button of place.querySelectorAll("[data-client]")) {
+    button.addEventListener("click", () => { follow(Number(button.dataset.client)); place.focus?.(); });
+  }
+  draw("client-curve", same.map((one) => {
+    const [x, y] = accuracyOf(one, client), style = methodStyle(one.label);
+    return { x, y, mode: x.length > 1 ? "lines" : "markers", connectgaps: true, line: { ...style, width: one === run() ? 3 : 1.5 }, marker: { color: style.color },
+      hovertemplate: `${escaped(title(one.label))}: %{y:.1%}<extra></extra>` };
+  }), { height: 180, margin: { l: 40, r: 8, t: 8, b: 36 }, hovermode: "x unified", xaxis: { title: { text: "round" } }, yaxis: { tickformat: ".0%" } });
+}
+
+// Plotly gives its events only to charts that were drawn once.
+function clicks(place, clientOf) {
+  if ($(place).dataset.clicks) return;
+  $(place).dataset.clicks = "yes";
+  $(place).on("plotly_click", (event) => {
+    const client = clientOf(event.points[0]);
+    if (client !== null && client !== undefined) follow(Number(client));
+  });
+}
+
+if ($("gain")) redraws.push(() => { drawGain(); if (run().gain) clicks("gain", (point) => point.customdata); });
+redraws.push(drawClient);

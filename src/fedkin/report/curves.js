@@ -1,0 +1,126 @@
+// The methods' curves, and what each phase sent.
+const FIGURES = [
+  ["mean", "mean accuracy", true], ["worst10", "accuracy of the worst 10 % of clients", true],
+  ["worst20", "accuracy of the worst 20 % of clients", true], ["std", "standard deviation over clients", true],
+  ["ari", "agreement with the planted groups (ARI)", false], ["found", "groups found", false],
+];
+const AGAINST = [["round", "rounds"], ["bytes", "bytes sent"], ["seconds", "time"]];
+const AXES = { round: "round", bytes: "bytes sent by all until then (logarithmic)", seconds: "seconds of the run" };
+const curves = { y: "mean", x: "round", hidden: new Set() };
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+// A method's seeds put together: at each round that all of them have, the mean and the lowest and highest.
+function together(label) {
+  const runs = DATA.runs.filter((one) => one.label === label && one.curve.round).map((one) => one.curve);
+  if (!runs.length) return null;
+  const rows = [];
+  const places = runs.map((curve) => new Map(curve.round.map((round, i) => [round, i])));
+  for (const round of runs[0].round) {
+    const at = places.map((place) => place.get(round));
+    if (at.includes(undefined)) continue;
+    const ys = runs.map((curve, i) => curve[curves.y][at[i]]);
+    const xs = runs.map((curve, i) => curve[curves.x][at[i]]);
+    if (ys.includes(null) || xs.includes(null)) continue;
+    rows.push({ x: mean(xs), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys), round });
+  }
+  return rows.length ? { rows, seeds: runs.length } : null;
+}
+
+function curveTraces(label, isShare, end) {
+  const found = together(label);
+  if (!found) return [];
+  const style = methodStyle(label), name = escaped(title(label));
+  let rows = found.rows;
+  const silent = curves.x === "bytes" && rows.at(-1).x === 0;
+  // On a logarithmic axis a method that sends nothing has no place: its last figure as a level line.
+  if (silent) rows = [{ ...rows.at(-1), x: end.low }, { ...rows.at(-1), x: end.high }];
+  const x = rows.map((row) => row.x);
+  const write = (value) => (isShare ? percent(value) : String(Math.round(1000 * value) / 1000));
+  const text = rows.map((row) => `${name}: ${write(row.y)}` +
+    (found.seeds > 1 ? ` (${write(row.low)} to ${write(row.high)})` : "") +
+    (silent ? ", nothing sent" : curves.x === "round" ? "" : `, round ${row.round}`));
+  const band = found.seeds > 1 ? [{
+    x: [...x, ...[...x].reverse()], y: [...rows.map((r) => r.high), ...rows.map((r) => r.low).reverse()],
+    fill: "toself", fillcolor: style.color + "33", line: { width: 0 }, mode: "lines", hoverinfo: "skip", meta: label,
+  }] : [];
+  return [...band, {
+    x, y: rows.map((row) => row.y), text, hovertemplate: "%{text}<extra></extra>", mode: rows.length > 1 ? "lines" : "markers",
+    line: { color: style.color, dash: silent ? "dot" : style.dash, width: 2.5 }, marker: { color: style.color, size: 9 },
+    meta: label, name,
+  }];
+}
+
+function drawCurves() {
+  const figure = FIGURES.find(([key]) => key === curves.y);
+  const shown = DATA.methods.map((method) => method.label).filter((label) => !curves.hidden.has(label));
+  const xs = shown.flatMap((label) => (together(label)?.rows ?? []).map((row) => row.x)).filter((x) => x > 0);
+  const end = { low: Math.min(...xs), high: Math.max(...xs) };
+  const log = curves.x === "bytes" && xs.length > 0;
+  draw("curves", shown.flatMap((label) => curveTraces(label, figure[2], end)), {
+    hovermode: curves.x === "round" ? "x unified" : "closest",
+    xaxis: {
+      title: { text: AXES[curves.x] }, type: log ? "log" : "linear", ticksuffix: log ? "B" : "", exponentformat: "SI",
+      ...(log ? { dtick: 1 } : { rangemode: "tozero" }),
+    },
+    yaxis: { title: { text: narrow() ? "" : figure[1] }, tickformat: figure[2] ? ".0%" : "" },
+  });
+  const seeds = DATA.seeds.length > 1 ? "Lines: mean over seeds; bands: lowest to highest seed. " : "";
+  const quiet = log && shown.some((label) => together(label)?.rows.at(-1).x === 0) ?
+    "A method that sends nothing is drawn as a level line at its last figure." : "";
+  $("curve-note").textContent = seeds + quiet;
+}
+
+function fillCurves() {
+  const has = (key) => DATA.runs.some((one) => (one.curve[key] ?? []).some((value) => value !== null));
+  const figures = FIGURES.filter(([key]) => has(key));
+  curves.y = figures[0][0];
+  options($("curve-y"), figures.map(([key, text]) => [key, text]), curves.y);
+  $("curve-y").addEventListener("change", () => { curves.y = $("curve-y").value; drawCurves(); });
+  for (const [key, text] of AGAINST.filter(([key]) => has(key))) {
+    const input = Object.assign(document.createElement("input"), { type: "radio", name: "against", value: key, checked: key === "round" });
+    const label = document.createElement("label");
+    label.append(input, ` ${text}`);
+    input.addEventListener("change", () => { curves.x = key; drawCurves(); });
+    $("curve-x").append(label);
+  }
+  for (const { label, title: name } of DATA.methods.filter((method) => DATA.runs.some((r) => r.label === method.label && r.curve.round))) {
+    const button = Object.assign(document.createElement("button"), { type: "button" });
+    button.dataset.method = label;
+    button.setAttribute("aria-pressed", "true");
+    button.innerHTML = `${lineSample(methodStyle(label))}<span></span>`;
+    button.lastChild.textContent = name;
+    button.addEventListener("click", () => {
+      curves.hidden[curves.hidden.has(label) ? "delete" : "add"](label);
+      button.setAttribute("aria-pressed", String(!curves.hidden.has(label)));
+      drawCurves();
+    });
+    $("curve-legend").append(button);
+  }
+}
+
+function lineSample({ color, dash }) {
+  const pattern = { solid: "", dash: "7 4", dot: "2 4", dashdot: "7 3 2 3", longdash: "12 4", longdashdot: "12 3 2 3" }[dash];
+  return `<svg width="30" height="10" aria-hidden="true"><path d="M0 5H30" stroke="${color}" stroke-width="3" stroke-dasharray="${pattern}"/></svg>`;
+}
+
+function drawTraffic() {
+  const arrows = { up: "↑ to server", down: "↓ to clients", peer: "⇄ between clients" };
+  const rows = DATA.phases.filter((row) => row.bytes > 0).reverse();
+  const names = rows.map((row) => `${escaped(title(row.label))} · ${escaped(row.phase)} ${narrow() ? arrows[row.way][0] : arrows[row.way]}`);
+  $("traffic-plot").style.height = `${70 + 30 * rows.length}px`;
+  draw("traffic-plot", [{
+    type: "bar", orientation: "h", y: names, x: rows.map((row) => row.bytes), text: rows.map((row) => megabytes(row.bytes)),
+    textposition: "auto", insidetextanchor: "end", cliponaxis: false,
+    customdata: rows.map((row) => `${Math.round(row.messages).toLocaleString("en")} messages`),
+    hovertemplate: "%{y}: %{text} in %{customdata}<extra></extra>",
+    marker: { color: rows.map((row) => methodStyle(row.label).color), pattern: { shape: rows.map((row) => (row.way === "down" ? "" : "/")), fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.5, size: 6 } },
+  }], {
+    xaxis: { type: "log", ticksuffix: "B", exponentformat: "SI", dtick: 1, title: { text: "bytes" } }, yaxis: { type: "category", ticksuffix: " " },
+  });
+}
+
+if ($("curves")) { fillCurves(); redraws.push(drawCurves); }
+if ($("traffic-plot")) redraws.push(drawTraffic);

@@ -1,0 +1,91 @@
+"""What can be drawn of graphs with many clients: the strongest edges, fixed places, matrices of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["blocks", "evenly", "layout", "strongest"]
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+def evenly(rounds: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the rounds, evenly spread, the first and the last among them (the last if only one).
+
+    >>> evenly([1, 2, 3, 4, 5], 3), evenly([1, 2], 3), evenly([1, 2, 3], 1)
+    ([1, 3, 5], [1, 2], [3])
+    """
+    if len(rounds) <= most:
+        return list(rounds)
+    if most == 1:
+        return [rounds[-1]]
+    return [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int)).tolist()]
+
+
+def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
+    """Rows and columns (row < column) of the pairs that are among the `per_node` largest positive weights of a node.
+
+    >>> [part.tolist() for part in strongest(np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]), 1)]
+    [[0, 1], [1, 2]]
+    """
+    n = len(weights)
+    if n < 2:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    both = np.maximum(weights, weights.T).astype(np.float64)
+    np.fill_diagonal(both, 0.0)
+    keep = min(per_node, n - 1)
+    # A stable sort: ties go to the first client, on every machine.
+    order = np.argsort(-both, axis=1, kind="stable")[:, :keep]
+    row = np.repeat(np.arange(n), keep)
+    column = order.ravel()
+    positive = both[row, column] > 0
+    low, high = np.minimum(row, column)[positive], np.maximum(row, column)[positive]
+    pairs = np.unique(low * n + high)
+    return pairs // n, pairs % n
+
+
+def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
+    """Places in [-1, 1]^2 by springs (Fruchterman and Reingold 1991): the same for the same input.
+
+    attraction: [n, n], symmetric, at least 0; pairs of larger attraction end closer together.
+    """
+    n = len(attraction)
+    if n == 1:
+        return np.zeros((1, 2))
+    rng = np.random.default_rng(seed)
+    angle = 2 * np.pi * np.arange(n) / n
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + rng.normal(scale=0.1, size=(n, 2))
+    apart = 1.0 / np.sqrt(n)
+    largest = attraction.max()
+    pull = attraction / largest if largest > 0 else attraction
+    for step in range(iterations):
+        squares = (place**2).sum(1)
+        distance2 = np.maximum(squares[:, None] + squares[None, :] - 2 * place @ place.T, 1e-6)
+        # Repulsion k^2 / d, attraction w d^2 / k, and a pull to the middle that keeps lone clients in the picture.
+        force = apart**2 / distance2 - pull * np.sqrt(distance2) / apart
+        move = place * force.sum(1, keepdims=True) - force @ place - 0.3 * place
+        length = np.maximum(np.sqrt((move**2).sum(-1, keepdims=True)), 1e-9)
+        heat = 0.2 * (1 - step / iterations)
+        place = place + move / length * np.minimum(length, heat)
+    place = place - (place.max(0) + place.min(0)) / 2
+    return np.asarray(place / max(float(np.abs(place).max()), 1e-9))
+
+
+def blocks(matrix: Array, most: int) -> tuple[Array, Indices]:
+    """The matrix with at most `most` rows, by averaging neighbouring rows and columns; and the first row of each block.
+
+    >>> blocks(np.arange(16.0).reshape(4, 4), 2)[0]
+    array([[ 2.5,  4.5],
+           [10.5, 12.5]])
+    """
+    n = len(matrix)
+    if n <= most:
+        return matrix, np.arange(n)
+    starts = np.unique(np.linspace(0, n, most, endpoint=False).astype(np.int64))
+    summed = np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
+    sizes = np.diff(np.append(starts, n))
+    return summed / np.outer(sizes, sizes), starts

@@ -1,0 +1,70 @@
+"""How evenly accuracy is spread over clients, and who gains from collaborating."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Gains", "entropy", "gains", "jain"]
+
+# Two accuracies are counts of right answers over one number of samples: closer than this they are equal.
+_EQUAL = 1e-9
+
+
+def jain(values: Sequence[float]) -> float | None:
+    """Jain's index (sum x)^2 / (n sum x^2): 1 when all are equal, 1/n when one has everything; None if all are 0.
+
+    >>> jain([0.5, 0.5]), jain([1.0, 0.0])
+    (1.0, 0.5)
+    """
+    squares = math.fsum(value * value for value in values)
+    return math.fsum(values) ** 2 / (len(values) * squares) if squares > 0 else None
+
+
+def entropy(values: Sequence[float]) -> float | None:
+    """Entropy of the values' shares of their sum, over log n: 1 when all are equal (after Li et al. 2020, q-FFL).
+
+    None for fewer than two values, or if all are 0.
+
+    >>> entropy([0.5, 0.5]), entropy([1.0, 0.0])
+    (1.0, 0.0)
+    """
+    total = math.fsum(values)
+    if len(values) < 2 or total <= 0:
+        return None
+    shares = [value / total for value in values if value > 0]
+    return abs(math.fsum(-share * math.log(share) for share in shares)) / math.log(len(values))
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Accuracy above training alone, by client id."""
+
+    by_client: Mapping[str, float]
+
+    @property
+    def gaining(self) -> int:
+        """Clients that are better than alone."""
+        return sum(value > _EQUAL for value in self.by_client.values())
+
+    @property
+    def hurt(self) -> int:
+        """Clients that are worse than alone."""
+        return sum(value < -_EQUAL for value in self.by_client.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean over clients."""
+        return math.fsum(self.by_client.values()) / len(self.by_client)
+
+
+def gains(accuracy: Mapping[str, float], alone: Mapping[str, float]) -> Gains | None:
+    """Gains of the clients that both know; None when there are none.
+
+    >>> found = gains({"a": 0.9, "b": 0.5}, {"a": 0.7, "b": 0.6})
+    >>> found.gaining, found.hurt
+    (1, 1)
+    """
+    both = {id: accuracy[id] - alone[id] for id in sorted(accuracy) if id in alone}
+    return Gains(both) if both else None

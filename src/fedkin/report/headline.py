@@ -1,0 +1,83 @@
+"""The facts of a report's sentence, taken from its runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from fedkin.report.fairness import Gains
+from fedkin.report.reading import Run
+from fedkin.report.sentence import FEDAVG, LOCAL, Facts, Found
+
+__all__ = ["facts", "subject"]
+
+
+def facts(
+    runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], titles: Mapping[str, str]
+) -> Facts:
+    """About the most accurate method that is neither Local nor FedAvg; else about FedAvg; else about Local."""
+    chosen, means = subject(runs, labels), _means(runs, labels)
+    at = [i for i, label in enumerate(labels) if label == chosen]
+    mine, known = [runs[i] for i in at], [gained[i] for i in at]
+    found = [_found(run) for run in mine]
+    others = {label: mean for label, mean in means.items() if mean is not None and label != chosen}
+    best = max(others, key=lambda label: others[label], default=None)
+    return Facts(
+        subject=titles[chosen],
+        kind=mine[0].method,
+        clients=max(len(run.clients) for run in mine),
+        seeds=len(mine),
+        mean=means[chosen],
+        gains=() if None in known else tuple(gain for gain in known if gain is not None),
+        found=() if None in found else tuple(one for one in found if one is not None),
+        sent=statistics.fmean(run.sent for run in mine),
+        sent_fedavg=_fedavg_bytes(runs, mine),
+        rival=None if best is None else (titles[best], others[best]),
+    )
+
+
+def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
+    """The method, by its label, that the sentence is about and the page opens with."""
+    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
+    means = _means(runs, labels)
+    for wanted in (set(methods.values()) - {LOCAL, FEDAVG}, {FEDAVG}, {LOCAL}):
+        of = [label for label, method in methods.items() if method in wanted]
+        if of:
+            return max(of, key=lambda label: -1.0 if (mean := means[label]) is None else mean)
+    raise AssertionError("every method is one of these")
+
+
+def _means(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, float | None]:
+    """Mean accuracy over seeds by label; None where a run has none."""
+    each: dict[str, list[float | None]] = {label: [] for label in labels}
+    for run, label in zip(runs, labels, strict=True):
+        each[label].append(run.summary["accuracy"].get("mean"))
+    return {
+        label: None if None in values else statistics.fmean(value for value in values if value is not None)
+        for label, values in each.items()
+    }
+
+
+def _fedavg_bytes(runs: Sequence[Run], mine: Sequence[Run]) -> float | None:
+    """FedAvg's bytes, if it ran as many rounds on the same clients."""
+    sent = []
+    for run in mine:
+        like = [
+            other for other in runs
+            if other.method == FEDAVG and other.seed == run.seed
+            and other.summary["rounds"] == run.summary["rounds"] and other.federation == run.federation
+        ]  # fmt: skip
+        if not like:
+            return None
+        sent.append(like[0].sent)
+    return statistics.fmean(sent)
+
+
+def _found(run: Run) -> Found | None:
+    """The groups of the last graph: the summary's figures, and who was in that graph."""
+    groups = run.summary.get("groups") or {}
+    if groups.get("found") is None or not run.graphs:
+        return None
+    ids = run.graph(max(run.graphs)).ids
+    planted = None if run.planted is None else len({run.planted[id] for id in ids})
+    return Found(int(groups["found"]), len(ids), planted, groups.get("ari"))

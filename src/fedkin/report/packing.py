@@ -1,0 +1,42 @@
+"""Numbers packed for the page: little-endian bytes in base64, a fraction of their size as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.report.drawing import evenly
+
+__all__ = ["NOTHING", "pack", "pack_shares"]
+
+# In packed uint16: nothing known for this client and round.
+NOTHING = 65535
+
+
+def pack(values: npt.ArrayLike, kind: str) -> str:
+    """An array as base64 of its little-endian bytes; kind: "u1" or "u2".
+
+    >>> pack([1, 256], "u2")
+    'AQAAAQ=='
+    """
+    return base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()
+
+
+def pack_shares(by_round: Mapping[int, Mapping[str, float]], ids: Sequence[str], most: int) -> dict[str, Any]:
+    """Shares in [0, 1] of clients over at most `most` rounds: uint16 in 1/10,000, a client after another."""
+    rounds = evenly(sorted(by_round), most)
+    table = np.full((len(ids), len(rounds)), NOTHING, dtype=np.uint16)
+    at = {id: row for row, id in enumerate(ids)}
+    for column, round in enumerate(rounds):
+        for id, share in by_round[round].items():
+            table[at[id], column] = round_half(share)
+    return {"rounds": rounds, "all": len(by_round), "share": pack(table, "u2")}
+
+
+def round_half(share: float) -> int:
+    """In 1/10,000."""
+    return int(share * 10_000 + 0.5)

@@ -1,0 +1,164 @@
+"use strict";
+// What all parts of the page share: the data, colours, the choice of method, seed, round and client, the theme.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const NOTHING = 65535;
+
+// Okabe and Ito's colours, in an order that keeps the most alike apart; grey stands for their black, which a dark page hides.
+const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"];
+const FILLS = ["", "-dot", "-open", "-open-dot"];
+const SHAPES = ["circle", "square", "diamond", "triangle-up", "pentagon", "cross", "star", "triangle-down", "hexagon", "x"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+
+const state = { run: DATA.shown, frame: 0, client: null };
+const redraws = [];          // each draws one chart anew from the state
+const run = () => DATA.runs[state.run];
+const federation = () => DATA.federations[run().federation];
+const title = (label) => DATA.methods.find((method) => method.label === label).title;
+
+function escaped(text) {
+  return String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+}
+
+function bytesOf(packed) {
+  return Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+}
+
+function words(packed) {
+  const bytes = bytesOf(packed);
+  return Uint16Array.from({ length: bytes.length / 2 }, (_, i) => bytes[2 * i] | (bytes[2 * i + 1] << 8));
+}
+
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function narrow() {
+  return window.innerWidth < 700;
+}
+
+function percent(share, digits = 1) {
+  return `${(100 * share).toFixed(digits)} %`;
+}
+
+function points(gain) {
+  return `${gain >= 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} points`;
+}
+
+function many(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}
+
+function megabytes(count) {
+  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
+  }
+  return count ? `${count.toFixed(0)} B` : "0";
+}
+
+// Groups are numbered from 0 in the data and from 1 on the page.
+const groupName = (group) => `group ${group + 1}`;
+const groupColour = (group) => COLOURS[group % COLOURS.length];
+const groupFill = (group) => FILLS[Math.floor(group / COLOURS.length) % FILLS.length];
+const groupSymbol = (group, shape) => SHAPES[shape % SHAPES.length] + groupFill(group);
+
+function plantedNames() {
+  const known = federation().planted.filter((group) => group !== null);
+  return [...new Set(known)].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+}
+
+function methodStyle(label) {
+  const others = DATA.methods.map((method) => method.label).filter((name) => name !== "local");
+  if (label === "local") return { color: COLOURS[7], dash: "dot" };
+  const at = others.indexOf(label);
+  const order = [5, 0, 2, 3, 1, 4, 6];
+  return { color: COLOURS[order[at % order.length]], dash: DASHES[at % DASHES.length] };
+}
+
+function layout(more) {
+  const ink = css("--ink"), grid = css("--grid");
+  const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, fixedrange: narrow() };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
+    font: { color: ink, family: "system-ui, sans-serif", size: 13 }, hoverlabel: { align: "left" },
+    margin: { l: narrow() ? 44 : 60, r: 12, t: 12, b: 44 }, dragmode: narrow() ? false : "zoom",
+    ...more,
+    xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
+  };
+}
+
+function draw(place, traces, more) {
+  return Plotly.react(place, traces, layout(more), {
+    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  });
+}
+
+function redraw() {
+  for (const part of redraws) part();
+}
+
+// -- theme ----------------------------------------------------------------------------------------------------
+
+function dark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function nameTheme() {
+  $("theme").textContent = dark() ? "Light" : "Dark";
+}
+
+$("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  nameTheme();
+  redraw();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); redraw(); });
+
+// -- the choice of method, seed and client --------------------------------------------------------------------
+
+function options(select, values, chosen) {
+  select.replaceChildren(...values.map(([value, text]) => new Option(text, value, false, String(value) === String(chosen))));
+}
+
+function choose(label, seed) {
+  const mine = DATA.runs.map((one, i) => [one, i]).filter(([one]) => one.label === label);
+  const [, found] = mine.find(([one]) => one.seed === seed) || mine[0];
+  const before = federation();
+  const id = state.client === null ? null : before.ids[state.client];
+  state.run = found;
+  state.frame = Infinity;
+  if (federation() !== before) state.client = id !== null && federation().ids.includes(id) ? federation().ids.indexOf(id) : null;
+  fillChooser();
+  redraw();
+}
+
+function fillChooser() {
+  const { label, seed } = run();
+  options($("method"), DATA.methods.map((method) => [method.label, method.title]), label);
+  options($("seed"), DATA.runs.filter((one) => one.label === label).map((one) => [one.seed, one.seed]), seed);
+  $("ids").replaceChildren(...federation().ids.map((id) => new Option(id)));
+  $("follow").value = state.client === null ? "" : federation().ids[state.client];
+}
+
+function follow(client) {
+  state.client = client;
+  $("follow").value = client === null ? "" : federation().ids[client];
+  redraw();
+}
+
+$("method").addEventListener("change", () => choose($("method").value, run().seed));
+$("seed").addEventListener("change", () => choose(run().label, Number($("seed").value)));
+$("unfollow").addEventListener("click", () => follow(null));
+$("follow").addEventListener("change", () => {
+  const at = federation().ids.indexOf($("follow").value.trim());
+  follow(at < 0 ? null : at);
+});
+
+let width = window.innerWidth;
+window.addEventListener("resize", () => {
+  const crossed = (width < 700) !== narrow();
+  width = window.innerWidth;
+  if (crossed) redraw();
+});

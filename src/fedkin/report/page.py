@@ -1,0 +1,66 @@
+"""The page: static parts as HTML, the data as JSON, the scripts that draw, in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from fedkin._version import __version__
+from fedkin.report.sections import sections
+
+__all__ = ["embedded", "page"]
+
+_SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js")
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The whole report as HTML text, from what `collect` gave."""
+    parts = sections(data)
+    return Template(_part("page.html")).substitute(
+        version=escape(__version__),
+        title=escape(data["title"]),
+        sentence=escape(data["sentence"]),
+        context=escape(_context(data)),
+        css=_part("page.css"),
+        nav="".join(f'<a href="#{part.id}">{escape(part.nav)}</a>' for part in parts),
+        sections="\n".join(part.html for part in parts),
+        runs="1 run" if len(data["runs"]) == 1 else f"{len(data['runs'])} runs",
+        data=embedded(data),
+        plotly=get_plotlyjs(),
+        script="\n".join(_part(name) for name in _SCRIPTS),
+    )
+
+
+def embedded(value: Any) -> str:
+    """JSON that can stand inside a script element, whatever texts it holds."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _part(name: str) -> str:
+    return files("fedkin.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _context(data: Mapping[str, Any]) -> str:
+    clients = sorted({len(federation["ids"]) for federation in data["federations"]})
+    rounds = sorted({run["rounds"] for run in data["rerun"]["runs"]})
+    seeds = data["seeds"]
+    parts = [
+        f"{_range(clients)} client{'' if clients == [1] else 's'}",
+        f"{_range(rounds)} round{'' if rounds == [1] else 's'}",
+        f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}",
+        "methods " + ", ".join(method["title"] for method in data["methods"]),
+    ]
+    if data["scenario"]:
+        parts.insert(0, f"scenario {data['scenario']}")
+    return " · ".join(parts)
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"

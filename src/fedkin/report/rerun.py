@@ -1,0 +1,75 @@
+"""How the runs of a report were made, and how to make them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkin.errors import RunError
+from fedkin.report.reading import Run
+from fedkin.running.files import read_json
+
+__all__ = ["rerun"]
+
+
+def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
+    """Command lines, the experiments they need, versions and machine; each different one once."""
+    command, experiment = _comparison([run.folder for run in runs]) or _single(runs)
+    return {
+        "command": command,
+        "experiment": experiment,
+        "needsData": any(run.settings.get("data", {}).get("source") not in (None, "digits") for run in runs),
+        "runs": [
+            {
+                "label": label,
+                "seed": run.seed,
+                "rounds": run.summary["rounds"],
+                "engine": run.summary.get("engine"),
+                "dtype": run.summary.get("dtype"),
+                "parameters": run.summary.get("parameters"),
+                "seconds": (run.summary.get("seconds") or {}).get("total"),
+            }
+            for run, label in zip(runs, labels, strict=True)
+        ],
+        "experiments": _different([(f"{label}, seed {run.seed}", run.experiment) for run, label in zip(runs, labels, strict=True)]),
+        "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
+        "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
+    }
+
+
+def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
+    """The command that made a comparison, if these runs are all of one."""
+    homes = {folder.resolve().parent for folder in folders}
+    home = homes.pop()
+    plan, experiment = home / "plan.json", home / "experiment.toml"
+    if homes or not plan.is_file() or not experiment.is_file():
+        return None
+    made = read_json(plan)
+    try:
+        names, seeds = list(made["methods"]), [str(seed) for seed in made["seeds"]]
+    except (KeyError, TypeError):
+        raise RunError(f"{plan}: no methods and seeds in it") from None
+    if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.resolve().name for folder in folders}:
+        return None
+    command = f"fedkin compare experiment.toml --methods {','.join(map(str, names))} --seeds {','.join(seeds)}"
+    return command, experiment.read_text(encoding="utf-8")
+
+
+def _single(runs: Sequence[Run]) -> tuple[str, str]:
+    """A run's experiment.toml is complete, its seed included."""
+    if len(runs) == 1:
+        return "fedkin run experiment.toml", runs[0].experiment
+    return "fedkin run experiment.toml   # once for each experiment below", ""
+
+
+def _different(texts: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"name": name, "text": text} for name, text in texts if text]
+
+
+def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """One table of all; where runs differ, every value."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return {
+        key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys
+    }

@@ -1,0 +1,182 @@
+"""The one sentence at the top of a report, built from the runs' numbers and from nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedkin.report.fairness import Gains
+from fedkin.report.tables import megabytes
+
+__all__ = ["FEDAVG", "LOCAL", "Facts", "Found", "sentence"]
+
+LOCAL, FEDAVG = "local", "fedavg"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Groups of one run's last graph. planted: how many of the clients present were planted; ari: 1 when equal."""
+
+    groups: int
+    present: int
+    planted: int | None = None
+    ari: float | None = None
+
+    @property
+    def equal(self) -> bool:
+        """The groups are the planted ones."""
+        return self.ari is not None and self.ari > 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the sentence is about: one method (`subject`), a value per seed where a tuple.
+
+    gains: empty when Local was not run; found: empty when the method records no groups; sent: bytes a run;
+    sent_fedavg: the same of FedAvg over as many rounds, None when that was not run; rival: the most accurate other
+    method and its mean accuracy.
+    """
+
+    subject: str
+    kind: str
+    clients: int
+    seeds: int
+    mean: float | None
+    gains: tuple[Gains, ...] = ()
+    found: tuple[Found, ...] = ()
+    sent: float = 0.0
+    sent_fedavg: float | None = None
+    rival: tuple[str, float] | None = None
+
+
+def sentence(about: Facts) -> str:
+    """Who gains, which groups were found, what it cost, and whether another method is more accurate.
+
+    >>> sentence(Facts("Local", "local", clients=40, seeds=1, mean=0.9))
+    '40 clients, each training alone, reach 90.0 % mean test accuracy; nothing sent.'
+    """
+    parts = [_who_gains(about), _groups(about), _sent(about), _rival(about)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _who_gains(about: Facts) -> str:
+    over = f" (mean over {about.seeds} seeds)" if about.seeds > 1 else ""
+    clients = _many(about.clients, "client")
+    if about.mean is None:
+        return f"{about.subject} ran with {clients}, none of which has test data, so accuracy is not known"
+    if about.kind == LOCAL:
+        who = f"{clients}, each training alone, reach" if about.clients > 1 else "The one client, training alone, reaches"
+        return f"{who} {_percent(about.mean)} mean test accuracy{over}"
+    if not about.gains:
+        reach = "reaches" if about.clients == 1 else "reach"
+        return (
+            f"With {about.subject}, {clients} {reach} {_percent(about.mean)} mean test accuracy{over}; "
+            "who gains from collaborating is not known, as Local was not run"
+        )
+    return f"With {about.subject}, {_gaining(about)}{over}"
+
+
+def _gaining(about: Facts) -> str:
+    gain = statistics.fmean(gains.gaining for gains in about.gains)
+    hurt = statistics.fmean(gains.hurt for gains in about.gains)
+    known = statistics.fmean(len(gains.by_client) for gains in about.gains)
+    what = "using one common model" if about.kind == FEDAVG else "collaborating"
+    everyone = f"{_count(known)} clients" + (" that have test data" if known < about.clients else "")
+    if known == 1:
+        word = "gains" if gain else "loses" if hurt else "neither gains nor loses"
+        return f"the one client {word} from {what}".replace("loses from", "loses by")
+    if gain == known:
+        return f"all {everyone} gain from {what}"
+    if hurt == known:
+        return f"all {everyone} lose by {what}"
+    if gain == hurt == 0:
+        return f"none of {everyone} gains or loses by {what}"
+    gaining, losing = ("gains" if gain == 1 else "gain"), ("loses" if hurt == 1 else "lose")
+    if hurt > gain:
+        return f"{what} hurts more clients than it helps: {_count(hurt)} of {everyone} {losing}, {_count(gain)} {gaining}"
+    lost = f", {_count(hurt)} {losing}" if hurt else ""
+    return f"{_count(gain)} of {everyone} {gaining} from {what}{lost}"
+
+
+def _groups(about: Facts) -> str:
+    if not about.found:
+        return ""
+    if len(about.found) > 1:
+        return _groups_over_seeds(about.found)
+    only = about.found[0]
+    among = f" among the {only.present:,} clients of the last round" if 1 < only.present < about.clients else ""
+    if only.groups == only.present > 1:
+        text = "no groups found, every client is alone"
+    elif only.groups == 1 and only.present > 1:
+        text = "1 group found that holds everyone"
+    else:
+        text = f"{_many(only.groups, 'group')} found"
+    return text + among + _against(only)
+
+
+def _against(only: Found) -> str:
+    if only.ari is None or only.planted is None:
+        return ""
+    if only.equal:
+        return ", equal to the planted ones" if only.groups > 1 else ", equal to the planted one"
+    if only.groups == only.planted:
+        return f", as many as planted but not the same ones (ARI {_below_one(only.ari)})"
+    return f" where {only.planted} {'was' if only.planted == 1 else 'were'} planted (ARI {_below_one(only.ari)})"
+
+
+def _groups_over_seeds(found: Sequence[Found]) -> str:
+    low, high = min(one.groups for one in found), max(one.groups for one in found)
+    text = f"{_many(low, 'group')} found with each of {len(found)} seeds"
+    if low != high:
+        text = f"{low} to {high} groups found over {len(found)} seeds"
+    known = [one.ari for one in found if one.ari is not None]
+    if len(known) < len(found):
+        return text
+    equal = sum(one.equal for one in found)
+    if equal == len(found):
+        return f"{text}, equal to the planted ones"
+    mean = f"mean ARI {_below_one(statistics.fmean(known))}"
+    return f"{text}, equal to the planted ones with {equal or 'none'} of them ({mean})"
+
+
+def _sent(about: Facts) -> str:
+    if not about.sent:
+        return "nothing sent"
+    text = f"{megabytes(about.sent)} sent"
+    if about.seeds > 1:
+        text += " a run"
+    if about.kind == FEDAVG or not about.sent_fedavg:
+        return text
+    less = about.sent_fedavg / about.sent
+    if 0.98 <= less <= 1 / 0.98:
+        return f"{text}, as much as FedAvg"
+    return f"{text}, {_times(less)} times less than FedAvg" if less > 1 else f"{text}, {_times(1 / less)} times FedAvg's"
+
+
+def _rival(about: Facts) -> str:
+    if about.mean is None or about.rival is None or round(about.rival[1], 3) <= round(about.mean, 3):
+        return ""
+    name, mean = about.rival
+    return f"{name} is more accurate on average ({_percent(mean)} against {_percent(about.mean)})"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def _below_one(ari: float) -> str:
+    """Two digits, never rounded up to 1: that would say equal."""
+    return f"{min(ari, 0.99):.2f}"

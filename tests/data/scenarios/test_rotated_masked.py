@@ -1,0 +1,152 @@
+"""Rotations, masks, and who gets which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.scenarios.rotated_masked import RotatedMasked
+from fedkin.errors import ConfigError
+from fedkin.federation import Samples, Scale, Task
+from fedkin.settings import parse
+
+Toy = Callable[..., Dataset]
+
+
+def images(count: int = 40, shape: tuple[int, ...] = (2, 6, 6)) -> Dataset:
+    """Random images of bytes 1..99, every one different, where white is 200."""
+    x = torch.from_numpy(np.random.default_rng(0).integers(1, 100, (count, *shape)).astype(np.uint8))
+    y = torch.arange(count) % 5
+    return Dataset("images", Part(x, y), Part(x + 100, y), Task(5, shape), Scale(divide=200.0))
+
+
+def stored(samples: Samples) -> torch.Tensor:
+    return samples.x if samples.rows is None else samples.x[samples.rows]
+
+
+@given(clients=st.integers(1, 30), count=st.integers(1, 4), seed=st.integers(0, 99))
+def test_groups_are_even(clients: int, count: int, seed: int) -> None:
+    rotations = (270, 0, 180, 90)[:count]
+    federation = RotatedMasked(clients=clients, rotations=rotations).build(images(), seed)
+    groups = Counter((federation.planted or {}).values())
+    assert set(groups) == {f"rot{angle}" for angle in rotations[:clients]}
+    assert max(groups.values()) - min(groups.values()) <= 1
+    for client in federation.values():
+        assert client.group == f"rot{client.about['rotation']}"
+    assert max(federation.sizes.values()) - min(federation.sizes.values()) <= 1
+    assert sum(federation.sizes.values()) == 40
+
+
+def test_rotation_is_counter_clockwise() -> None:
+    """Every client's images, turned back, are images of the data set."""
+    dataset = images()
+    federation = RotatedMasked(clients=8, mask_rate=0).build(dataset, 1)
+    for split in ("train", "test"):
+        originals = {tuple(image.flatten().tolist()): label for image, label in zip(
+            dataset.part(split).x, dataset.part(split).y.tolist(), strict=True  # type: ignore[arg-type]
+        )}  # fmt: skip
+        for client in federation.values():
+            samples = getattr(client, split)
+            turns = client.about["rotation"] // 90
+            for image, label in zip(stored(samples).numpy(), samples.labels().tolist(), strict=True):
+                back = np.rot90(image, -turns, axes=(1, 2))
+                assert originals[tuple(back.flatten().tolist())] == label
+    corner = np.zeros((6, 6), np.uint8)
+    corner[0, 5] = 1
+    assert np.rot90(corner, 1)[0, 0] == 1, "numpy turns counter-clockwise: top right goes to top left"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+def test_mask_is_a_grid_of_cells(size: int) -> None:
+    scenario = RotatedMasked(clients=10, rotations=(0,), mask_size=size, mask_rate=0.5)
+    federation = scenario.build(images(), 0)
+    masks = []
+    for client in federation.values():
+        train, test = stored(client.train) == 200, stored(client.test) == 200
+        mask = train[0, 0]
+        assert bool((train == mask).all()), "the same for all training images and channels"
+        assert bool((test == mask).all()), "and for its test images"
+        for top in range(0, 6, size):
+            for left in range(0, 6, size):
+                cell = mask[top : top + size, left : left + size]
+                assert bool(cell.all()) or not bool(cell.any())
+        assert not bool(mask.all())
+        masks.append(tuple(mask.flatten().tolist()))
+    if size < 6:
+        assert len(set(masks)) > 3, "clients have masks of their own"
+
+
+def test_mask_rate() -> None:
+    shape = (1, 40, 40)
+    x = torch.zeros(50, *shape, dtype=torch.uint8)
+    part = Part(x, torch.arange(50) % 2)
+    dataset = Dataset("black", part, part, Task(2, shape), Scale())
+    for rate in (0.0, 0.15, 0.7):
+        federation = RotatedMasked(clients=50, mask_rate=rate).build(dataset, 0)
+        white = [float((stored(client.train) == 255).float().mean()) for client in federation.values()]
+        # 50 clients x 400 cells: the standard error is below 0.0036.
+        assert abs(np.mean(white) - rate) < 0.011
+        assert RotatedMasked().mask_rate == 0.15
+
+
+def test_something_stays_clear() -> None:
+    federation = RotatedMasked(clients=40, rotations=(0,), mask_size=3, mask_rate=0.99).build(images(), 0)
+    clear = [int((stored(client.train)[0, 0] < 200).sum()) for client in federation.values()]
+    assert min(clear) == 9
+
+
+def test_values_that_are_no_bytes() -> None:
+    x = torch.rand(20, 4, 4)
+    part = Part(x, torch.arange(20) % 2)
+    dataset = Dataset("float", part, part, Task(2, (4, 4)))
+    federation = RotatedMasked(clients=2, rotations=(0,), mask_rate=0.5).build(dataset, 0)
+    for client in federation.values():
+        white = stored(client.train) == x.max()
+        assert int(white.all(dim=0).sum()) in (4, 8, 12)
+
+
+def test_images_of_other_shapes() -> None:
+    federation = RotatedMasked(clients=4, rotations=(0, 180)).build(images(shape=(1, 4, 7)), 0)
+    assert federation.task.shape == (1, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "said"),
+    [
+        ({}, (1, 4, 7), "scenario.rotations: images of images are 4 x 7; only 0 and 180 keep that shape"),
+        ({}, (9,), r"scenario.name: rotated-masked turns images .*; inputs of images are \[9\]"),
+        ({"mask_size": 7}, (1, 6, 6), "scenario.mask_size: 7 pixels, .* are 6 x 6; at most 6"),
+        ({"clients": 41}, (1, 6, 6), "scenario.clients: 41 clients cannot share the 40 train samples"),
+        ({"clients": 10**12}, (1, 6, 6), "scenario.clients: 1000000000000 clients"),
+        ({"clients": 4, "test_per_client": 11}, (1, 6, 6), "test_per_client: 4 clients x 11 .* at most 10"),
+    ],
+)  # fmt: skip
+def test_impossible(settings: dict[str, Any], shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        RotatedMasked(**settings).build(images(shape=shape), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rotations": [0, 45]}, r"scenario\.rotations\.1: .*0, 90, 180 or 270; got 45"),
+        ({"rotations": [0, 0]}, r"scenario\.rotations: each rotation may be named once; got \[0, 0\]"),
+        ({"rotations": []}, r"scenario\.rotations: "),
+        ({"mask_rate": 1.0}, r"scenario\.mask_rate: .* less than 1; got 1\.0"),
+        ({"mask_rate": -0.1}, r"scenario\.mask_rate: "),
+        ({"mask_size": 0}, r"scenario\.mask_size: "),
+        ({"clients": 0}, r"scenario\.clients: "),
+        ({"train_per_client": 0}, r"scenario\.train_per_client: "),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(RotatedMasked, settings, "scenario")

@@ -1,0 +1,227 @@
+"""Arrays from a numpy archive."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkin.data import federate
+from fedkin.data.dataset import Dataset
+from fedkin.data.sources.npz import Npz
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation import Scale
+from fedkin.settings import parse
+
+OWNER = np.repeat(["ann", "bob"], 5)
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    made = {
+        "x": np.arange(20, dtype=np.float32).reshape(10, 2),
+        "y": np.arange(10) % 2,
+        "client": OWNER,
+        **changes,
+    }
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def load(folder: Path, settings: dict[str, Any] | None = None, **changes: Any) -> Dataset:
+    np.savez(folder / "mine.npz", **arrays(**changes))
+    return Npz(path=Path("mine.npz"), **(settings or {})).load(folder)
+
+
+def test_reads(tmp_path: Path) -> None:
+    split = np.array(["train", "test"] * 5)
+    data = load(tmp_path, split=split, group=np.where(OWNER == "ann", 1, 2), note=np.array("free text"))
+    assert data.name == "mine"
+    assert data.train.x.tolist() == arrays()["x"][::2].tolist()
+    assert data.test.y.tolist() == [1] * 5
+    assert data.train.client is not None
+    assert data.train.client.tolist() == OWNER[::2].tolist()
+    assert data.test.group is not None
+    assert data.test.group.tolist() == ["1", "1", "2", "2", "2"]
+    assert data.scale is None
+
+
+def test_holds_out_of_every_client_or_class(tmp_path: Path) -> None:
+    data = load(tmp_path)
+    assert data.test.client is not None
+    assert data.test.client.tolist() == ["ann", "bob"]
+    data = load(tmp_path, client=None, settings={"test_fraction": 0.4})
+    assert sorted(data.test.y.tolist()) == [0, 0, 1, 1]
+    assert data.train.client is None
+    assert len(load(tmp_path, settings={"test_fraction": 0}).test) == 0
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        ([10, 9, 10, 100, 9, 9, 9, 9, 9, 9], [1, 0, 1, 2, 0, 0, 0, 0, 0, 0]),
+        ([-3, 5, -3, 5, 5, 5, 5, 5, 5, 5], [0, 1, 0, 1, 1, 1, 1, 1, 1, 1]),
+        (["b", "a", "10", "9", "a", "a", "a", "a", "a", "a"], [3, 2, 0, 1, 2, 2, 2, 2, 2, 2]),
+        ([True, False] * 5, [1, 0] * 5),
+    ],
+)
+def test_labels_in_sorted_order(tmp_path: Path, y: list[Any], expected: list[int]) -> None:
+    data = load(tmp_path, y=np.array(y), split=np.array(["train"] * 10))
+    assert data.train.y.tolist() == expected
+    assert data.task.classes == max(expected) + 1
+
+
+def test_classes_keep_labels(tmp_path: Path) -> None:
+    data = load(tmp_path, {"classes": 7}, y=np.full(10, 5), split=np.array(["train"] * 10))
+    assert data.train.y.tolist() == [5] * 10
+    assert data.task.classes == 7
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape", "became"),
+    [
+        ("last", (10, 4, 5, 3), (3, 4, 5)),
+        ("none", (10, 4, 5), (1, 4, 5)),
+        ("first", (10, 3, 4, 5), (3, 4, 5)),
+    ],
+)
+def test_channels(tmp_path: Path, channels: str, shape: tuple[int, ...], became: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    data = load(tmp_path, {"channels": channels}, x=x, split=np.array(["train"] * 10))
+    assert data.task.shape == became
+    moved = {"last": np.moveaxis(x, -1, 1), "none": x[:, None], "first": x}[channels]
+    assert np.array_equal(data.train.x.numpy(), moved)
+    assert data.scale == Scale(divide=255.0)
+
+
+def test_scale(tmp_path: Path) -> None:
+    data = load(tmp_path, {"divide": 2, "mean": [1, 2], "std": [3, 4]})
+    assert data.scale == Scale((1.0, 2.0), (3.0, 4.0), 2.0)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.npz: no such file; expected a numpy \.npz file"):
+        Npz(path=Path("none.npz")).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"x": None}, "no array x; it holds y, client"),
+        ({"y": None}, "no array y; it holds x, client"),
+        ({"client": None, "Clients": OWNER}, "array Clients is not one of .*; expected client"),
+        ({"x": np.array([["a"]] * 10)}, "array x: expected numbers, got dtype <U1"),
+        ({"x": np.ones(10)}, r"array x: expected shape \[N, ...\] with at least one sample, got \[10\]"),
+        ({"x": np.ones((0, 2))}, r"array x: expected shape .* got \[0, 2\]"),
+        ({"x": np.array([[0.0]] * 9 + [[np.nan]])}, "array x: row 9 holds NaN or an infinite value"),
+        ({"x": np.array([[0.0]] * 9 + [[-np.inf]])}, "array x: row 9 holds NaN or an infinite value"),
+        ({"x": np.array([[None]] * 10)}, "cannot be read .*; expected a numpy .npz file of plain arrays"),
+        ({"y": np.arange(9)}, r"array y: expected shape \[10\], one value per sample, got \[9\]"),
+        ({"y": np.ones(10)}, "array y: expected whole numbers or texts, got dtype float64"),
+        ({"y": np.ones(10, int)}, "array y: all labels are 1; expected at least 2 different ones"),
+        ({"client": OWNER[:4]}, r"array client: expected shape \[10\]"),
+        ({"client": np.arange(10) / 2}, "array client: expected texts or whole numbers, got dtype float64"),
+        ({"client": np.array([" a"] * 10)}, "array client: expected printable ids .* got ' a'"),
+        ({"client": None, "group": OWNER}, "array group is there, but no array client; expected both"),
+        ({"group": np.array(["g", "h"] * 5)}, "array group: client 'ann' is in 'g' and in 'h'; expected one"),
+        ({"split": np.array(["train"] * 9 + ["val"])}, "array split: expected 'train' or 'test' .* 'val'"),
+        ({"split": np.array(["test"] * 10)}, "array split leaves no training sample"),
+    ],
+)  # fmt: skip
+def test_bad_arrays(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        load(tmp_path, **changes)
+    assert str(caught.value).startswith(f"{tmp_path / 'mine.npz'}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "said"),
+    [
+        ({"classes": 2}, {"y": np.arange(10)}, "y: label 2 at position 2; expected whole numbers 0..1, as"),
+        ({"classes": 2}, {"y": OWNER}, "array y: got dtype <U3; expected whole numbers 0..1"),
+        ({"mean": [0, 0, 0]}, {}, r"\[data\]: mean has 3 values; expected 1, or 2"),
+        ({"channels": "last"}, {}, r'array x: expected \[N, H, W, C\], as channels = "last" says, got'),
+        ({"channels": "none"}, {}, r"array x: expected \[N, H, W\]"),
+    ],
+)  # fmt: skip
+def test_arrays_against_settings(
+    tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        load(tmp_path, settings, **changes)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ConfigError, match=r"data\.std: expected values above 0; got \[0\]"):
+        parse(Npz, {"path": "a", "std": [0]}, "data")
+    with pytest.raises(ConfigError, match=r"data\.path: missing"):
+        parse(Npz, {}, "data")
+
+
+def member(data: bytes) -> bytes:
+    """A zip archive whose member x.npy is no numpy array."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", data)
+        archive.writestr("y.npy", data)
+    return out.getvalue()
+
+
+def test_other_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "bare.npy", np.ones((3, 3)))
+    bare = (tmp_path / "bare.npy").read_bytes()
+    huge = bare.replace(b"(3, 3)", b"(9999999, 9999999)")
+    for content in (
+        b"",
+        b"PK\x03\x04 half",
+        b"x,y\n1,2\n",
+        b"\x80\x04pickled",
+        bare,
+        member(b"junk"),
+        member(huge),
+    ):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.npz: .*expected") as caught:
+            Npz(path=Path("bad.npz")).load(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+@given(at=st.integers(0, 2**16), flip=st.integers(1, 255), cut=st.booleans(), packed=st.booleans())
+def test_damaged_files(
+    tmp_path_factory: pytest.TempPathFactory, at: int, flip: int, cut: bool, packed: bool
+) -> None:
+    out = io.BytesIO()
+    (np.savez_compressed if packed else np.savez)(out, **arrays())
+    data = bytearray(out.getvalue())
+    at %= len(data)
+    data[at] ^= flip
+    path = tmp_path_factory.getbasetemp() / "damaged.npz"
+    path.write_bytes(bytes(data[:at] if cut else data))
+    try:
+        Npz(path=path).load(Path())
+    except DataError as error:
+        said = str(error)
+    else:
+        return
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+
+
+def test_from_file_as_from_arrays(tmp_path: Path) -> None:
+    """The same samples are held out either way."""
+    from fedkin.federation import Federation
+
+    np.savez(tmp_path / "mine.npz", **arrays())
+    ours = federate("npz", "natural", data={"path": "mine.npz"}, data_root=tmp_path)
+    given = arrays()
+    theirs = Federation.from_arrays(given["x"], given["y"], given["client"])
+    assert set(ours) == set(theirs)
+    for id in theirs:
+        assert torch.equal(ours[id].test.inputs(slice(None)), theirs[id].test.inputs(slice(None)))
+        assert torch.equal(ours[id].train.inputs(slice(None)), theirs[id].train.inputs(slice(None)))

@@ -1,0 +1,91 @@
+"""Sources and scenarios are found by being there, and `federate` finds them by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedkin.data import SCENARIOS, SOURCES, Dataset, federate
+from fedkin.data.registry import discover
+from fedkin.data.scenarios.iid import Iid
+from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.digits import Digits
+from fedkin.errors import ConfigError
+
+MODULE = """
+from typing import Literal
+from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.base import Source
+
+class Family(Source):
+    def load(self, root): ...
+
+class {name}(Family):
+    source: Literal["{source}"] = "{source}"
+"""
+
+
+def test_what_there_is() -> None:
+    assert list(SOURCES) == ["cifar10", "digits", "fashion-mnist", "mnist", "npz"]
+    assert list(SCENARIOS) == ["classes-per-client", "iid", "natural", "rotated-masked"]
+    for known in (*SOURCES.values(), *SCENARIOS.values()):
+        assert (known.__doc__ or "").split("\n\n")[0].strip().endswith(".")
+    assert all(scenario.planted for scenario in SCENARIOS.values())
+
+
+def test_a_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "found_by_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "b.py").write_text(MODULE.format(name="B", source="zebra"))
+    (package / "c.py").write_text(MODULE.format(name="C", source="ant"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = discover("found_by_test", [str(package)], Source, "source")
+    assert {name: entry.__name__ for name, entry in found.items()} == {"ant": "C", "zebra": "B"}
+    assert list(found) == ["ant", "zebra"]
+    (package / "d.py").write_text(MODULE.format(name="D", source="ant"))
+    with pytest.raises(TypeError, match="C and D are both 'ant'"):
+        discover("found_by_test", [str(package)], Source, "source")
+    for name in [name for name in sys.modules if name.startswith("found_by_test")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, here = tmp_path / "root", tmp_path / "here"
+    for folder in (root, here):
+        folder.mkdir()
+        (folder / "both").touch()
+    (here / "one").touch()
+    monkeypatch.chdir(here)
+    assert locate(root, Path("both")) == root / "both"
+    assert locate(root, Path("one")) == Path("one")
+    assert locate(root, Path("none")) == root / "none"
+    assert locate(root, here / "both") == here / "both"
+    monkeypatch.setenv("HOME", str(here))
+    assert locate(root, Path("~/one")) == here / "one"
+
+
+def test_federate(digits: Dataset, toy: Callable[..., Dataset]) -> None:
+    by_name = federate("digits", "iid", clients=3, seed=4, data={"seed": 1})
+    by_object = federate(Digits(seed=1), Iid(clients=3), seed=4)
+    assert list(by_name) == list(by_object)
+    assert by_name.sizes == by_object.sizes
+    assert federate(digits, "iid", clients=3).name == "digits-iid"
+
+
+def test_federate_refuses(digits: Dataset) -> None:
+    with pytest.raises(ConfigError, match="source: no 'digit'; did you mean 'digits'"):
+        federate("digit", "iid")
+    with pytest.raises(ConfigError, match="scenario: no 'idd'"):
+        federate("digits", "idd")
+    with pytest.raises(ConfigError, match=r"scenario\.client: no such setting; did you mean 'clients'"):
+        federate(digits, "iid", client=3)
+    with pytest.raises(ConfigError, match=r"data\.path: no such setting"):
+        federate("digits", "iid", data={"path": "x"})
+    with pytest.raises(ConfigError, match="clients: set these on the scenario that you passed"):
+        federate(digits, Iid(), clients=3)
+    with pytest.raises(ConfigError, match="data: set 'seed' on the source that you passed"):
+        federate(digits, "iid", data={"seed": 3})

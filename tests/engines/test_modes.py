@@ -1,0 +1,112 @@
+"""Every mode of the local engine gives the same numbers; workers give the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support import small_federation, small_setup
+from torch import Tensor, nn
+
+from fedkin.engines import LocalEngine, Setup
+from fedkin.errors import MethodError, RunError
+from fedkin.federation import Federation
+from fedkin.flow import Fit, Flow, Infer, Message
+from fedkin.learning.net import Net
+from fedkin.methods import METHODS, FedAvg
+
+MODES = ["one-by-one", "stacked", "workers", "auto"]
+
+
+def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[dict[str, dict[str, Tensor]], Any]:
+    engine = LocalEngine(replace(setup, mode=mode, workers=workers))
+    try:
+        for number in range(1, rounds + 1):
+            engine.round(number)
+        return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+def test_modes_agree(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    setup = small_setup(METHODS[name](), dtype=dtype, per_round=5)
+    reference, scores = after(setup, "one-by-one")
+    for mode in MODES[1:]:
+        models, other = after(setup, mode)
+        for id, params in reference.items():
+            for key, tensor in params.items():
+                torch.testing.assert_close(models[id][key], tensor, rtol=tolerance, atol=tolerance)
+            assert other[id].right == scores[id].right
+            assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
+
+
+def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
+    setup = small_setup(METHODS["sfmtl-graph"](lam=0.5, anchors="mean"))
+    reference, scores = after(setup, "one-by-one")
+    for workers in (1, 3):
+        models, other = after(setup, "workers", workers=workers)
+        assert other == scores
+        assert all(torch.equal(models[id][key], t) for id, params in reference.items() for key, t in params.items())
+
+
+def test_stacks_are_the_same_bits_each_time() -> None:
+    setup = small_setup(FedAvg())
+    one, _ = after(setup, "stacked")
+    other, _ = after(setup, "stacked")
+    assert all(torch.equal(other[id][key], t) for id, params in one.items() for key, t in params.items())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_names_the_client_in_every_mode(mode: str) -> None:
+    setup = small_setup(METHODS["local"](), lr=1e30)
+    with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
+        after(setup, mode)
+
+
+def test_buffers_and_dropout_fall_back_to_one_by_one() -> None:
+    federation = small_federation()
+    net = Net(nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.3)), nn.Linear(6, 4))
+    setup = replace(small_setup(METHODS["local"](), federation), net=net)
+    one, _ = after(setup, "one-by-one")
+    other, _ = after(setup, "stacked")
+    assert all(torch.equal(other[id][key], t) for id, params in one.items() for key, t in params.items())
+
+
+class Chatty(FedAvg):
+    """Several requests a phase, on part of the samples, with a function to infer."""
+
+    def train(self, client: Any, message: Message) -> Flow:
+        half = client.train.take(list(range(client.size // 2)))
+        first = yield Fit(message["params"], data=half)
+        features = yield Infer(first.params, "features")
+        labels = yield Infer(first.params, labels_of, data=half)
+        second = yield Fit(first.params, training=client.training.model_copy(update={"lr": 0.01}))
+        assert features.shape == (client.size, 7)
+        assert torch.equal(labels, half.labels())
+        return Message(params=second.params, n=client.size)
+
+
+def labels_of(model: Any, batch: Any) -> Tensor:
+    return batch.y  # type: ignore[no-any-return]
+
+
+def test_phases_with_many_requests() -> None:
+    setup = small_setup(Chatty())
+    reference, _ = after(setup, "one-by-one")
+    for mode in ("stacked", "workers"):
+        models, _ = after(setup, mode)
+        for id, params in reference.items():
+            for key, tensor in params.items():
+                torch.testing.assert_close(models[id][key], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
+    engine = LocalEngine(replace(small_setup(FedAvg(), federation), mode="workers", workers=1))
+    engine.executor.workers[0].process.kill()  # type: ignore[attr-defined]
+    with pytest.raises(RunError, match="worker 0 ended with status -9"):
+        engine.round(1)
+    engine.close()

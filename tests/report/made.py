@@ -1,0 +1,112 @@
+"""Run folders made up for tests of the report: written by the real records, from arrays instead of training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.engines import Outcome, Score
+from fedkin.engines.base import SERVER, Traffic
+from fedkin.graph import Graph
+from fedkin.running import metrics
+from fedkin.running.files import write_json
+from fedkin.running.records import Records
+
+SIZES = {"local": 0, "fedavg": 400_000, "sfmtl-graph": 5_000}
+SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85}
+
+
+def make_run(
+    folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4, groups: int = 2,
+    per_round: int | None = None, planted: bool = True, tested: int = 20, names: Mapping[int, str] | None = None,
+    wandering: float = 0.1,
+) -> Path:  # fmt: skip
+    """Write a finished run; `wandering`: share of clients that the graph puts elsewhere in a round."""
+    rng = np.random.default_rng(seed)
+    ids = [(names or {}).get(i, f"site-{i:03d}") for i in range(clients)]
+    group = {id: i % groups for i, id in enumerate(ids)}
+    records = Records(folder)
+    folder.mkdir(parents=True)
+    facts = {
+        id: {
+            "n_train": 100 + i, "n_test": tested, "group": f"rot{90 * group[id]}" if planted else None,
+            "labels": {str(y): 10 + (y + i) % 5 for y in range(10)}, "about": {"rotation": 90 * group[id]},
+        }
+        for i, id in enumerate(ids)
+    }  # fmt: skip
+    write_json(folder / "federation.json", {"name": "made", "task": {"classes": 10, "shape": [64]}, "clients": facts})
+    (folder / "experiment.toml").write_text(f'name = "made"\n[data]\nsource = "digits"\n[method]\nname = "{method}"\n[run]\nseed = {seed}\n')
+    level = {id: float(np.clip(rng.normal(SKILL[method], 0.1), 0, 1)) for id in ids}
+    scores: dict[str, Score] = {}
+    for number in range(1, rounds + 1):
+        here = sorted(rng.permutation(ids)[: per_round or clients].tolist())
+        found = {id: group[id] if rng.random() > wandering else int(rng.integers(groups)) for id in here}
+        graph = _graph(here, found, number, rng) if method == "sfmtl-graph" else None
+        traffic = _traffic(here, number, SIZES[method])
+        outcome = Outcome(number, tuple(here), graph, traffic, dict.fromkeys(here, 160))
+        growth = 1 - 0.6 * np.exp(-3 * number / rounds)
+        scores = {id: Score(tested, 1 - level[id] * growth, round(tested * level[id] * growth)) for id in ids}
+        row = {
+            "round": number, "sampled": here, "accuracy": metrics.accuracy(scores),
+            "groups": metrics.groups(graph, {id: f"g{group[id]}" for id in ids} if planted else None),
+            **metrics.traffic(traffic), "samples": 160 * len(here),
+        }  # fmt: skip
+        records.add(row, {"round": number, "total": 0.5 * number}, outcome, scores)
+    records.finish()
+    write_json(folder / "summary.json", _summary(method, seed, clients, rounds, records, scores))
+    return folder
+
+
+def make_comparison(folder: Path, seeds: tuple[int, ...] = (0,), **more: Any) -> Path:
+    """Local, FedAvg and SFMTL-Graph with these seeds, as `fedkin compare` lays them out."""
+    for seed in seeds:
+        for method in SIZES:
+            make_run(folder / f"{method}-seed{seed}", method, seed, **more)
+    write_json(folder / "plan.json", {"methods": list(SIZES), "seeds": list(seeds)})
+    (folder / "experiment.toml").write_text('name = "made"\n[data]\nsource = "digits"\n')
+    return folder
+
+
+def data_in(html: str) -> Any:
+    """The data embedded in a report."""
+    start = html.index('<script type="application/json" id="data">') + len('<script type="application/json" id="data">')
+    return json.loads(html[start : html.index("</script>", start)])
+
+
+def _graph(here: list[str], found: Mapping[str, int], number: int, rng: np.random.Generator) -> Graph:
+    label = np.array([found[id] for id in here])
+    weights = rng.uniform(0, 0.4, (len(here), len(here))) + 0.5 * (label[:, None] == label[None, :])
+    weights = np.triu(weights, 1)
+    return Graph(tuple(here), weights + weights.T, groups=dict(found), round=number)
+
+
+def _traffic(here: list[str], number: int, size: int) -> tuple[Traffic, ...]:
+    if not size:
+        return ()
+    return tuple(
+        message
+        for id in here
+        for message in (
+            Traffic(number, SERVER, id, "train", size, size // 4),
+            Traffic(number, id, SERVER, "train", size, size // 4),
+        )
+    )
+
+
+def _summary(
+    method: str, seed: int, clients: int, rounds: int, records: Records, scores: Mapping[str, Score]
+) -> dict[str, Any]:
+    lines = records.rows["rounds"]
+    groups = [row["groups"] for row in lines if row["groups"]]
+    return {
+        "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds, "clients": clients,
+        "accuracy": metrics.accuracy(scores),
+        "bytes": {way: sum(row["bytes"][way] for row in lines) for way in ("up", "down")},
+        "groups": groups[-1] if groups else {"found": None, "ari": None, "nmi": None, "modularity": None},
+        "seconds": {"total": 0.5 * rounds}, "engine": "local", "dtype": "float32", "parameters": 1000,
+        "versions": {"fedkin": "0", "python": "3"}, "machine": {"system": "test"},
+    }  # fmt: skip

@@ -1,0 +1,124 @@
+"""Experiment files: every field checked, every field settable, complete when written back."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import TABLE
+
+from fedkin.errors import ConfigError
+from fedkin.running.experiment import Experiment, load
+
+PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    table = copy.deepcopy(TABLE)
+    *sections, last = path.split(".")
+    place = table
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[last] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("trainign", {}, r"^trainign: no such section; did you mean 'training'\?"),
+        ("training.lrr", 0.1, r"^training\.lrr: no such setting; did you mean 'lr'\?"),
+        ("training.lr", "fast", r"^training\.lr: .*; got 'fast'"),
+        ("method.name", "sfmtl", r"^method\.name: no 'sfmtl'; did you mean 'sfmtl-graph'\?"),
+        ("method.alfa", 0.1, r"^method\.alfa: no such setting; did you mean 'alpha'\?"),
+        ("method.alpha", 1.5, r"^method\.alpha: .*less than or equal to 1; got 1\.5"),
+        ("method.graph.group", "louvain", r"^method\.graph\.group: no such setting; did you mean 'groups'\?"),
+        ("scenario.name", "rotated", r"^scenario\.name: no 'rotated'; did you mean 'rotated-masked'\?"),
+        ("scenario.client", 3, r"^scenario\.client: no such setting; did you mean 'clients'\?"),
+        ("data.source", "digit", r"^data\.source: no 'digit'; did you mean 'digits'\?"),
+        ("model.name", "mpl", r"^model\.name: no 'mpl'; did you mean 'mlp'\?"),
+        ("model.hidden", [], r"^model\.hidden: "),
+        ("run.engine", "locl", r"^run\.engine: no 'locl'; did you mean 'local'\?"),
+        ("run.sed", 3, r"^run\.sed: no such setting; did you mean 'seed'\?"),
+        ("methods.fedagv", {}, r"^methods: no 'fedagv'; did you mean 'fedavg'\?"),
+        ("name", "a/b", r"^name: expected a text that can name a folder, got 'a/b'"),
+        ("training", 3, r"^training: expected a section \[training\], got 3"),
+    ],
+)
+def test_what_is_wrong_is_named(path: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Experiment.of(changed(path, value))
+
+
+def test_a_missing_section_is_named() -> None:
+    table = {name: part for name, part in TABLE.items() if name != "scenario"}
+    with pytest.raises(ConfigError, match=r"^\[scenario\]: this section is missing"):
+        Experiment.of(table)
+
+
+def test_what_is_written_back_is_complete_and_the_same() -> None:
+    experiment = Experiment.of(TABLE)
+    text = experiment.to_toml()
+    again = Experiment.of(tomllib.loads(text))
+    assert again.to_toml() == text
+    assert again.resolved()["training"]["batch_size"] == 32
+    assert again.method == experiment.method
+
+
+def test_settings_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(Experiment.of(TABLE).to_toml())
+    experiment = load(path, ["training.lr=0.5", "method.graph.groups=leiden", "model.hidden=[3, 4]", "name = other"])
+    assert experiment.training.lr == 0.5
+    assert experiment.resolved()["method"]["graph"]["groups"] == "leiden"
+    assert experiment.resolved()["model"]["hidden"] == [3, 4]
+    assert experiment.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("training.lr", "expected section.field=value"),
+        ("trainin.lr=1", r"no section 'trainin'; did you mean 'training'"),
+        ("training.lr.x=1", "'lr' is a value, not a section"),
+        (".lr=1", "expected section.field=value"),
+        ("training.lr=-1", r"training\.lr: .*got -1"),
+    ],
+)
+def test_bad_settings_from_the_command_line(tmp_path: Path, change: str, said: str) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(Experiment.of(TABLE).to_toml())
+    with pytest.raises(ConfigError, match=said):
+        load(path, [change])
+
+
+def test_files_that_are_no_experiment(tmp_path: Path) -> None:
+    (tmp_path / "digits-rotated.toml").write_text("name = [")
+    with pytest.raises(ConfigError, match=r"digits-rotatd\.toml: no such experiment file; did you mean 'digits-rotated\.toml'"):
+        load(tmp_path / "digits-rotatd.toml")
+    with pytest.raises(ConfigError, match=r"digits-rotated\.toml: not TOML"):
+        load(tmp_path / "digits-rotated.toml")
+    (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "latin.toml")
+
+
+def test_compare_changes_settings_for_one_method_only() -> None:
+    table = changed("methods.fedavg", {"training.lr": 0.03, "method.weights": "equal"})
+    experiment = Experiment.of(table)
+    fedavg = experiment.for_method("fedavg")
+    assert (fedavg.training.lr, fedavg.method.name) == (0.03, "fedavg")
+    assert fedavg.resolved()["method"]["weights"] == "equal"
+    assert experiment.for_method("local").training.lr == TABLE["training"]["lr"]
+    own = experiment.for_method("sfmtl-graph")
+    assert own.resolved()["method"]["lam"] == TABLE["method"]["lam"]
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_presets_are_complete_experiments(path: Path) -> None:
+    experiment = load(path)
+    assert experiment.name == path.stem
+    assert path.read_text().startswith("#"), "the first comment says what the preset reached"

@@ -1,0 +1,63 @@
+"""Figures of a round against numpy and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkin.engines import Score, Traffic
+from fedkin.graph import Graph
+from fedkin.running import metrics
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1)), min_size=1, max_size=40))
+def test_accuracy_against_numpy(clients: list[tuple[int, float]]) -> None:
+    scores = {f"c{k}": Score(n, 1.0, round(share * n)) for k, (n, share) in enumerate(clients)}
+    shares = np.array([score.right / score.n for score in scores.values()])
+    found = metrics.accuracy(scores)
+    assert found["mean"] == pytest.approx(shares.mean())
+    assert found["std"] == pytest.approx(shares.std())
+    assert found["variance"] == pytest.approx((100 * shares).var(), abs=1e-9)
+    for share, name in ((0.1, "worst10"), (0.2, "worst20")):
+        count = max(1, math.ceil(round(share * len(shares), 9)))
+        assert found[name] == pytest.approx(np.sort(shares)[:count].mean())
+    total = sum(score.n for score in scores.values())
+    pooled = sum(score.right for score in scores.values()) / total
+    assert found["pooled"] == pytest.approx(pooled)
+    assert found["stderr"] == pytest.approx(math.sqrt(pooled * (1 - pooled) / total))
+
+
+def test_worst_tenth_of_thirty_is_three() -> None:
+    assert metrics.worst(np.arange(30.0), 0.1) == 1.0
+    assert metrics.worst(np.arange(30.0), 0.2) == 2.5
+
+
+def test_clients_without_test_samples_are_left_out_and_counted() -> None:
+    assert metrics.accuracy({"a": Score(4, 0.5, 2), "b": Score(0, math.nan, 0)})["clients"] == 1
+    assert metrics.accuracy({"b": Score(0, math.nan, 0)}) == {"clients": 0}
+
+
+def test_traffic_both_ways() -> None:
+    messages = [Traffic(1, "server", "a", "train", 100, 20), Traffic(1, "a", "server", "train", 60, 10),
+                Traffic(1, "a", "b", "share", 7, 1)]  # fmt: skip
+    assert metrics.traffic(messages) == {
+        "bytes": {"up": 67, "down": 107},
+        "floats": {"up": 11, "down": 21},
+        "messages": {"up": 2, "down": 2},
+    }
+
+
+def test_groups_against_the_planted_ones() -> None:
+    weights = np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]], dtype=float)
+    graph = Graph(("d", "a", "c", "b"), weights, groups={"d": 0, "a": 0, "c": 1, "b": 1})
+    planted = {"a": "x", "b": "y", "c": "y", "d": "x", "unsampled": "x"}
+    found = metrics.groups(graph, planted)
+    assert found == {"found": 2, "modularity": pytest.approx(0.5), "ari": 1.0, "nmi": pytest.approx(1.0)}
+    crossed = metrics.groups(graph, {"a": "x", "b": "x", "c": "y", "d": "y"})
+    assert crossed["ari"] == pytest.approx(-0.5)
+    assert metrics.groups(graph, None)["ari"] is None
+    assert metrics.groups(None, planted) == {}

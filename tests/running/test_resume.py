@@ -1,0 +1,161 @@
+"""A run that was cut, at any moment, ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import TABLE
+
+from fedkin.errors import ConfigError, RunError
+from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result, Stop
+
+class CutAt:
+    """A watcher that stops a run, one way or another, after a round."""
+
+    def __init__(self, round: int, how: str) -> None:
+        self.round, self.how, self.now = round, how, 0
+
+    def started(self, rounds: int, done: int) -> None:
+        pass
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        self.now = row["round"]
+        if self.now == self.round and self.how == "raise":
+            raise RuntimeError("cut")
+        if self.now == self.round and self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def stopping(self) -> bool:
+        return self.how == "stop" and self.now == self.round
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run_experiment(Experiment.of(TABLE), Path(), tmp_path_factory.mktemp("whole") / "run")
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    """Every file but those that hold times is the same byte for byte."""
+    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
+    assert names == sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file())
+    for name in names:
+        if name == "timing.jsonl" or name.startswith("checkpoint"):
+            continue
+        a, b = (one / name).read_bytes(), (other / name).read_bytes()
+        if name == "summary.json":
+            a, b = (json.dumps({**json.loads(text), "seconds": 0}).encode() for text in (a, b))
+        assert a == b, f"{name} differs"
+
+
+@pytest.mark.parametrize("round", [1, 2, 3, 6])
+@pytest.mark.parametrize("how", ["raise", "stop"])
+def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how: str) -> None:
+    experiment, folder = Experiment.of(TABLE), tmp_path / "run"
+    with pytest.raises((RuntimeError, Stop)):
+        run_experiment(experiment, Path(), folder, watcher=CutAt(round, how))
+    result = run_experiment(experiment, Path(), folder, resume=True)
+    assert whole.folder is not None
+    assert_equal_runs(whole.folder, folder)
+    for id, params in whole.models.items():
+        assert all(torch.equal(params[name], result.models[id][name]) for name in params)
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_a_write_that_fails_at_any_point_loses_nothing(
+    tmp_path: Path, whole: Result, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut in the n-th renaming of a file: inside a checkpoint, between its parts, or at the end."""
+    from fedkin.running import files
+
+    experiment, folder = Experiment.of(TABLE), tmp_path / "run"
+    real, calls = os.replace, 0
+
+    def failing(source: Any, target: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2 * call:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(experiment, Path(), folder)
+    run_experiment(experiment, Path(), folder, resume=True)
+    for part in folder.rglob("*.part"):
+        part.unlink()
+    assert whole.folder is not None
+    assert_equal_runs(whole.folder, folder)
+
+
+@pytest.mark.parametrize("round", [1, 5])
+def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
+    folder = tmp_path / "run"
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
+        "from pathlib import Path\n"
+        "from test_resume import CutAt\n"
+        "from tiny import TABLE\n"
+        "from fedkin.running.compare import run_experiment\n"
+        "from fedkin.running.experiment import Experiment\n"
+        "run_experiment(Experiment.of(TABLE), Path(), Path(sys.argv[2]), watcher=CutAt(int(sys.argv[3]), 'kill'))\n"
+    )
+    here = str(Path(__file__).parent)
+    ended = subprocess.run([sys.executable, "-c", code, here, str(folder), str(round)], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
+    assert whole.folder is not None
+    assert_equal_runs(whole.folder, folder)
+
+
+def test_a_finished_run_is_read_back(whole: Result) -> None:
+    assert whole.folder is not None
+    again = run_experiment(Experiment.of(TABLE), Path(), whole.folder, resume=True)
+    assert again.summary == whole.summary
+    assert again.scores == whole.scores
+    assert again.clients == whole.clients
+    assert again.messages == whole.messages
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(whole: Result) -> None:
+    assert whole.folder is not None
+    with pytest.raises(RunError, match="holds a run already: --resume"):
+        run_experiment(Experiment.of(TABLE), Path(), whole.folder)
+
+
+def test_another_experiment_is_not_resumed(whole: Result) -> None:
+    assert whole.folder is not None
+    other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
+    with pytest.raises(RunError, match="differs from the experiment to resume"):
+        run_experiment(other, Path(), whole.folder, resume=True)
+
+
+def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(5, "raise"))
+    (kept,) = (folder / "checkpoint").iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    with pytest.raises(RunError, match=r"round-000004\.safetensors: not a checkpoint"):
+        run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
+
+
+def test_an_unfinished_folder_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no summary.json"):
+        read_result(tmp_path)
+
+
+def test_another_dtype_is_another_experiment() -> None:
+    with pytest.raises(ConfigError, match=r"run\.dtype"):
+        Experiment.of(TABLE).with_changes(**{"run.dtype": "float8"})

@@ -1,0 +1,123 @@
+"""Federation, Client, Samples, Scale, Task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.errors import DataError
+from fedkin.federation import Client, Federation, Samples, Scale, Task
+
+TASK = Task(3, (2,))
+
+
+def samples(count: int = 4, **changes: Any) -> Samples:
+    made = {"x": torch.arange(2.0 * count).reshape(count, 2), "y": torch.arange(count) % 3, **changes}
+    return Samples(**made)
+
+
+def client(id: str = "a", **changes: Any) -> Client:
+    return Client(id, **{"train": samples(), "test": samples(2), **changes})
+
+
+def test_is_a_mapping_in_the_given_order() -> None:
+    federation = Federation([client("b"), client("a"), client("c", train=samples(7))], TASK, "three")
+    assert list(federation) == ["b", "a", "c"]
+    assert len(federation) == 3
+    assert "a" in federation
+    assert "z" not in federation
+    assert federation["c"].size == 7
+    assert federation.sizes == {"b": 4, "a": 4, "c": 7}
+    assert repr(federation) == "Federation('three', 3 clients, 3 classes)"
+
+
+def test_planted() -> None:
+    known = [client("b", group="x"), client("a", group="y")]
+    assert Federation(known, TASK).planted == {"b": "x", "a": "y"}
+    assert Federation([*known, client("c")], TASK).planted is None
+
+
+def test_relabel_and_reorder() -> None:
+    federation = Federation([client("a", group="x"), client("b", group="y")], TASK, "two")
+    renamed = federation.relabel({"a": "z"})
+    assert list(renamed) == ["z", "b"]
+    assert renamed["z"].train is federation["a"].train
+    assert renamed.planted == {"z": "x", "b": "y"}
+    swapped = federation.relabel({"a": "b", "b": "a"})
+    assert swapped["b"].train is federation["a"].train
+    assert list(federation.reorder(["b", "a"])) == ["b", "a"]
+    assert list(federation.reorder(["b"])) == ["b"]
+    assert federation.reorder(["b"]).name == "two"
+    with pytest.raises(DataError, match="two clients have the id 'b'"):
+        federation.relabel({"a": "b"})
+
+
+def test_rows_of_a_shared_array() -> None:
+    x, y = torch.arange(20).reshape(10, 2).to(torch.uint8), torch.arange(10) % 3
+    part = Samples(x, y, torch.tensor([7, 2, 9]), Scale((1.0, 2.0), (2.0, 4.0), 1.0))
+    assert len(part) == 3
+    assert part.labels().tolist() == [1, 2, 0]
+    assert part.labels(torch.tensor([2, 0])).tolist() == [0, 1]
+    assert part.inputs(torch.tensor([0])).tolist() == [[(14 - 1) / 2, (15 - 2) / 4]]
+    assert part.inputs(slice(1, 3), torch.float64).dtype == torch.float64
+    fewer = part.take([2, 0])
+    assert fewer.labels().tolist() == [0, 1]
+    assert fewer.x is x
+    assert part.take(np.array([1])).labels().tolist() == [2]
+    assert Samples(x, y).take(torch.tensor([3])).inputs(slice(None)).tolist() == [[6.0, 7.0]]
+
+
+def test_scale_is_per_channel() -> None:
+    x = torch.full((2, 3, 2, 2), 51, dtype=torch.uint8)
+    out = Scale((0.1, 0.2, 0.3), (1.0, 2.0, 0.5))(x, torch.float64)
+    assert out.shape == x.shape
+    assert out[0, :, 0, 0].tolist() == pytest.approx([0.1, 0.0, -0.2])
+
+
+def test_unscaled_inputs_are_used_as_they_are() -> None:
+    assert Samples(torch.tensor([[7]], dtype=torch.uint8), torch.tensor([0])).inputs(
+        slice(None)
+    ).tolist() == [[7.0]]
+
+
+NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        ([], "at least one client"),
+        ([client(""),], "a client id must be printable text without spaces around it, got ''"),
+        ([client(" a")], "got ' a'"),
+        ([client("a\n")], r"got 'a\\n'"),
+        ([client(3)], "got 3"),  # type: ignore[arg-type]
+        ([client("a"), client("a")], "two clients have the id 'a'"),
+        ([client(train=samples().take([]))], "client 'a' has no training samples"),
+        ([client(train=samples(x=torch.zeros(4, 3)))], r"client 'a': training inputs have shape \(3,\), .*2"),
+        ([client(test=samples(x=torch.zeros(4, 2, 1)))], r"client 'a': test inputs have shape \(2, 1\)"),
+        ([client(train=samples(y=torch.tensor([0, 1, 2, 3])))], "'a': training labels run from 0 to 3, .*2"),
+        ([client(test=samples(y=torch.tensor([0, 1, 2, -1])))], "'a': test labels run from -1 to 2"),
+        ([client(train=samples(y=torch.zeros(4)))], "'a': training labels must be int64, got torch.float32"),
+        ([client(train=samples(rows=torch.tensor([0, 4])))], r"'a': training rows 0..4 are outside 0..3"),
+        ([client(test=samples(rows=torch.tensor([-1])))], r"'a': test rows -1..-1 are outside"),
+        ([client(test=samples(2, x=NAN))], "'a': test inputs hold NaN or infinite values"),
+        ([client(train=samples(2, x=NAN / 0))], "'a': training inputs hold NaN"),
+    ],
+)  # fmt: skip
+def test_bad_clients(clients: list[Client], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        Federation(clients, TASK)
+
+
+def test_bad_parts() -> None:
+    with pytest.raises(DataError, match="samples and labels differ in number: 4 and 3"):
+        samples(y=torch.zeros(3))
+    with pytest.raises(DataError, match="at least 2 classes, got 1"):
+        Task(1, (2,))
+
+
+def test_a_client_may_have_no_test_samples() -> None:
+    assert len(Federation([client(test=samples().take([]))], TASK)["a"].test) == 0
