@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import settings
-from support import small_federation
 
 from fedkin.federation import Federation
+from support import small_federation
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")

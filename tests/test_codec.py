@@ -48,7 +48,10 @@ def test_round_trip_and_size(tree: dict[str, Any]) -> None:
 
 
 def test_floats_counts_floating_point_numbers_only() -> None:
-    tree = {"head": {"w": torch.zeros(3, 2), "n": torch.zeros(9, dtype=torch.int64)}, "h": torch.zeros(4, dtype=torch.half)}
+    tree = {
+        "head": {"w": torch.zeros(3, 2), "n": torch.zeros(9, dtype=torch.int64)},
+        "h": torch.zeros(4, dtype=torch.half),
+    }
     assert codec.size(tree)[1] == 10
 
 

@@ -78,9 +78,7 @@ def test_scale_is_per_channel() -> None:
 
 
 def test_unscaled_inputs_are_used_as_they_are() -> None:
-    assert Samples(torch.tensor([[7]], dtype=torch.uint8), torch.tensor([0])).inputs(
-        slice(None)
-    ).tolist() == [[7.0]]
+    assert Samples(torch.tensor([[7]], dtype=torch.uint8), torch.tensor([0])).inputs(slice(None)).tolist() == [[7.0]]
 
 
 NAN = torch.tensor([[0.0, float("nan")], [0.0, 0.0]])

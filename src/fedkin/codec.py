@@ -114,7 +114,7 @@ def size(tree: Tree) -> tuple[int, int]:
     """(bytes, floats): the length of `encode(tree)`, found without encoding, and how many floats it holds."""
     tensors, small = _split(tree)
     meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
-    entries = ["\"__metadata__\":{" + meta + "}"]
+    entries = ['"__metadata__":{' + meta + "}"]
     # safetensors lays tensors out by falling alignment, then by name.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
     offset = floats = 0

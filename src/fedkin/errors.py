@@ -1,11 +1,11 @@
 """What fedkin raises when a person has to act: one line saying what was wrong, where, and what to do.
 
-    FedkinError
-      ConfigError   an experiment file, a setting or a command-line option
-      DataError     a data file, an array or a client's samples
-      GraphError    a matrix, labels or a graph file given to fedkin.graph
-      MethodError   a method asked for, or was handed, something it cannot use
-      RunError      a run folder, a checkpoint or an engine
+FedkinError
+  ConfigError   an experiment file, a setting or a command-line option
+  DataError     a data file, an array or a client's samples
+  GraphError    a matrix, labels or a graph file given to fedkin.graph
+  MethodError   a method asked for, or was handed, something it cannot use
+  RunError      a run folder, a checkpoint or an engine
 """
 
 from __future__ import annotations

@@ -36,6 +36,10 @@ class Scale:
     std: tuple[float, ...] = (1.0,)
     divide: float = 255.0
 
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in (*self.std, self.divide)):
+            raise DataError(f"scale: expected as many means as stds, and std and divide above 0, got {self}")
+
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         shape = (1, -1) + (1,) * (x.ndim - 2)
         mean = torch.tensor(self.mean, dtype=dtype, device=x.device).reshape(shape)
@@ -114,6 +118,8 @@ class Federation(Mapping[str, Client]):
             _check_id(client.id)
             if client.id in self._clients:
                 raise DataError(f"two clients have the id {client.id!r}: ids must differ")
+            if client.id == "server":
+                raise DataError("no client may be called 'server': records use that name for the server")
             if client.size == 0:
                 raise DataError(f"client {client.id!r} has no training samples: leave it out")
             self._clients[client.id] = client
@@ -179,9 +185,7 @@ class Federation(Mapping[str, Client]):
         """
         from fedkin.data.arrays import federation_from_arrays
 
-        return federation_from_arrays(
-            cls, x, y, client, group, split, test_fraction, classes, scale, seed, name
-        )
+        return federation_from_arrays(cls, x, y, client, group, split, test_fraction, classes, scale, seed, name)
 
 
 def _check_id(id: str) -> None:
@@ -189,12 +193,17 @@ def _check_id(id: str) -> None:
         raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
 
 
-def _check_samples(
-    id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]
-) -> None:
+def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
     shape = tuple(samples.x.shape[1:])
     if shape != task.shape:
         raise DataError(f"client {id!r}: {part} inputs have shape {shape}, the task's is {task.shape}")
+    channels = task.shape[0] if len(task.shape) > 1 else 1
+    if samples.scale is not None and len(samples.scale.mean) not in (1, channels):
+        raise DataError(
+            f"client {id!r}: the scale of {part} inputs has {len(samples.scale.mean)} channels, they have {channels}"
+        )
+    if samples.rows is not None and samples.rows.dtype != torch.int64:
+        raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
     if samples.rows is not None and len(samples.rows):
         low, high = int(samples.rows.min()), int(samples.rows.max())
         if low < 0 or high >= len(samples.y):

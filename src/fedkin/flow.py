@@ -100,7 +100,7 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a Fit gave: trained params (new tensors), the last carry, the mean training loss, steps and samples taken."""
+    """What a Fit gave: trained params (new tensors), the last carry, mean training loss, steps and samples taken."""
 
     params: Params
     carry: codec.Tree

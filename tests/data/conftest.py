@@ -20,10 +20,7 @@ WriteIdx = Callable[..., Path]
 
 def idx_bytes(array: np.ndarray) -> bytes:
     """An idx file of unsigned bytes, written by its description."""
-    return (
-        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-        + array.astype(np.uint8).tobytes()
-    )
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 @pytest.fixture
@@ -73,9 +70,7 @@ def toy() -> Callable[..., Dataset]:
     Sample i of the training split holds 1 + i / 1000 throughout, of the test split minus that.
     """
 
-    def make(
-        train: int = 200, test: int = 100, classes: int = 10, shape: tuple[int, ...] = (1, 4, 4)
-    ) -> Dataset:
+    def make(train: int = 200, test: int = 100, classes: int = 10, shape: tuple[int, ...] = (1, 4, 4)) -> Dataset:
         def part(count: int, sign: int) -> Part:
             values = sign * (1 + torch.arange(count) / 1000)
             x = values.reshape(-1, *[1] * len(shape)).expand(count, *shape).contiguous()

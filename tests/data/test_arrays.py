@@ -95,9 +95,7 @@ def test_ids_as_bytes_and_objects() -> None:
 def test_held_out(sizes: list[int], fraction: float, seed: int) -> None:
     owner = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     x = np.arange(len(owner), dtype=np.float64)[:, None]
-    federation = Federation.from_arrays(
-        x, x[:, 0] % 2 > 0, owner, test_fraction=fraction, seed=seed, classes=2
-    )
+    federation = Federation.from_arrays(x, x[:, 0] % 2 > 0, owner, test_fraction=fraction, seed=seed, classes=2)
     seen = [client.train.inputs(slice(None), torch.float64) for client in federation.values()]
     seen += [client.test.inputs(slice(None), torch.float64) for client in federation.values()]
     assert sorted(torch.cat(seen)[:, 0].tolist()) == list(range(len(owner))), "every sample exactly once"

@@ -32,9 +32,7 @@ def test_samples_share_the_data(toy: Callable[..., Dataset]) -> None:
 
 def test_white() -> None:
     def of(x: torch.Tensor, scale: Scale | None) -> float:
-        return Dataset(
-            "a", Part(x, torch.zeros(2, dtype=torch.int64)), Part(x[:0], torch.zeros(0)), TASK, scale
-        ).white
+        return Dataset("a", Part(x, torch.zeros(2, dtype=torch.int64)), Part(x[:0], torch.zeros(0)), TASK, scale).white
 
     byte = torch.tensor([[3], [9]], dtype=torch.uint8)
     assert of(byte, Scale(divide=16.0)) == 16

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import small_federation, small_setup
 from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
@@ -16,6 +15,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Fit, Flow, Infer, Message
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS, FedAvg
+from support import small_federation, small_setup
 
 MODES = ["one-by-one", "stacked", "workers", "auto"]
 

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 import pytest
 import torch
-from support import small_federation, small_setup
 
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Flow, Message, Params, PeerMethod, Share
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.views import PeerView
+from support import small_federation, small_setup
 
 
 class Gossip(PeerMethod):

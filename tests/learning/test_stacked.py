@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import small_federation
 from torch import nn
 
 from fedkin.errors import MethodError
@@ -15,6 +14,7 @@ from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked, stackable
 from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
+from support import small_federation
 
 PLANS = {
     "sgd": {"lr": 0.1, "local_epochs": 2},

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import small_federation, small_setup
 from torch import nn
 
 from fedkin.errors import ConfigError, MethodError
@@ -18,6 +17,7 @@ from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, mas
 from fedkin.learning.flops import flops_per_sample
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import fit, infer, load, score
+from support import small_federation, small_setup
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30))
@@ -83,7 +83,9 @@ def test_fit_leaves_what_it_was_given() -> None:
     given_params = {name: tensor.clone() for name, tensor in setup.net.initial.items()}
     samples = next(iter(setup.federation.values())).train
     module = setup.net.scratch()
-    first = fit(setup.net, module, setup.net.initial, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(0))
+    first = fit(
+        setup.net, module, setup.net.initial, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(0)
+    )
     kept = {name: tensor.clone() for name, tensor in first.params.items()}
     fit(setup.net, module, first.params, CrossEntropy(), samples, setup.training, {}, {}, np.random.default_rng(1))
     for name in kept:
@@ -99,7 +101,11 @@ def test_dropout_is_keyed_and_batch_norm_keeps_its_statistics() -> None:
 
     def run(seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(seed)  # the global state must not matter
-        return dict(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(4)).params)
+        return dict(
+            fit(
+                net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(4)
+            ).params
+        )
 
     one, other = run(1), run(2)
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -184,5 +190,5 @@ def test_the_papers_head_has_5130_parameters() -> None:
 
 
 def test_images_too_small_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'cnn-cifar' needs images .* of at least 8 pixels a side"):
+    with pytest.raises(ConfigError, match=r"'cnn-cifar' needs images .* of at least 8 pixels a side"):
         MODELS["cnn-cifar"]().build(Task(10, (1, 7, 7)))

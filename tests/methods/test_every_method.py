@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import small_federation, small_setup
 from torch import Tensor
 
 from fedkin.codec import tensors_of
@@ -16,6 +15,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from fedkin.methods import METHODS
 from fedkin.views import ServerView
+from support import small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {

@@ -1,4 +1,4 @@
-"""Run folders made up for tests of the report: written by the real records, from arrays instead of training."""
+"""Run folders made up for tests of the report: the real records, without training."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85}
 
 
 def make_run(
-    folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4, groups: int = 2,
-    per_round: int | None = None, planted: bool = True, tested: int = 20, names: Mapping[int, str] | None = None,
-    wandering: float = 0.1,
+    folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4,
+    groups: int = 2, per_round: int | None = None, planted: bool = True, tested: int = 20,
+    names: Mapping[int, str] | None = None, wandering: float = 0.1,
 ) -> Path:  # fmt: skip
     """Write a finished run; `wandering`: share of clients that the graph puts elsewhere in a round."""
     rng = np.random.default_rng(seed)
@@ -39,7 +39,9 @@ def make_run(
         for i, id in enumerate(ids)
     }  # fmt: skip
     write_json(folder / "federation.json", {"name": "made", "task": {"classes": 10, "shape": [64]}, "clients": facts})
-    (folder / "experiment.toml").write_text(f'name = "made"\n[data]\nsource = "digits"\n[method]\nname = "{method}"\n[run]\nseed = {seed}\n')
+    (folder / "experiment.toml").write_text(
+        f'name = "made"\n[data]\nsource = "digits"\n[method]\nname = "{method}"\n[run]\nseed = {seed}\n'
+    )
     level = {id: float(np.clip(rng.normal(SKILL[method], 0.1), 0, 1)) for id in ids}
     scores: dict[str, Score] = {}
     for number in range(1, rounds + 1):
@@ -103,7 +105,8 @@ def _summary(
     lines = records.rows["rounds"]
     groups = [row["groups"] for row in lines if row["groups"]]
     return {
-        "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds, "clients": clients,
+        "name": "made", "method": method, "scenario": "made-up", "seed": seed, "rounds": rounds,
+        "clients": clients,
         "accuracy": metrics.accuracy(scores),
         "bytes": {way: sum(row["bytes"][way] for row in lines) for way in ("up", "down")},
         "groups": groups[-1] if groups else {"found": None, "ari": None, "nmi": None, "modularity": None},

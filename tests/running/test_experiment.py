@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import TABLE
 
 from fedkin.errors import ConfigError
 from fedkin.running.experiment import Experiment, load
+from tiny import TABLE
 
 PRESETS = sorted((Path(__file__).parents[2] / "presets").glob("*.toml"))
 
@@ -97,7 +97,9 @@ def test_bad_settings_from_the_command_line(tmp_path: Path, change: str, said: s
 
 def test_files_that_are_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "digits-rotated.toml").write_text("name = [")
-    with pytest.raises(ConfigError, match=r"digits-rotatd\.toml: no such experiment file; did you mean 'digits-rotated\.toml'"):
+    with pytest.raises(
+        ConfigError, match=r"digits-rotatd\.toml: no such experiment file; did you mean 'digits-rotated\.toml'"
+    ):
         load(tmp_path / "digits-rotatd.toml")
     with pytest.raises(ConfigError, match=r"digits-rotated\.toml: not TOML"):
         load(tmp_path / "digits-rotated.toml")

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import TABLE
 
 from fedkin.errors import ConfigError, RunError
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop
+from tiny import TABLE
+
 
 class CutAt:
     """A watcher that stops a run, one way or another, after a round."""
@@ -112,7 +113,9 @@ def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
         "run_experiment(Experiment.of(TABLE), Path(), Path(sys.argv[2]), watcher=CutAt(int(sys.argv[3]), 'kill'))\n"
     )
     here = str(Path(__file__).parent)
-    ended = subprocess.run([sys.executable, "-c", code, here, str(folder), str(round)], check=False, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, here, str(folder), str(round)], check=False, capture_output=True
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
     assert whole.folder is not None
@@ -152,7 +155,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_folder_is_no_result(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no summary.json"):
+    with pytest.raises(RunError, match=r"no summary\.json"):
         read_result(tmp_path)
 
 

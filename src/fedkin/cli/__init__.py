@@ -10,6 +10,7 @@ from rich.console import Console
 from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
 from fedkin.cli.graph import graph
+from fedkin.cli.report import report
 from fedkin.errors import FedkinError
 
 __all__ = ["app", "main"]
@@ -35,6 +36,7 @@ def _root(
 
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
+app.command("report")(report)
 app.command("graph")(graph)
 app.command("methods")(catalogue.methods)
 app.command("scenarios")(catalogue.scenarios)

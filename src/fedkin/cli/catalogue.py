@@ -56,7 +56,8 @@ def models(name: str | None = _NAME) -> None:
 
 def _catalogue(registry: Mapping[str, Any], name: str | None, section: str) -> None:
     if name is not None:
-        _describe(name, choose(registry, name, section), section, {})
+        entry = choose(registry, name, section)
+        _describe(name, entry, section, {"planted groups": entry.planted} if hasattr(entry, "planted") else {})
         return
     table = Table(section, "what it is", box=None, pad_edge=False)
     for known, entry in registry.items():

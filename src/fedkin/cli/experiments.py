@@ -65,7 +65,7 @@ def compare(
     """Run several methods on the same federations and print mean and spread over seeds."""
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
-    from fedkin.running.files import read_json, write_json
+    from fedkin.running.files import read_json
 
     plan, folder = _plan(experiment, changes, rounds, out, resume, marker="plan.json")
     if resume is not None:
@@ -74,8 +74,6 @@ def compare(
     else:
         names = _list(methods or plan.method.name, "--methods")
         numbers = [_number(text) for text in _list(seeds, "--seeds")]
-        write_json(folder / "plan.json", {"methods": names, "seeds": numbers})
-        (folder / "experiment.toml").write_text(plan.to_toml(), encoding="utf-8")
     with stop_on_signals(folder) as stop:
         results = run_all(
             plan, names, numbers, data_root, folder, resume=True,
@@ -114,7 +112,6 @@ def _plan(
         folder = out
     else:
         folder = _new(Path("runs"), plan.name)
-    folder.mkdir(parents=True, exist_ok=True)
     return plan, folder
 
 

@@ -71,8 +71,7 @@ def federation_from_arrays(
         return Samples(inputs, stored, torch.from_numpy(wanted), scale)
 
     clients = [
-        Client(id, samples(own[~held[own]]), samples(own[held[own]]), groups.get(id))
-        for id, own in rows.items()
+        Client(id, samples(own[~held[own]]), samples(own[held[own]]), groups.get(id)) for id, own in rows.items()
     ]
     return cls(clients, Task(classes, tuple(inputs.shape[1:])), name)
 
@@ -109,9 +108,7 @@ def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
     wrong = np.flatnonzero((array < 0) | (array >= count))
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(
-            f"y: row {row}, of client {str(owner[row])!r}, has label {array[row]}; expected {expected}"
-        )
+        raise DataError(f"y: row {row}, of client {str(owner[row])!r}, has label {array[row]}; expected {expected}")
     # Labels number outputs of the model: codes such as 100320 would build as many.
     if classes is None and count > 1000 and count > 10 * len(np.unique(array)):
         raise DataError(

@@ -53,9 +53,7 @@ def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:
         try:
             return np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
-            raise DataError(
-                f"{where}: expected texts or whole numbers, got bytes that are not UTF-8"
-            ) from None
+            raise DataError(f"{where}: expected texts or whole numbers, got bytes that are not UTF-8") from None
     if array.dtype.kind == "O":
         for item in array:
             if isinstance(item, bool) or not isinstance(item, str | int | np.integer):

@@ -62,9 +62,7 @@ class Dataset:
         for split in SPLITS:
             shape = tuple(self.part(split).x.shape[1:])
             if shape != self.task.shape:
-                raise DataError(
-                    f"{self.name}: {split} inputs have shape {shape}, the task's is {self.task.shape}"
-                )
+                raise DataError(f"{self.name}: {split} inputs have shape {shape}, the task's is {self.task.shape}")
 
     def part(self, split: Split) -> Part:
         """The split of that name."""

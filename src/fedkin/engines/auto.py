@@ -81,7 +81,10 @@ class Auto(Executor):
     def _measure(self, fits: list[FitJob]) -> None:
         """Seconds per client and step of each mode that can do these jobs."""
         module = self.net.scratch()
-        once = [replace(job, training=job.training.model_copy(update={"local_steps": 1, "local_epochs": None})) for job in fits]
+        once = [
+            replace(job, training=job.training.model_copy(update={"local_steps": 1, "local_epochs": None}))
+            for job in fits
+        ]
         first = fits[0]
         samples = first.data if first.data is not None else self.federation[first.id].train
         steps = first.training.steps(len(samples))

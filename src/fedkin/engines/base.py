@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fedkin.errors import MethodError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Message, PeerMethod, ServerMethod
+from fedkin.flow import Ask, Message, Params, PeerMethod, ServerMethod
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.views import ServerView
@@ -93,6 +93,10 @@ class Engine(ABC):
         """Run one round, numbered from 1."""
 
     @abstractmethod
+    def model(self, id: str) -> Params:
+        """The parameters that this client would use now."""
+
+    @abstractmethod
     def evaluate(self) -> dict[str, Score]:
         """Score of every client, for the model that it would use now."""
 
@@ -104,7 +108,7 @@ class Engine(ABC):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to what `state()` gave."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most runners have nothing to give back)
         """Give back processes and memory."""
 
     @property

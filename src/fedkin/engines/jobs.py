@@ -127,7 +127,7 @@ class Executor(ABC):
         """Seconds of one client's step by mode, where the mode was chosen by measuring."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (in one process there is nothing to give back)
         """Give back processes and memory."""
 
 
@@ -162,7 +162,7 @@ def attempt(job: Job, net: Net, module: BodyHead, federation: Mapping[str, Any])
         return error
 
 
-class one_thread:  # noqa: N801
+class one_thread:
     """One OpenMP thread inside: more of them change the bits, and on a busy machine cost rather than help."""
 
     def __enter__(self) -> None:

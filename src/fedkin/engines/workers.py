@@ -182,5 +182,3 @@ def _together(job: Job, tree: dict[str, Any]) -> Job:
 
 def _whose(job: Job) -> str:
     return job.ids[0] if isinstance(job, ScoreJob) else job.id
-
-

@@ -110,7 +110,7 @@ def _symmetric(matrix: Matrix, name: str) -> None:
         row, column = int(difference.row[worst]), int(difference.col[worst])
     if largest > _SYMMETRY * scale:
         raise GraphError(
-            f"{name}: not symmetric: entries ({row}, {column}) and ({column}, {row}) are {largest:.3g} apart; "
+            f"{name}: not symmetric: ({row}, {column}) and ({column}, {row}) differ by {largest:.3g}; "
             "expected them equal"
         )
 
@@ -136,9 +136,7 @@ def as_counts(counts: Any, n: int, name: str = "counts") -> Array:
     if len(array) != n:
         raise GraphError(f"{name}: expected {n} counts, one per client, got {len(array)}")
     if (array < 0).any():
-        raise GraphError(
-            f"{name}: row {int(np.argmax(array < 0))} is negative; expected counts of at least 0"
-        )
+        raise GraphError(f"{name}: row {int(np.argmax(array < 0))} is negative; expected counts of at least 0")
     return array
 
 

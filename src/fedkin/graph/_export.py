@@ -50,7 +50,7 @@ def write_json(graph: Graph, path: Path) -> None:
 
 def write_csv(graph: Graph, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file)
         writer.writerow(["source", "target", "weight"])
         writer.writerows(graph.edges())
 
@@ -61,13 +61,9 @@ def write_graphml(graph: Graph, path: Path) -> None:
     for name, value in nodes[0][1].items():
         kind = {"id": f"n_{name}", "for": "node", "attr.name": name, "attr.type": _KINDS[type(value)]}
         ET.SubElement(root, "key", _xml(kind))
-    ET.SubElement(
-        root, "key", {"id": "e_weight", "for": "edge", "attr.name": "weight", "attr.type": "double"}
-    )
+    ET.SubElement(root, "key", {"id": "e_weight", "for": "edge", "attr.name": "weight", "attr.type": "double"})
     if graph.round is not None:
-        ET.SubElement(
-            root, "key", {"id": "g_round", "for": "graph", "attr.name": "round", "attr.type": "long"}
-        )
+        ET.SubElement(root, "key", {"id": "g_round", "for": "graph", "attr.name": "round", "attr.type": "long"})
     body = ET.SubElement(root, "graph", edgedefault="directed" if graph.directed else "undirected")
     if graph.round is not None:
         ET.SubElement(body, "data", key="g_round").text = str(graph.round)

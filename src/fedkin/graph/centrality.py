@@ -23,6 +23,8 @@ __all__ = [
 
 # Sources handled together: a few matrices [n, 64] rather than [n, n].
 _BATCH = 64
+# Similarity graphs are shallow, and matrix products then beat rustworkx, which is better on long chains.
+_DEEPEST = 32
 
 
 def softmax(values: Any, temperature: float = 1.0) -> Array:
@@ -72,11 +74,10 @@ def closeness(a: Any, *, weighted: bool = False) -> Array:
 
 
 def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> Array:
-    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (Freeman 1977; TFL,
-    Eq. 4).
+    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (TFL, Eq. 4).
 
-    Unordered pairs, as in networkx. normalised: divided by (n - 1)(n - 2) / 2, so in [0, 1]. Unweighted by
-    rustworkx; `weighted` takes time n^3 (seconds at 500 clients).
+    Unordered pairs, as in networkx. normalised: divided by (n - 1)(n - 2) / 2, so in [0, 1]. `weighted` takes
+    time n^3 (seconds at 500 clients).
 
     >>> betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
     array([0., 1., 0.])
@@ -84,22 +85,31 @@ def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> 
     edges = _edges(a)
     n = edges.shape[0]
     if weighted:
-        raw = _weighted_dependencies(edges) / 2
+        total = _weighted_dependencies(edges)
     else:
-        import rustworkx as rx
+        total = np.zeros(n)
+        for start in range(0, n, _BATCH):
+            part = _dependencies(edges, np.arange(start, min(start + _BATCH, n)), deepest=_DEEPEST)
+            if part is None:
+                total = 2 * _betweenness_of_long_paths(edges)
+                break
+            total += part.sum(axis=1)
+    # Each unordered pair was met from both ends.
+    return total / 2 / (_pairs(n) if normalised else 1.0)
 
-        upper = sp.triu(edges, k=1).tocoo()
-        graph = rx.PyGraph(multigraph=False)
-        graph.add_nodes_from(range(n))
-        graph.add_edges_from_no_data(list(zip(upper.row.tolist(), upper.col.tolist(), strict=True)))
-        found = rx.graph_betweenness_centrality(graph, normalized=False)
-        raw = np.array([found[node] for node in range(n)])
-    return raw / _pairs(n) if normalised else raw
+
+def _betweenness_of_long_paths(edges: sp.csr_array) -> Array:
+    import rustworkx as rx
+
+    upper = sp.triu(edges, k=1).tocoo()
+    graph = rx.PyGraph(multigraph=False)
+    graph.add_nodes_from(range(edges.shape[0]))
+    graph.add_edges_from_no_data(list(zip(upper.row.tolist(), upper.col.tolist(), strict=True)))
+    found = rx.graph_betweenness_centrality(graph, normalized=False)
+    return np.array([found[node] for node in range(edges.shape[0])])
 
 
-def sampled_betweenness(
-    a: Any, samples: int, *, seed: int = 0, normalised: bool = False
-) -> tuple[Array, Array]:
+def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool = False) -> tuple[Array, Array]:
     """(estimate, standard error) of unweighted `betweenness` from `samples` of its n sources (Brandes and
     Pich 2007).
 
@@ -116,8 +126,9 @@ def sampled_betweenness(
     sources = np.random.default_rng(seed).permutation(n)[:samples]
     first, second = np.zeros(n), np.zeros(n)
     for start in range(0, samples, _BATCH):
-        # Each unordered pair is met from both ends.
-        part = _dependencies(edges, sources[start : start + _BATCH]) / 2
+        part = _dependencies(edges, sources[start : start + _BATCH])
+        assert part is not None
+        part = part / 2
         first += part.sum(axis=1)
         second += np.square(part).sum(axis=1)
     mean = first / samples
@@ -127,23 +138,29 @@ def sampled_betweenness(
     return n * mean / scale, error / scale
 
 
-def _dependencies(edges: sp.csr_array, sources: Any) -> Array:
-    """Brandes' dependency of each source on each client [n, sources], by breadth-first levels of all sources."""
+def _dependencies(edges: sp.csr_array, sources: Any, *, deepest: int | None = None) -> Array | None:
+    """Brandes' dependency of each source on each client [n, sources], by breadth-first levels of all sources.
+
+    None once a client is farther than `deepest` edges: every level costs a pass over all clients.
+    """
     step = sp.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), shape=edges.shape)
     paths = np.zeros((edges.shape[0], len(sources)))
     paths[sources, np.arange(len(sources))] = 1.0
-    levels = [paths > 0]
-    front = paths.copy()
-    while front.any():
-        front = np.where(paths > 0, 0.0, np.asarray(step @ front))
+    level = np.where(paths > 0, 0, -1)
+    front, last = paths.copy(), 0
+    while True:
+        front = np.where(level < 0, np.asarray(step @ front), 0.0)
+        if not front.any():
+            break
+        last += 1
+        if deepest is not None and last > deepest:
+            return None
         paths += front
-        levels.append(front > 0)
+        level[front > 0] = last
     through = np.zeros_like(paths)
-    per_path = np.empty_like(paths)
-    for level in range(len(levels) - 1, 0, -1):
-        per_path.fill(0.0)
-        np.divide(1.0 + through, paths, out=per_path, where=levels[level])
-        through += np.where(levels[level - 1], paths * np.asarray(step @ per_path), 0.0)
+    for at in range(last, 0, -1):
+        per_path = np.divide(1.0 + through, paths, out=np.zeros_like(paths), where=level == at)
+        through += np.where(level == at - 1, paths * np.asarray(step @ per_path), 0.0)
     through[sources, np.arange(len(sources))] = 0.0
     return through
 

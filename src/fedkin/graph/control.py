@@ -83,9 +83,7 @@ def oracle(planted: Any, *, weight: float = 1.0) -> Array:
 
 def _complete(labels: Any, weight: float) -> Array:
     if len(labels) > _LARGEST_DENSE:
-        raise GraphError(
-            f"a complete graph of {len(labels)} clients is too large; expected at most {_LARGEST_DENSE}"
-        )
+        raise GraphError(f"a complete graph of {len(labels)} clients is too large; expected at most {_LARGEST_DENSE}")
     a = np.where(labels[:, None] == labels[None, :], weight, 0.0)
     np.fill_diagonal(a, 0.0)
     return a

@@ -44,9 +44,7 @@ def hausdorff(u: Any, v: Any = None) -> Array:
     array([[0., 6.],
            [6., 0.]])
     """
-    return _between(
-        u, v, lambda cost: np.sqrt(np.maximum(cost.min(axis=1).max(axis=0), cost.min(axis=0).max(axis=0)))
-    )
+    return _between(u, v, lambda cost: np.sqrt(np.maximum(cost.min(axis=1).max(axis=0), cost.min(axis=0).max(axis=0))))
 
 
 def matching(u: Any, v: Any = None) -> Array:
@@ -78,7 +76,9 @@ def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
         if v is None:
             out[np.ix_(columns, rows)] = block.T
     if v is None:
-        np.fill_diagonal(out, 0.0)
+        # The order in which a pair's costs are summed may differ by direction in the last bit.
+        out = np.triu(out, 1)
+        out += out.T
     return out
 
 

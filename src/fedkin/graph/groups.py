@@ -48,9 +48,7 @@ def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
     """
     found = np.asarray(labels)
     if found.shape != (len(ids),) or found.dtype.kind not in "iu":
-        raise GraphError(
-            f"labels: expected {len(ids)} whole numbers, one per id, got {found.dtype} {found.shape}"
-        )
+        raise GraphError(f"labels: expected {len(ids)} whole numbers, one per id, got {found.dtype} {found.shape}")
     if len(set(ids)) != len(ids):
         raise GraphError("ids: an id occurs twice; expected one row per client")
     return dict(zip(ids, found.tolist(), strict=True))
@@ -117,9 +115,7 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
         "tol_optimization": 1e-6,
         "tol_aggregation": 1e-6,
     }
-    model = finder(
-        resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=seed or 0, **options
-    )
+    model = finder(resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=seed or 0, **options)
     labels = np.arange(a.shape[0]) + len(joined)
     labels[joined] = model.fit_predict(matrix)
     return canonical(labels)
@@ -150,13 +146,13 @@ def hierarchical(
     n = len(d)
     if np.diag(d).any():
         row = int(np.argmax(np.diag(d) != 0))
-        raise GraphError(
-            f"D: the distance of row {row} to itself is {d[row, row]:.4g}; expected a zero diagonal"
-        )
+        raise GraphError(f"D: the distance of row {row} to itself is {d[row, row]:.4g}; expected a zero diagonal")
     if clusters is not None and not 1 <= clusters <= n:
         raise GraphError(f"clusters: expected 1 to {n} (the number of clients), got {clusters}")
     if linkage not in ("single", "complete", "average", "weighted", "ward"):
         raise GraphError(f"linkage: expected single, complete, average, weighted or ward, got {linkage!r}")
+    if choose not in ("gap", "silhouette"):
+        raise GraphError(f"choose: expected gap or silhouette, got {choose!r}")
     if n == 1:
         return np.zeros(1, dtype=np.int64)
     tree = hierarchy.linkage(squareform((d + d.T) / 2, checks=False), method=linkage)

@@ -55,9 +55,7 @@ def neighbour_average(a: Any, counts: Any = None, *, own: float | None = 1.0) ->
             raise GraphError(f"own: expected a weight of at least 0, got {own}")
         a = _plus_diagonal(a, own - a.diagonal())
     weight = weight / (weight.max() or 1.0)
-    return row_normalise(
-        a * weight if isinstance(a, np.ndarray) else a @ sp.diags_array(weight, format="csr")
-    )
+    return row_normalise(a * weight if isinstance(a, np.ndarray) else a @ sp.diags_array(weight, format="csr"))
 
 
 def group_average(labels: Any, counts: Any = None) -> Array:
@@ -94,9 +92,7 @@ def laplacian(a: Any, groups: Any = None) -> Matrix:
         np.fill_diagonal(inside, 0.0)
         return np.diag(inside.sum(axis=1)) - inside
     coo = a.tocoo()
-    found = as_labels(
-        np.zeros(a.shape[0], dtype=np.int64) if groups is None else groups, a.shape[0], "groups"
-    )
+    found = as_labels(np.zeros(a.shape[0], dtype=np.int64) if groups is None else groups, a.shape[0], "groups")
     keep = (found[coo.row] == found[coo.col]) & (coo.row != coo.col)
     within = sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=a.shape)
     return sp.csr_array(sp.diags_array(np.asarray(within.sum(axis=1)).ravel(), format="csr") - within)
@@ -161,7 +157,8 @@ def _from_degrees(a: Any, weigh: Any) -> Matrix:
     i, j = coo.row[keep], coo.col[keep]
     degree = np.bincount(i, minlength=coo.shape[0])
     edges = sp.csr_array((weigh(degree, i, j), (i, j)), shape=coo.shape)
-    mixed = _plus_diagonal(edges, 1.0 - np.asarray(edges.sum(axis=1)).ravel())
+    rest: Array = 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel()
+    mixed = _plus_diagonal(edges, rest)
     return mixed.toarray() if dense and not isinstance(mixed, np.ndarray) else mixed
 
 

@@ -42,9 +42,7 @@ def nearest(x: Any, k: int) -> sp.csr_array:
     >>> nearest([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).indices
     array([1, 0, 1])
     """
-    u = unit(_vectors(x)).astype(
-        x.dtype if isinstance(x, np.ndarray) and x.dtype == np.float32 else np.float64
-    )
+    u = unit(_vectors(x)).astype(x.dtype if isinstance(x, np.ndarray) and x.dtype == np.float32 else np.float64)
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
     found = [_best_of(u, start, min(start + _ROWS, len(u)), int(k)) for start in range(0, len(u), _ROWS)]
@@ -61,25 +59,27 @@ def _vectors(x: Any) -> Any:
         return as_vectors(x)
     good = np.isfinite(x).all(axis=1)
     if not good.all():
-        raise GraphError(f"X: row {int(np.argmin(good))} has a value that is not finite; expected numbers")
+        raise GraphError(f"X: row {int(np.argmin(good))} is not all finite; expected numbers")
     return x
 
 
 def _best_of(u: Any, start: int, stop: int, k: int) -> tuple[Any, Any, Any]:
-    """(row, column, cosine) of the k best columns for rows start..stop, sorted by row, then from best to
-    worst."""
+    """(row, column, cosine) of the k best columns of rows start..stop, by row, from best to worst."""
     mine = u[start:stop]
     row = np.empty(0, dtype=np.int64)
     column, score = row, np.empty(0, dtype=u.dtype)
     # A column can only enter if it beats the row's k-th best so far; ties stay with the earlier column.
     bar = np.zeros(len(mine), dtype=u.dtype)
     left, width = 0, max(4 * k, 256)
+    buffer = np.empty(len(mine) * max(_COLUMNS, width), dtype=u.dtype)
     while left < len(u):
         right = min(left + width, len(u))
-        scores = mine @ u[left:right].T
+        scores = buffer[: len(mine) * (right - left)].reshape(len(mine), right - left)
+        np.matmul(mine, u[left:right].T, out=scores)
         inside = np.arange(max(left, start), min(right, stop))
         scores[inside - start, inside - left] = 0.0
-        at, offset = np.nonzero(scores > bar[:, None])
+        # Several times faster than nonzero on two axes: nearly all entries are False.
+        at, offset = np.divmod(np.flatnonzero(scores > bar[:, None]), right - left)
         row = np.concatenate([row, at])
         column = np.concatenate([column, offset + left])
         score = np.concatenate([score, scores[at, offset]])

@@ -162,14 +162,14 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     "union": for each class that either owns, the mean of q over owners' anchors; then the mean over classes.
     "shared": the same over classes that both own; 0 if none.
     "rows": the mean of (q(k, l, c) + q(l, k, c)) / 2 over all classes, owned or not (the released code's).
-    Anchors of classes not owned are read by "rows" only. A client that owns nothing is 0 with everyone.
+    Anchors of classes not owned are read by "rows" only; clients that own nothing are at 0 with each other.
 
     >>> heads = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]])
     >>> anchors = np.eye(2)[None].repeat(2, 0)
     >>> responses = np.einsum("kod,lcd->klco", heads, anchors)
     >>> response_similarity(responses, np.ones((2, 2), bool))
-    array([[1.  , 0.5 ],
-           [0.5 , 1.  ]])
+    array([[1., 0.],
+           [0., 1.]])
     """
     r = np.asarray(r, dtype=np.float64)
     if r.ndim != 4 or r.shape[0] != r.shape[1] or 0 in r.shape:
@@ -257,7 +257,5 @@ def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
     good = np.isfinite(kept)
     if not good.all():
         row = int(np.argwhere(~good)[0][client_axis])
-        raise GraphError(
-            f"{name}: client {row} has a value that is not finite in a class it owns; expected numbers"
-        )
+        raise GraphError(f"{name}: client {row} has a value that is not finite in a class it owns; expected numbers")
     return kept

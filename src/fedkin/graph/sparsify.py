@@ -115,14 +115,14 @@ def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Ma
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
     if isinstance(s, np.ndarray):
-        best = np.zeros_like(s)
+        best: Any = np.zeros_like(s)
         ranked = s.copy()
         np.fill_diagonal(ranked, -np.inf)
         order = np.argsort(-ranked, axis=1, kind="stable")[:, : min(k, len(s) - 1)]
         np.put_along_axis(best, order, np.maximum(np.take_along_axis(s, order, axis=1), 0.0), axis=1)
     else:
-        chosen = _sparse_top(s, k)
-    return _finish(symmetrise(chosen, mutual=mutual), self_loops)
+        best = _sparse_top(s, k)
+    return _finish(symmetrise(best, mutual=mutual), self_loops)
 
 
 def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
@@ -158,12 +158,12 @@ def to_distance(s: Any) -> Array:
            [0.25, 0.  ]])
     """
     s = as_dense(s, "S")
-    d = 1.0 - s
+    d: Array = 1.0 - s
     if d.min() < -1e-9:
         row, column = divmod(int(np.argmin(d)), len(d))
         raise GraphError(
-            f"S: the similarity of rows {row} and {column} is {s[row, column]:.4g}; expected at most 1, to turn "
-            "it into a distance (minmax scales it)"
+            f"S: the similarity of rows {row} and {column} is {s[row, column]:.4g}; expected at most 1, to "
+            "turn it into a distance (minmax scales it)"
         )
     np.fill_diagonal(d, 0.0)
     return np.maximum(d, 0.0)

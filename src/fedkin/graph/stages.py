@@ -3,7 +3,7 @@
     similarity_stage("cosine")(X) -> S                          vectors [n, d] to similarity [n, n]
     sparsify_stage("knn:10")(S, distances=None) -> A            affinity [n, n]
     control_stage("random")(A, seed=0, planted=None) -> A       the graph in its place
-    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None) -> labels [n]
+    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None) -> [n]
     centrality_stage("betweenness")(A) -> values [n]
 
 All but the first argument are by name, and a stage ignores those that it does not need.
@@ -16,8 +16,8 @@ sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D | soft:auto
 read `distances`, else 1 - S, of which they link only pairs with S > 0.
 
 groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
-bipartition:T | single (everyone together) | alone | planted. hierarchical reads `distances`, else 1 - A; kmeans
-reads `vectors`, else the rows of A; bipartition reads A as similarity.
+bipartition:T | single (everyone together) | alone | planted. hierarchical reads `distances`, else 1 - A;
+kmeans reads `vectors`, else the rows of A; bipartition reads A as similarity.
 
 control: none | random | uniform | oracle | shuffled | self.
 
@@ -84,9 +84,7 @@ def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]
 
 def _whole(spec: str, argument: str) -> int:
     if not (argument.isascii() and argument.isdigit() and int(argument) >= 1):
-        raise ConfigError(
-            f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}"
-        )
+        raise ConfigError(f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}")
     return int(argument)
 
 
@@ -115,9 +113,7 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
     takes = dict.fromkeys(("cosine", "dot", "l1", "l2", *_DISTANCES), "") | {"rbf": "?GAMMA"}
     name, argument = _read(spec, "similarity", takes)
     if name == "rbf":
-        return partial(
-            similarity.rbf, gamma=None if argument is None else _real(spec, argument, 0, above=True)
-        )
+        return partial(similarity.rbf, gamma=None if argument is None else _real(spec, argument, 0, above=True))
     if name in _DISTANCES:
         measure = _DISTANCES[name]
         return lambda sets: similarity.minmax(0.0 - measure(sets))
@@ -141,8 +137,7 @@ def distance_stage(spec: str) -> Callable[[Any], Array]:
 
 
 def sparsify_stage(spec: str) -> Sparsify:
-    """From similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal. A gamma edge weighs
-    1.
+    """From similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal.
 
     >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
     array([[0. , 0.5, 0. ],
@@ -158,9 +153,7 @@ def sparsify_stage(spec: str) -> Sparsify:
         return partial(_by_similarity, sparsify.nonnegative)
     if name == "epsilon":
         return partial(_by_similarity, partial(sparsify.epsilon, threshold=_real(spec, str(argument), 0)))
-    return partial(
-        _by_similarity, partial(sparsify.knn, k=_whole(spec, str(argument)), mutual=name == "mutual")
-    )
+    return partial(_by_similarity, partial(sparsify.knn, k=_whole(spec, str(argument)), mutual=name == "mutual"))
 
 
 def _by_similarity(stage: Callable[[Any], Matrix], s: Any, /, *, distances: Any = None) -> Matrix:
@@ -192,9 +185,7 @@ def groups_stage(spec: str) -> Groups:
     elif argument is not None and argument not in ("auto", "silhouette"):
         number = _whole(spec, argument)
     elif name == "kmeans":
-        raise ConfigError(
-            f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}"
-        )
+        raise ConfigError(f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}")
 
     def stage(
         a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any = None,

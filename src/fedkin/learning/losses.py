@@ -29,9 +29,7 @@ class Batch(NamedTuple):
 class Loss(Protocol):
     """A value to descend, or (value, new carry)."""
 
-    def __call__(
-        self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /
-    ) -> Tensor | tuple[Tensor, Tree]: ...
+    def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor | tuple[Tensor, Tree]: ...
 
 
 def masked_mean(values: Tensor, batch: Batch) -> Tensor:

@@ -51,9 +51,7 @@ class Net:
         self.module = BodyHead(copy.deepcopy(body), copy.deepcopy(head)).to(dtype)
         self.dtype = dtype
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
-        self.initial: Params = {
-            name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()
-        }
+        self.initial: Params = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
 

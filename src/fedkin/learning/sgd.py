@@ -18,7 +18,7 @@ from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.training import Training
 
-__all__ = ["fit", "infer", "load", "score"]
+__all__ = ["arranged", "fit", "infer", "load", "score"]
 
 _ROWS = 512  # rows per pass without gradients: enough to fill a core, small enough to stay in cache
 
@@ -32,7 +32,13 @@ def load(module: BodyHead, params: Params) -> None:
     for name, tensor in own.items():
         if tensor.shape != params[name].shape:
             raise MethodError(f"{name}: shape {tuple(params[name].shape)}, the net's is {tuple(tensor.shape)}")
-        tensor.data = params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True)
+        tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True))
+
+
+def arranged(tensor: Tensor) -> Tensor:
+    """Images and kernels with channels last: convolutions on a CPU run 1.4 times as fast in training and 1.9 times
+    in inference (benchmarks/layout.py)."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
 
 def fit(
@@ -51,7 +57,7 @@ def fit(
         for rows in training.batches(len(samples), rng):
             where = torch.from_numpy(rows)
             mask = torch.ones(len(rows), dtype=net.dtype)
-            batch = Batch(samples.inputs(where, net.dtype), samples.labels(where), mask)
+            batch = Batch(arranged(samples.inputs(where, net.dtype)), samples.labels(where), mask)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             optimiser.zero_grad()
@@ -64,7 +70,9 @@ def fit(
     optimiser.zero_grad()
     mean = float(total) / max(steps, 1)
     if not math.isfinite(mean):
-        raise MethodError(f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip")
+        raise MethodError(
+            f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
+        )
     return Fitted({name: t.detach() for name, t in _held(module).items()}, carry, mean, steps, seen)
 
 
@@ -79,7 +87,7 @@ def infer(
     with torch.no_grad():
         for start in range(0, len(samples), _ROWS):
             rows = slice(start, start + _ROWS)
-            x, y = samples.inputs(rows, net.dtype), samples.labels(rows)
+            x, y = arranged(samples.inputs(rows, net.dtype)), samples.labels(rows)
             if what == "logits":
                 parts.append(module(x))
             elif what == "features":

@@ -62,7 +62,7 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
         active = plan.active(step)
         batch = _batch(net, [m.samples for m in ordered[:active]], plan.rows[:active, step], plan.counts[:active, step])
         values, new = _values(module, loss, stack, batch, extras, carry, active)
-        grads = torch.autograd.grad(values.sum(), [tensor for tensor in free.values()])
+        grads = torch.autograd.grad(values.sum(), list(free.values()))
         optimiser.step([grad[:active] for grad in grads], active)
         carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
         totals[:active] += values.detach().double()
@@ -93,9 +93,7 @@ class _Plan:
         return sum(steps > step for steps in self.steps)
 
 
-def _batch(
-    net: Net, samples: Sequence[Samples], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> Batch:
+def _batch(net: Net, samples: Sequence[Samples], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Batch:
     """One batch a member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
     width = int(counts.max())
     where = torch.from_numpy(rows[:, :width])
@@ -106,7 +104,7 @@ def _batch(
         flat = torch.cat([s.rows[w] for s, w in zip(samples, where, strict=True) if s.rows is not None])
         shared = Samples(first.x, first.y, flat, first.scale)
         x, y = shared.inputs(slice(None), net.dtype), shared.labels()
-        return Batch(x.unflatten(0, where.shape), y.unflatten(0, where.shape), mask)
+        return Batch(x.reshape(*where.shape, *x.shape[1:]), y.reshape(where.shape), mask)
     x = torch.stack([s.inputs(w, net.dtype) for s, w in zip(samples, where, strict=True)])
     y = torch.stack([s.labels(w) for s, w in zip(samples, where, strict=True)])
     return Batch(x, y, mask)
@@ -164,7 +162,7 @@ class _Optimiser:
         t = self.training
         grads, params = self._clipped(grads), [p[:active] for p in self.params]
         if t.weight_decay:
-            grads = torch._foreach_add(grads, params, alpha=t.weight_decay)  # type: ignore[attr-defined]
+            grads = torch._foreach_add(grads, params, alpha=t.weight_decay)
         self.count += 1
         if t.optimiser == "adam":
             self._adam(params, grads, active)

@@ -14,16 +14,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
-from scipy import sparse
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin import graph
 from fedkin.codec import Tree
+from fedkin.errors import ConfigError
 from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, ServerMethod
-from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.keys import rng
+from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.learning.sgd import load
 from fedkin.settings import Settings
@@ -33,6 +33,7 @@ __all__ = ["AnchoredCrossEntropy", "GraphSettings", "SfmtlGraph"]
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+_OWN = ("both", "heads", "anchors")  # similarities of this method, beside those of fedkin.graph
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,21 @@ class GraphSettings(Settings):
     resolution: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0)
     control: str = "none"
+
+    @field_validator("similarity", "sparsify", "groups", "control")
+    @classmethod
+    def _known(cls, spec: str, info: ValidationInfo) -> str:
+        """Refuse an unknown stage when the experiment is read, not in the middle of a run."""
+        if info.field_name == "similarity" and spec in _OWN:
+            return spec
+        make = {"similarity": graph.similarity_stage, "sparsify": graph.sparsify_stage, "groups": graph.groups_stage,
+                "control": graph.control_stage}  # fmt: skip
+        try:
+            make[str(info.field_name)](spec)
+        except ConfigError as error:
+            own = f", or {', '.join(_OWN)}" if info.field_name == "similarity" else ""
+            raise ValueError(f"{error}{own}") from None
+        return spec
 
 
 class SfmtlGraph(ServerMethod):
@@ -148,9 +164,7 @@ class SfmtlGraph(ServerMethod):
         weights, labels = self.communities(server, ids, self.affinity(server, came))
         rate = self.lam * (server.training.lr * server.training.local if self.tau is None else self.tau)
         mixing = _dense(graph.laplacian_step(weights, labels, rate))
-        server.graph = graph.Graph(
-            ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing
-        )
+        server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
         heads = mixed_heads([reply["head"] for reply in came], mixing)
         anchors = community_anchors(came, labels, server.task.classes)
         yield Ask(
@@ -165,7 +179,7 @@ class SfmtlGraph(ServerMethod):
         """Edge weights a_kl >= 0, symmetric, zero diagonal, Eq. (7)."""
         settings = self.graph
         anchors, owned = stacked_anchors(server, replies, settings.match)
-        if settings.similarity in ("both", "heads", "anchors"):
+        if settings.similarity in _OWN:
             alpha = {"both": self.alpha, "heads": 1.0, "anchors": 0.0}[settings.similarity]
             heads = graph.response_similarity(head_responses(server, replies, anchors), owned, match=settings.match)
             features = graph.anchor_similarity(anchors.numpy(), owned, match=settings.match)
@@ -195,7 +209,7 @@ class SfmtlGraph(ServerMethod):
 
 def _dense(matrix: Any) -> Array:
     """A stage's matrix as an ndarray: a round's clients are few."""
-    return np.asarray(matrix.toarray() if sparse.issparse(matrix) else matrix, dtype=np.float64)
+    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=np.float64)
 
 
 def mixed_heads(heads: Sequence[Params], mixing: Array) -> list[dict[str, Tensor]]:
@@ -220,7 +234,7 @@ def community_anchors(replies: Sequence[Message], labels: Labels, classes: int) 
     width = replies[0]["anchors"].shape[1]
     new: list[Tensor] = [reply["anchors"] for reply in replies]
     for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+        members = np.flatnonzero(labels == label).tolist()
         total = torch.zeros(classes, width, dtype=torch.float64)
         count = torch.zeros(classes, 1, dtype=torch.float64)
         for k in members:

@@ -27,7 +27,7 @@ function drawGain() {
   const colour = ({ gain }) => (gain < 0 ? COLOURS[5] : gain > 0 ? COLOURS[0] : COLOURS[7]);
   const room = $("gain").clientWidth / known.length > 16;
   draw("gain", [{
-    type: "bar", x: known.map((_, i) => i), y: known.map(({ gain }) => gain),
+    type: "bar", x: known.map((_, i) => i), y: known.map(({ gain }) => 100 * gain),
     text: known.map(({ client, gain }) => `${escaped(ids[client])}: ${points(gain)}<br>${facts(client)}`), textposition: "none",
     hovertemplate: "%{text}<extra></extra>", customdata: known.map(({ client }) => client),
     marker: {
@@ -36,8 +36,8 @@ function drawGain() {
     },
   }], {
     bargap: known.length > 100 ? 0 : 0.2,
-    xaxis: { tickvals: room ? known.map((_, i) => i) : [], ticktext: known.map(({ client }) => escaped(ids[client])), tickangle: -60, title: { text: room ? "" : "clients, from most hurt to most helped" } },
-    yaxis: { tickformat: "+.0%", title: { text: narrow() ? "" : "accuracy above training alone" } },
+    xaxis: { showgrid: false, tickvals: room ? known.map((_, i) => i) : [], ticktext: known.map(({ client }) => escaped(ids[client])), tickangle: -60, title: { text: room ? "" : "clients, from most hurt to most helped" } },
+    yaxis: { tickformat: "+~g", title: { text: narrow() ? "" : "points over Local" } },
   });
   gainText(known, ids);
 }
@@ -114,7 +114,7 @@ function drawClient() {
   const ends = same.map((one) => [one.label, accuracyOf(one, client)[1].at(-1)]).filter(([, value]) => value !== null && value !== undefined)
     .map(([label, value]) => `<div><dt>${escaped(title(label))}</dt><dd>${percent(value)}</dd></div>`);
   place.innerHTML = `<h3 id="client-name">${escaped(all.ids[client])}</h3><dl>${planted}${samples}${rows.join("")}</dl>` +
-    `<h4>Test accuracy${gain === null || gain === undefined ? "" : `: ${points(gain)} above alone`.replace("−", "−")}</h4><dl>${ends.join("")}</dl>` +
+    `<h4>Test accuracy${gain === null || gain === undefined ? "" : ` (${points(gain)} over Local)`}</h4><dl>${ends.join("")}</dl>` +
     `<div id="client-curve"></div>${strip(client)}${neighbours(client)}${labelBars(client)}`;
   for (const button of place.querySelectorAll("[data-client]")) {
     button.addEventListener("click", () => { follow(Number(button.dataset.client)); place.focus?.(); });

@@ -1,26 +1,26 @@
-"""From run folders to the plain data of one page: everything that the report shows, nothing that it does not."""
+"""From run folders to the plain data of one page."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.graphs import GraphBudget, graph_of
-from fedkin.report.packing import pack_shares
-from fedkin.report.reading import Run, find_runs, read_run
-from fedkin.report.rerun import rerun
 from fedkin.report.headline import facts, subject
-from fedkin.report.sentence import LOCAL, sentence
+from fedkin.report.packing import pack_shares
+from fedkin.report.reading import Run, find_runs, read_run, unfinished
+from fedkin.report.rerun import rerun
+from fedkin.report.sentence import FEDAVG, LOCAL, sentence
 
 __all__ = ["collect"]
 
 # Points of all clients' accuracy curves together; beyond, fewer rounds of each are kept.
-_CURVE_POINTS = 1_000_000
+_CURVE_POINTS = 600_000
 
 
 def collect(places: Sequence[Path]) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
     folders = find_runs(places)
     if not folders:
         raise RunError("name at least one run folder")
-    runs = [read_run(folder) for folder in folders]
+    # What others are measured against comes first; else the order given.
+    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
     labels = _labels(runs)
     gained = [_gains(run, runs) for run in runs]
     budget = GraphBudget.shared(run for run in runs if run.graphs)
@@ -58,6 +59,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "sentence": sentence(facts(runs, labels, gained, titles)),
         "methods": [{"label": name, "title": titles[name]} for name in names],
         "shown": labels.index(subject(runs, labels)),
+        "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
         "runs": entries,
         "federations": federations.found,
@@ -68,7 +70,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """What to call each run's method: its name, with the folder's where one method occurs twice for one seed."""
+    """What to call each run's method: its name, and the folder's where a method occurs twice for a seed."""
     taken = Counter((run.method, run.seed) for run in runs)
     twice = {method for (method, _), times in taken.items() if times > 1}
     by_parent = Counter((run.method, run.seed, run.folder.resolve().parent) for run in runs)
@@ -152,7 +154,7 @@ def _curve(run: Run) -> dict[str, list[Any]]:
 
 
 def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
-    """A method's line of the comparison: [mean, sample standard deviation] over its seeds, None where unknown."""
+    """A method's line: [mean, sample standard deviation] over its seeds of each figure, None where unknown."""
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
     for run, gain in mine:
@@ -181,7 +183,13 @@ def _phases(label: str, runs: Sequence[Run], labels: Sequence[str]) -> list[dict
             counts[0] += phase.messages
             counts[1] += phase.bytes
     return [
-        {"label": label, "phase": name, "way": way, "messages": messages / len(mine), "bytes": size / len(mine)}
+        {
+            "label": label,
+            "phase": name,
+            "way": way,
+            "messages": messages / len(mine),
+            "bytes": size / len(mine),
+        }
         for (name, way), (messages, size) in total.items()
     ]
 

@@ -90,8 +90,9 @@ function fillCurves() {
     const button = Object.assign(document.createElement("button"), { type: "button" });
     button.dataset.method = label;
     button.setAttribute("aria-pressed", "true");
-    button.innerHTML = `${lineSample(methodStyle(label))}<span></span>`;
-    button.lastChild.textContent = name;
+    redraws.push(() => {
+      button.innerHTML = `${lineSample(methodStyle(label))}<span>${escaped(name)}</span>`;
+    });
     button.addEventListener("click", () => {
       curves.hidden[curves.hidden.has(label) ? "delete" : "add"](label);
       button.setAttribute("aria-pressed", String(!curves.hidden.has(label)));
@@ -113,12 +114,13 @@ function drawTraffic() {
   $("traffic-plot").style.height = `${70 + 30 * rows.length}px`;
   draw("traffic-plot", [{
     type: "bar", orientation: "h", y: names, x: rows.map((row) => row.bytes), text: rows.map((row) => megabytes(row.bytes)),
-    textposition: "auto", insidetextanchor: "end", cliponaxis: false,
+    textposition: "outside", cliponaxis: false,
     customdata: rows.map((row) => `${Math.round(row.messages).toLocaleString("en")} messages`),
     hovertemplate: "%{y}: %{text} in %{customdata}<extra></extra>",
     marker: { color: rows.map((row) => methodStyle(row.label).color), pattern: { shape: rows.map((row) => (row.way === "down" ? "" : "/")), fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.5, size: 6 } },
   }], {
-    xaxis: { type: "log", ticksuffix: "B", exponentformat: "SI", dtick: 1, title: { text: "bytes" } }, yaxis: { type: "category", ticksuffix: " " },
+    xaxis: { ticksuffix: "B", exponentformat: "SI", range: [0, (narrow() ? 1.6 : 1.15) * Math.max(...rows.map((row) => row.bytes))], nticks: narrow() ? 4 : 10 },
+    yaxis: { type: "category", ticksuffix: " " }, margin: { l: 60, r: 12, t: 4, b: 32 },
   });
 }
 

@@ -1,4 +1,4 @@
-"""What can be drawn of graphs with many clients: the strongest edges, fixed places, matrices of bounded size."""
+"""Large graphs made small enough to draw: the strongest edges, fixed places, matrices of bounded size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evenly(rounds: Sequence[int], most: int) -> list[int]:
 
 
 def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
-    """Rows and columns (row < column) of the pairs that are among the `per_node` largest positive weights of a node.
+    """The pairs (rows, columns; row < column) among the `per_node` largest positive weights of a node.
 
     >>> [part.tolist() for part in strongest(np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]), 1)]
     [[0, 1], [1, 2]]
@@ -61,13 +61,14 @@ def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + rng.normal(scale=0.1, size=(n, 2))
     apart = 1.0 / np.sqrt(n)
     largest = attraction.max()
-    pull = attraction / largest if largest > 0 else attraction
+    # Weak springs and a firm pull to the middle: groups lie apart, but their members do not cover each other.
+    pull = 0.15 * attraction / largest if largest > 0 else attraction
     for step in range(iterations):
         squares = (place**2).sum(1)
         distance2 = np.maximum(squares[:, None] + squares[None, :] - 2 * place @ place.T, 1e-6)
-        # Repulsion k^2 / d, attraction w d^2 / k, and a pull to the middle that keeps lone clients in the picture.
+        # Repulsion k^2 / d, attraction w d^2 / k.
         force = apart**2 / distance2 - pull * np.sqrt(distance2) / apart
-        move = place * force.sum(1, keepdims=True) - force @ place - 0.3 * place
+        move = place * force.sum(1, keepdims=True) - force @ place - place
         length = np.maximum(np.sqrt((move**2).sum(-1, keepdims=True)), 1e-9)
         heat = 0.2 * (1 - step / iterations)
         place = place + move / length * np.minimum(length, heat)
@@ -76,7 +77,7 @@ def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
 
 
 def blocks(matrix: Array, most: int) -> tuple[Array, Indices]:
-    """The matrix with at most `most` rows, by averaging neighbouring rows and columns; and the first row of each block.
+    """The matrix with at most `most` rows, neighbours averaged; and the first row of each block.
 
     >>> blocks(np.arange(16.0).reshape(4, 4), 2)[0]
     array([[ 2.5,  4.5],

@@ -13,7 +13,7 @@ _EQUAL = 1e-9
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """Jain's index (sum x)^2 / (n sum x^2): 1 when all are equal, 1/n when one has everything; None if all are 0.
+    """Jain's index (sum x)^2 / (n sum x^2): 1 when all are equal, 1/n when one has all; None if all are 0.
 
     >>> jain([0.5, 0.5]), jain([1.0, 0.0])
     (1.0, 0.5)
@@ -23,7 +23,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def entropy(values: Sequence[float]) -> float | None:
-    """Entropy of the values' shares of their sum, over log n: 1 when all are equal (after Li et al. 2020, q-FFL).
+    """Entropy of the values' shares of their sum, over log n: 1 when all are equal (as in q-FFL, 2020).
 
     None for fewer than two values, or if all are 0.
 

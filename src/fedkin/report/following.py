@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from itertools import count
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-__all__ = ["Move", "follow", "moves"]
+__all__ = ["Follower", "Move", "moves"]
 
 Move = tuple[int, str, int, int]
 
 
-def follow(rounds: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, int]]:
-    """The same groups under numbers that stay: {round: {client id: group}} in, the like out.
+class Follower:
+    """Gives the groups of round after round numbers that stay.
 
     A round's groups take over the numbers that most of their members carried when last seen, each number once
-    (an assignment of largest overlap); a group without such members takes the lowest number that nobody carries.
+    (an assignment of largest overlap); a group without such members takes the lowest number not carried.
 
-    >>> follow({1: {"a": 0, "b": 0, "c": 1}, 2: {"a": 1, "b": 1, "c": 0}})[2]
+    >>> follower = Follower()
+    >>> follower.name({"a": 0, "b": 0, "c": 1})
+    {'a': 0, 'b': 0, 'c': 1}
+    >>> follower.name({"a": 1, "b": 1, "c": 0})
     {'a': 0, 'b': 0, 'c': 1}
     """
-    carried: dict[str, int] = {}
-    named: dict[int, dict[str, int]] = {}
-    for round in sorted(rounds):
-        names = _names(rounds[round], carried)
-        named[round] = {id: names[label] for id, label in rounds[round].items()}
-        carried |= named[round]
-    return named
+
+    def __init__(self) -> None:
+        self._carried: dict[str, int] = {}
+
+    def name(self, groups: Mapping[str, int]) -> dict[str, int]:
+        """The next round's groups under their lasting numbers."""
+        names = _names(groups, self._carried)
+        named = {id: names[label] for id, label in groups.items()}
+        self._carried |= named
+        return named
 
 
 def _names(groups: Mapping[str, int], carried: Mapping[str, int]) -> dict[int, int]:
@@ -63,11 +69,3 @@ def moves(named: Mapping[int, Mapping[str, int]]) -> list[Move]:
                 found.append((round, id, last[id], group))
             last[id] = group
     return found
-
-
-def moves_by_client(found: list[Move]) -> dict[str, list[Move]]:
-    """Moves by client id, most moves first."""
-    by_client: dict[str, list[Move]] = defaultdict(list)
-    for move in found:
-        by_client[move[1]].append(move)
-    return dict(sorted(by_client.items(), key=lambda item: (-len(item[1]), item[0])))

@@ -31,7 +31,7 @@ function edgeTraces(frame, x, y) {
 function nodeTraces(frame, graph) {
   const { ids, planted } = federation(), names = plantedNames();
   const present = new Set(frame.clients), strongest = Math.max(...frame.strength, 1e-12);
-  const least = ids.length > 300 ? 5 : ids.length > 100 ? 7 : 10;
+  const least = ids.length > 300 ? 6 : ids.length > 100 ? 8 : 10;
   const absent = ids.map((_, i) => i).filter((i) => !present.has(i));
   const shape = (client) => (planted[client] === null ? 0 : names.indexOf(planted[client]));
   const at = accuracyNear(frame.round);
@@ -102,7 +102,8 @@ function graphNote(graph) {
   const rounds = graph.frames.length < graph.allRounds ? `${graph.frames.length} of the ${graph.allRounds} rounds' graphs are kept on this page, evenly spread, the last among them. ` : "";
   $("graph-note").textContent = `Lines: each client's ${graph.perNode} strongest similarities; dotted between groups. ` +
     "Larger points: more similar to all others. Small grey points: not in this round. Places stay over the rounds: " +
-    `clients that are strongly tied lie close together. ${rounds}Groups keep their number and colour from round to round as far as their members do.`;
+    `clients that are strongly tied lie close together. ${rounds}Groups keep their number and colour from round to round as far as their members do.` +
+    (plantedNames().length > SHAPES.length ? ` Shapes repeat after ${SHAPES.length} planted groups: point at a client to read its own.` : "");
 }
 
 function shapeSample(shape, fill, open) {
@@ -147,17 +148,19 @@ function drawMoves() {
   const { ids, planted } = federation(), last = lastGroups(history), wide = history.rounds.length, names = plantedNames();
   const rank = (client) => (planted[client] === null ? names.length : names.indexOf(planted[client]));
   const order = ids.map((_, i) => i).filter((i) => last[i] !== NOTHING).sort((a, b) => rank(b) - rank(a) || last[b] - last[a] || b - a);
-  const cell = (client, i) => history.table[client * wide + i];
-  const z = order.map((client) => history.rounds.map((_, i) => (cell(client, i) === NOTHING ? null : cell(client, i) % COLOURS.length)));
-  const text = order.map((client) => history.rounds.map((_, i) => (cell(client, i) === NOTHING ? "" : String(cell(client, i) + 1))));
-  const steps = COLOURS.flatMap((colour, i) => [[i / COLOURS.length, colour], [(i + 1) / COLOURS.length, colour]]);
+  const rows = order.map((client) => carried(history.table.subarray(client * wide, (client + 1) * wide)));
+  const z = rows.map((row) => row.map(([group, seen]) => (group === null ? null : (group % COLOURS.length) + (seen ? 0 : COLOURS.length))));
+  const text = rows.map((row) => row.map(([group, seen]) => (group === null ? "" : `group ${group + 1}${seen ? "" : " when last seen"}`)));
+  const numbers = rows.map((row) => row.map(([group, seen]) => (seen ? String(group + 1) : "")));
+  const all = [...COLOURS, ...COLOURS.map((colour) => blended(colour, css("--paper"), 0.3))];
+  const steps = all.flatMap((colour, i) => [[i / all.length, colour], [(i + 1) / all.length, colour]]);
   const room = $("history").clientWidth / wide > 16 && order.length <= 60;
   const height = Math.max(260, Math.min(720, 90 + 14 * order.length));
   $("history").style.height = `${height}px`;
   draw("history", [{
-    type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text, customdata: order.map((client) => history.rounds.map(() => client)),
-    colorscale: steps, zmin: 0, zmax: COLOURS.length, showscale: false, xgap: wide < 60 ? 1 : 0, ygap: order.length < 60 ? 1 : 0, hoverongaps: false,
-    hovertemplate: "%{y}, round %{x}: group %{text}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
+    type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text: room ? numbers : text, hovertext: text, customdata: order.map((client) => history.rounds.map(() => client)),
+    colorscale: steps, zmin: 0, zmax: all.length, showscale: false, xgap: wide < 60 ? 1 : 0, ygap: order.length < 60 ? 1 : 0, hoverongaps: false,
+    hovertemplate: "%{y}, round %{x}: %{hovertext}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
   }], {
     xaxis: { type: "category", title: { text: "round" }, nticks: narrow() ? 6 : 15, showgrid: false },
     yaxis: { type: "category", showgrid: false, showticklabels: !narrow() && order.length <= 50, tickfont: { size: 10 } },
@@ -166,9 +169,24 @@ function drawMoves() {
   });
   clicks("history", (point) => point.customdata);
   movesText(graph, ids, planted);
-  $("history-note").textContent = "A row is a client, a column a round; blank: not in that round's graph." +
+  $("history-note").textContent = "A row is a client, a column a round; pale: not in that round's graph, in the group it was last seen in." +
     (wide < graph.allRounds ? ` ${wide} of ${graph.allRounds} rounds are drawn.` : "") + (names.length ? " Rows are ordered by planted group, named at the right." : "") +
     (Math.max(...last.filter((g) => g !== NOTHING)) >= COLOURS.length ? " Colours repeat after 8 groups: point at a cell to read its number." : "");
+}
+
+// A client's group in each round, or the one it was last seen in: [group, whether seen].
+function carried(row) {
+  let last = null;
+  return Array.from(row, (group) => {
+    if (group !== NOTHING) last = group;
+    return [last, group !== NOTHING];
+  });
+}
+
+function blended(colour, paper, share) {
+  const parts = (text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+  const under = parts(paper);
+  return `rgb(${parts(colour).map((part, i) => Math.round(share * part + (1 - share) * under[i])).join(",")})`;
 }
 
 function plantedLines(order, rank) {
@@ -210,28 +228,28 @@ function drawMatrix() {
   if (!graph) { $("matrix-note").textContent = `${title(run().label)} records no similarities.`; return; }
   const frame = graph.frames[Math.min(state.frame, graph.frames.length - 1)], { ids } = federation();
   const values = bytesOf(frame.matrix), side = frame.side, starts = frame.starts ?? frame.clients.map((_, i) => i);
-  const z = Array.from({ length: side }, (_, i) => Array.from({ length: side }, (_, j) => (values[i * side + j] * frame.largest) / 255));
+  const { low, high } = frame, whole = frame.starts !== null;
+  const z = Array.from({ length: side }, (_, i) => Array.from({ length: side }, (_, j) =>
+    (i === j && !whole ? null : low + ((high - low) * values[i * side + j]) / 255)));
   const name = (i) => {
     const end = (starts[i + 1] ?? frame.clients.length) - 1;
     return escaped(ids[frame.clients[starts[i]]]) + (end > starts[i] ? ` … ${escaped(ids[frame.clients[end]])}` : "");
   };
   const names = starts.map((_, i) => name(i)), room = side <= 40 && !narrow();
   const group = starts.map((start) => frame.groups?.[start] ?? 0);
-  draw("matrix-plot", [{ type: "heatmap", z, x: names, y: names, colorscale: "Cividis", zmin: 0, hovertemplate: "%{x} and %{y}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0 } }], {
-    xaxis: { type: "category", showticklabels: room, tickangle: -60, tickfont: { size: 10 }, showgrid: false, constrain: "domain" },
-    yaxis: { type: "category", showticklabels: room, tickfont: { size: 10 }, showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain" },
-    shapes: frame.groups ? groupMarks(group) : [], margin: { l: room ? 60 : 16, r: 8, t: 8, b: room ? 60 : 16 },
+  draw("matrix-plot", [{ type: "heatmap", z, x: names, y: names, colorscale: "Cividis", zmin: low, zmax: high, hoverongaps: false, hovertemplate: "%{x} and %{y}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01 } }], {
+    xaxis: { type: "category", showticklabels: room, ticks: "", tickangle: -60, tickfont: { size: 10 }, showgrid: false, constrain: "domain" },
+    yaxis: { type: "category", showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain" },
+    shapes: frame.groups ? groupMarks(group) : [], margin: { l: room ? 60 : 8, r: 56, t: 8, b: room ? 60 : 8 },
   });
   $("matrix-note").textContent = `Round ${frame.round} (the slider of the graph chooses it), the clients of that round ordered by the group found; lines part the groups.` +
     (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours.` : "");
 }
 
 function groupMarks(group) {
-  const ends = group.flatMap((one, i) => (i && one !== group[i - 1] ? [i - 0.5] : [])), style = { color: "#fff", width: 1.5 };
-  return ends.flatMap((at) => [
-    { type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: style },
-    { type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: at, y1: at, line: style },
-  ]);
+  const ends = group.flatMap((one, i) => (i && one !== group[i - 1] ? [i - 0.5] : []));
+  const style = { type: "line", line: { color: "#fff", width: 1.5 } }, low = -0.5, high = group.length - 0.5;
+  return ends.flatMap((at) => [{ ...style, x0: at, x1: at, y0: low, y1: high }, { ...style, x0: low, x1: high, y0: at, y1: at }]);
 }
 
 // -- start --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from fedkin.graph import Graph
 from fedkin.report.drawing import blocks, evenly, layout, strongest
-from fedkin.report.following import follow, moves
+from fedkin.report.following import Follower, moves
 from fedkin.report.packing import NOTHING, pack
 from fedkin.report.reading import Run
 
@@ -23,9 +23,9 @@ _ROUNDS = 40
 _HISTORY = 200
 _MOVES = 2000
 # Of all runs of a page together.
-_EDGES = 500_000
-_CELLS = 2_500_000
-_HISTORY_CELLS = 1_000_000
+_EDGES = 200_000
+_CELLS = 2_000_000
+_HISTORY_CELLS = 600_000
 _SIDE = 200
 
 
@@ -47,29 +47,44 @@ class GraphBudget:
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
     """The page's data of a run's graphs, clients numbered as in `ids`; None when there is none.
 
-    A round: clients present, their group (numbers that stay over rounds), strongest edges, and the affinity matrix
-    reordered by group.
+    A frame is a kept round: clients present, their groups (numbers that stay over rounds), strongest edges, and
+    the weights as a matrix in the groups' order. `history` and `moves` know all rounds' groups.
     """
     if not run.graphs:
         return None
     number = {id: i for i, id in enumerate(ids)}
-    groups, sizes = _groups(run)
-    per_node = 5 if max(sizes.values()) <= 60 else 3 if max(sizes.values()) <= 300 else 2
-    most = min(_ROUNDS, _affordable(max(sizes.values()), per_node, budget))
-    kept = evenly(sorted(run.graphs), most)
-    named = follow(groups) if groups else {}
-    graphs = {round: run.graph(round) for round in kept}
-    frames = [_frame(graphs[round], named.get(round), number, per_node) for round in kept]
-    order = evenly(sorted(named), max(2, min(_HISTORY, budget.history // len(ids)))) if named else []
-    changed = moves(named)
-    place = layout(_attraction(graphs.values(), number), iterations=120 if len(ids) <= 300 else 60)
+    present = max((len(row.get("sampled") or ids) for row in run.rounds), default=len(ids))
+    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
+    kept = set(evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget))))
+    follower, ties = Follower(), _Ties(len(ids))
+    named: dict[int, dict[str, int]] = {}
+    frames: list[dict[str, Any]] = []
+    # One graph at a time: those of 1,000 clients are 8 MB each.
+    for round in sorted(run.graphs):
+        graph = run.graph(round)
+        if graph.groups is not None:
+            named[round] = follower.name(graph.groups)
+        if round in kept:
+            frames.append({"round": round, **_frame(graph, named.get(round), number, per_node, ties)})
+    place = layout(ties.strongest(), iterations=120 if len(ids) <= 300 else 60)
     return {
         "x": np.round(place[:, 0], 4).tolist(),
         "y": np.round(place[:, 1], 4).tolist(),
         "perNode": per_node,
-        "frames": [{"round": round, **frame} for round, frame in zip(kept, frames, strict=True)],
+        "frames": frames,
         "allRounds": len(run.graphs),
-        "history": {"rounds": order, "group": pack(_history(named, order, number), "u2")} if order else None,
+        **_followed(named, number, budget),
+    }
+
+
+def _followed(named: Mapping[int, Mapping[str, int]], number: Mapping[str, int], budget: GraphBudget) -> dict[str, Any]:
+    """Groups over the rounds and moves between them; nothing when the graphs have no groups."""
+    if not named:
+        return {"history": None, "moves": [], "allMoves": 0}
+    rounds = evenly(sorted(named), max(2, min(_HISTORY, budget.history // len(number))))
+    changed = moves(named)
+    return {
+        "history": {"rounds": rounds, "group": pack(_history(named, rounds, number), "u2")},
         "moves": [[round, number[id], old, new] for round, id, old, new in changed[-_MOVES:]],
         "allMoves": len(changed),
     }
@@ -80,16 +95,25 @@ def _affordable(clients: int, per_node: int, budget: GraphBudget) -> int:
     return max(2, min(budget.edges // (clients * per_node), budget.cells // (side * side)))
 
 
-def _groups(run: Run) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
-    """(groups of every round that has some, how many clients are in each round's graph)."""
-    groups: dict[int, dict[str, int]] = {}
-    sizes: dict[int, int] = {}
-    for round in sorted(run.graphs):
-        graph = run.graph(round)
-        sizes[round] = len(graph.ids)
-        if graph.groups is not None:
-            groups[round] = dict(graph.groups)
-    return groups, sizes
+class _Ties:
+    """Mean weight of each pair over the rounds in which both were there: what places clients on the page."""
+
+    def __init__(self, clients: int) -> None:
+        self.total = np.zeros((clients, clients))
+        self.rounds = np.zeros((clients, clients))
+
+    def add(self, weights: npt.NDArray[np.float64], clients: npt.NDArray[np.int64]) -> None:
+        scale = float(weights.max())
+        place = np.ix_(clients, clients)
+        self.total[place] += weights / scale if scale > 0 else 0.0
+        self.rounds[place] += 1
+
+    def strongest(self) -> npt.NDArray[np.float64]:
+        mean = self.total / np.maximum(self.rounds, 1)
+        row, column = strongest(mean, 6)
+        kept = np.zeros_like(mean)
+        kept[row, column] = kept[column, row] = mean[row, column]
+        return kept
 
 
 def _dense(graph: Graph) -> npt.NDArray[np.float64]:
@@ -98,19 +122,18 @@ def _dense(graph: Graph) -> npt.NDArray[np.float64]:
 
 
 def _frame(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, ties: _Ties
 ) -> dict[str, Any]:
     """One round: clients sorted by group, so that the matrix is in that order."""
     weights = _dense(graph)
+    both = np.maximum(weights, weights.T)
+    np.fill_diagonal(both, 0.0)
     group = np.array([named[id] for id in graph.ids] if named else [0] * len(graph.ids))
     client = np.array([number[id] for id in graph.ids])
     order = np.lexsort((client, group))
-    weights, group, client = weights[np.ix_(order, order)], group[order], client[order]
-    row, column = strongest(weights, per_node)
-    both = np.maximum(weights, weights.T)
-    np.fill_diagonal(both, 0.0)
-    matrix, starts = blocks(both, _SIDE)
-    largest = float(matrix.max())
+    both, group, client = both[np.ix_(order, order)], group[order], client[order]
+    ties.add(both, client)
+    row, column = strongest(both, per_node)
     return {
         "clients": client.tolist(),
         "groups": group.tolist() if named else None,
@@ -118,10 +141,22 @@ def _frame(
         "from": client[row].tolist(),
         "to": client[column].tolist(),
         "weight": [_short(value) for value in both[row, column].tolist()],
+        **_matrix(both),
+    }
+
+
+def _matrix(both: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """The weights in 1/255 of the range between different clients; averages of neighbours when there are many."""
+    matrix, starts = blocks(both, _SIDE)
+    apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
+    low, high = float(apart.min()), float(apart.max())
+    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
+    return {
         "side": len(matrix),
-        "starts": starts.tolist() if len(matrix) < len(client) else None,
-        "largest": largest,
-        "matrix": pack(np.round(255 * matrix / largest) if largest > 0 else np.zeros_like(matrix), "u1"),
+        "starts": starts.tolist() if len(matrix) < len(both) else None,
+        "low": low,
+        "high": high,
+        "matrix": pack(np.round(255 * scaled), "u1"),
     }
 
 
@@ -138,20 +173,3 @@ def _history(
         for id, group in named[round].items():
             table[number[id], column] = group
     return table
-
-
-def _attraction(graphs: Iterable[Graph], number: Mapping[str, int]) -> npt.NDArray[np.float64]:
-    """What draws clients together on the page: mean edge weight, kept for the strongest few, over the kept rounds."""
-    n = len(number)
-    total, seen = np.zeros((n, n)), np.zeros((n, n))
-    for graph in graphs:
-        place = np.ix_(*2 * ([number[id] for id in graph.ids],))
-        weights = _dense(graph)
-        scale = float(weights.max())
-        total[place] += np.maximum(weights, weights.T) / scale if scale > 0 else 0.0
-        seen[place] += 1
-    mean = total / np.maximum(seen, 1)
-    row, column = strongest(mean, 6)
-    kept = np.zeros((n, n))
-    kept[row, column] = kept[column, row] = mean[row, column]
-    return kept

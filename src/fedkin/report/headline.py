@@ -15,7 +15,7 @@ __all__ = ["facts", "subject"]
 def facts(
     runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], titles: Mapping[str, str]
 ) -> Facts:
-    """About the most accurate method that is neither Local nor FedAvg; else about FedAvg; else about Local."""
+    """About the most accurate method besides Local and FedAvg; else about FedAvg; else about Local."""
     chosen, means = subject(runs, labels), _means(runs, labels)
     at = [i for i, label in enumerate(labels) if label == chosen]
     mine, known = [runs[i] for i in at], [gained[i] for i in at]

@@ -4,11 +4,14 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const NOTHING = 65535;
 
-// Okabe and Ito's colours, in an order that keeps the most alike apart; grey stands for their black, which a dark page hides.
-const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"];
+// Okabe and Ito's colours, in an order that keeps the most alike apart; grey stands for their black. On a dark page
+// the darker of them are raised, so that a thin line can be seen.
+const LIGHT_PAGE = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"];
+const DARK_PAGE = ["#2F8FD0", "#E69F00", "#14B086", "#CC79A7", "#9AD4F5", "#E8703A", "#F0E442", "#9C9C9C"];
+const COLOURS = [...LIGHT_PAGE];
 const FILLS = ["", "-dot", "-open", "-open-dot"];
 const SHAPES = ["circle", "square", "diamond", "triangle-up", "pentagon", "cross", "star", "triangle-down", "hexagon", "x"];
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+const DASHES = ["solid", "dash", "dashdot", "longdashdot"];
 
 const state = { run: DATA.shown, frame: 0, client: null };
 const redraws = [];          // each draws one chart anew from the state
@@ -42,7 +45,7 @@ function percent(share, digits = 1) {
 }
 
 function points(gain) {
-  return `${gain >= 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} points`;
+  return `${gain > 0 ? "+" : gain < 0 ? "−" : ""}${Math.abs(100 * gain).toFixed(1)} points`;
 }
 
 function many(count, word) {
@@ -68,10 +71,11 @@ function plantedNames() {
 }
 
 function methodStyle(label) {
-  const others = DATA.methods.map((method) => method.label).filter((name) => name !== "local");
   if (label === "local") return { color: COLOURS[7], dash: "dot" };
+  if (label === "fedavg") return { color: COLOURS[5], dash: "longdash" };
+  const others = DATA.methods.map((method) => method.label).filter((name) => name !== "local" && name !== "fedavg");
   const at = others.indexOf(label);
-  const order = [5, 0, 2, 3, 1, 4, 6];
+  const order = [0, 2, 3, 1, 4, 6];
   return { color: COLOURS[order[at % order.length]], dash: DASHES[at % DASHES.length] };
 }
 
@@ -89,8 +93,8 @@ function layout(more) {
 
 function draw(place, traces, more) {
   return Plotly.react(place, traces, layout(more), {
-    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // No mode bar: it covers the lines, and one of its buttons would send the chart elsewhere.
+    responsive: true, displayModeBar: false, showLink: false, showSendToCloud: false,
   });
 }
 
@@ -106,6 +110,7 @@ function dark() {
 }
 
 function nameTheme() {
+  COLOURS.splice(0, COLOURS.length, ...(dark() ? DARK_PAGE : LIGHT_PAGE));
   $("theme").textContent = dark() ? "Light" : "Dark";
 }
 
@@ -144,6 +149,7 @@ function fillChooser() {
 
 function follow(client) {
   state.client = client;
+  $("status").textContent = client === null ? "No client followed" : `Following ${federation().ids[client]}`;
   $("follow").value = client === null ? "" : federation().ids[client];
   redraw();
 }

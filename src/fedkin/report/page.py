@@ -27,6 +27,7 @@ def page(data: Mapping[str, Any]) -> str:
         title=escape(data["title"]),
         sentence=escape(data["sentence"]),
         context=escape(_context(data)),
+        warning=_warning(data["unfinished"]),
         css=_part("page.css"),
         nav="".join(f'<a href="#{part.id}">{escape(part.nav)}</a>' for part in parts),
         sections="\n".join(part.html for part in parts),
@@ -40,7 +41,13 @@ def page(data: Mapping[str, Any]) -> str:
 def embedded(value: Any) -> str:
     """JSON that can stand inside a script element, whatever texts it holds."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _part(name: str) -> str:
@@ -60,6 +67,12 @@ def _context(data: Mapping[str, Any]) -> str:
     if data["scenario"]:
         parts.insert(0, f"scenario {data['scenario']}")
     return " · ".join(parts)
+
+
+def _warning(unfinished: Sequence[str]) -> str:
+    if not unfinished:
+        return ""
+    return f'<p class="note">Not finished, and therefore not on this page: {escape(", ".join(unfinished))}.</p>'
 
 
 def _range(numbers: Sequence[int]) -> str:

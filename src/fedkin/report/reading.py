@@ -20,7 +20,7 @@ from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
 from fedkin.running.files import read_json
 
-__all__ = ["Phase", "Run", "find_runs", "read_run"]
+__all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
 
 _SERVER = "server"
 
@@ -84,7 +84,7 @@ class Run:
         return sum(phase.bytes for phase in self.phases)
 
     def graph(self, round: int) -> Graph:
-        """The graph of a round; raises RunError when its file cannot be read or names a client that the run lacks."""
+        """The graph of a round; raises RunError when it cannot be read or names a client the run lacks."""
         try:
             graph = load_graph(self.graphs[round])
         except GraphError as error:
@@ -117,6 +117,12 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
         found += [folder for folder in inside if folder not in found]
     return found
+
+
+def unfinished(places: Sequence[Path]) -> list[str]:
+    """Names of the run folders inside these paths that have begun but not finished."""
+    begun = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
+    return [folder.name for folder in begun if not (folder / "summary.json").is_file()]
 
 
 def read_run(folder: Path) -> Run:
@@ -178,7 +184,7 @@ def _accuracy(path: Path) -> dict[int, dict[str, float]]:
 
 
 def _phases(path: Path) -> list[Phase]:
-    """Phases in the order in which they first occur, a phase's way down before its way up if it comes first."""
+    """Phases and ways in the order in which they first occur."""
     table = _table(path, ("from", "to", "phase", "bytes"))
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
             }
             for run, label in zip(runs, labels, strict=True)
         ],
-        "experiments": _different([(f"{label}, seed {run.seed}", run.experiment) for run, label in zip(runs, labels, strict=True)]),
+        "experiments": _different(runs, labels, experiment),
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
         "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
     }
@@ -63,13 +64,19 @@ def _single(runs: Sequence[Run]) -> tuple[str, str]:
     return "fedkin run experiment.toml   # once for each experiment below", ""
 
 
-def _different(texts: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"name": name, "text": text} for name, text in texts if text]
+def _different(runs: Sequence[Run], labels: Sequence[str], shown: str) -> list[dict[str, str]]:
+    """Each method's experiment, seeds that differ in nothing else together, without the one `shown` already."""
+    found: dict[str, tuple[str, str, list[int]]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        same = json.dumps([label, {**run.settings, "run": {**run.settings.get("run", {}), "seed": None}}])
+        found.setdefault(same, (label, run.experiment, []))[2].append(run.seed)
+    return [
+        {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}
+        for label, text, seeds in found.values() if text and text != shown
+    ]  # fmt: skip
 
 
 def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
     """One table of all; where runs differ, every value."""
     keys = dict.fromkeys(key for table in tables for key in table)
-    return {
-        key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys
-    }
+    return {key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys}

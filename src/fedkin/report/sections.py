@@ -1,8 +1,8 @@
-"""The sections of a report as HTML: texts and tables stand here, the charts' places are empty until the script runs."""
+"""The sections of a report as HTML: texts and tables; the charts' places stay empty until the script runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -32,7 +32,7 @@ def sections(data: Data) -> list[Section]:
     found = [
         _section("accuracy", "Accuracy", "Accuracy over the rounds", _CURVES) if curves else None,
         _section("comparison", "Comparison", "The methods side by side", _comparison(data)),
-        _section("clients", "Clients", "Client by client", _chooser(data, gains)),
+        _section("clients", "Clients", "Client by client", _clients(gains, graphs)),
         _section("graph", "Graph", "The client graph", _GRAPH) if graphs else None,
         _section("moves", "Moves", "Who moved group, and when", _MOVES) if grouped else None,
         _section("matrix", "Matrix", "Similarity of clients, ordered by group", _MATRIX) if graphs else None,
@@ -47,160 +47,193 @@ def _section(id: str, nav: str, heading: str, body: str) -> Section:
     return Section(id, nav, html)
 
 
-_CURVES = """<div class="controls">
+def _chart(id: str, label: str, more: str = "") -> str:
+    return f'<div class="chart {more}" id="{id}" role="img" aria-label="{label}"></div>'
+
+
+_PANEL = '<aside id="client" aria-label="The client that is followed"></aside>'
+
+_CURVES = f"""<div class="controls">
   <label>Show <select id="curve-y"></select></label>
   <fieldset id="curve-x"><legend>against</legend></fieldset>
 </div>
 <div class="legend" id="curve-legend" role="group" aria-label="Methods shown"></div>
-<div class="chart" id="curves" role="img" aria-label="Curves of the methods"></div>
+{_chart("curves", "Curves of the methods")}
 <p class="note" id="curve-note"></p>"""
 
-_GRAPH = """<div class="beside">
+_GRAPH = f"""<div class="beside">
   <div>
     <div class="controls slider">
       <button type="button" id="play" aria-label="Play the rounds">▶</button>
       <input type="range" id="round" min="0" max="0" value="0" aria-label="Round of the graph">
       <output id="round-text" for="round"></output>
     </div>
-    <div class="chart square" id="graph-plot" role="img" aria-label="Clients as points, strong similarities as lines"></div>
+    {_chart("graph-plot", "Clients as points, strong similarities as lines", "square")}
     <div class="legend" id="graph-legend"></div>
     <p class="note" id="graph-note"></p>
   </div>
-  <aside id="client" aria-live="polite" aria-label="The client that is followed"></aside>
+  {_PANEL}
 </div>"""
 
-_MOVES = """<p id="moves-text"></p>
-<div class="chart" id="history" role="img" aria-label="Group of each client over the rounds"></div>
+_MOVES = f"""<p id="moves-text"></p>
+{_chart("history", "Group of each client over the rounds")}
 <p class="note" id="history-note"></p>
 <div class="scroll" id="moves-table"></div>"""
 
-_MATRIX = """<p class="note" id="matrix-note"></p>
-<div class="chart square" id="matrix-plot" role="img" aria-label="Similarity matrix"></div>"""
+_MATRIX = f"""<p class="note" id="matrix-note"></p>
+{_chart("matrix-plot", "Similarity matrix", "square")}"""
 
-
-def _chooser(data: Data, gains: bool) -> str:
-    """What the sections below show, and the gain per client."""
-    without = "" if gains else (
-        '<p class="note">Gain over training alone is not shown: no run of Local with the same seed and clients is '
-        "among these runs.</p>"
-    )  # fmt: skip
-    body = """<div class="controls" id="chooser">
+_CHOOSER = """<div class="controls" id="chooser">
   <label>Method <select id="method"></select></label>
   <label>Seed <select id="seed"></select></label>
   <label>Follow client <input id="follow" list="ids" autocomplete="off" placeholder="name" size="14"></label>
   <datalist id="ids"></datalist>
   <button type="button" id="unfollow">Clear</button>
-</div>
-<p class="note">Everything from here to the matrix is about this method and seed.</p>"""
-    chart = """<p id="gain-text"></p>
-<div class="chart" id="gain" role="img" aria-label="Gain over training alone, client by client"></div>
+</div>"""
+
+_GAIN = f"""<p id="gain-text"></p>
+{_chart("gain", "Gain over training alone, client by client")}
 <p class="note" id="gain-note"></p>"""
-    return body + without + (chart if gains else "") + (
-        "" if any(run["graph"] for run in data["runs"])
-        else '<aside id="client" aria-live="polite" aria-label="The client that is followed"></aside>'
-    )  # fmt: skip
+
+_NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed and the same
+clients is among these runs.</p>"""
 
 
-# Column: heading, its title, how a value is written, and how its spread is.
+def _clients(gains: bool, graphs: bool) -> str:
+    """What the sections below show, the gain per client, and the client followed if no graph section has it."""
+    scope = '<p class="note">Everything from here to the matrix is about this method and seed.</p>' if graphs else ""
+    return _CHOOSER + scope + (_GAIN if gains else _NO_GAIN) + ("" if graphs else _PANEL)
+
+
+def _table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
+    """Heads as (text, explanation); rows of HTML, the first cell of each its heading."""
+    head = "".join(f'<th scope="col" title="{escape(about)}">{escape(text)}</th>' for text, about in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+    return f"{region}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _details(summary: str, body: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
 Writer = Callable[[float], str]
+
+
+def _percent(digits: int) -> Writer:
+    return lambda share: f"{100 * share:.{digits}f} %"
+
+
+def _points(sign: str = "") -> Writer:
+    return lambda share: f"{100 * share:{sign}.1f}"
+
+
+def _plain(digits: int) -> Writer:
+    return lambda value: f"{value:.{digits}f}"
+
+
+# Column: key, heading, what it is, how a value is written.
 _COLUMNS: Sequence[tuple[str, str, str, Writer]] = (
-    ("mean", "mean", "mean over clients of test accuracy after the last round", lambda v: f"{100 * v:.1f} %"),
-    ("worst10", "worst 10 %", "mean accuracy of the worst 10 % of clients", lambda v: f"{100 * v:.1f} %"),
-    ("worst20", "worst 20 %", "mean accuracy of the worst 20 % of clients", lambda v: f"{100 * v:.1f} %"),
-    ("std", "std", "standard deviation over clients, in points", lambda v: f"{100 * v:.1f}"),
-    ("variance", "variance", "variance over clients of the percentage", lambda v: f"{v:.1f}"),
-    ("entropy", "entropy", "entropy of clients' shares of accuracy, over log n: 1 when all are equal", lambda v: f"{v:.4f}"),
-    ("jain", "Jain's index", "Jain's index over clients: 1 when all are equal", lambda v: f"{v:.4f}"),
-    ("gain", "gain over Local", "mean over clients of accuracy above Local's, in points", lambda v: f"{100 * v:+.1f}"),
-    ("hurt", "hurt", "share of clients worse off than with Local", lambda v: f"{100 * v:.0f} %"),
+    ("mean", "mean", "mean over clients of test accuracy after the last round", _percent(1)),
+    ("worst10", "worst 10 %", "mean accuracy of the worst 10 % of clients", _percent(1)),
+    ("worst20", "worst 20 %", "mean accuracy of the worst 20 % of clients", _percent(1)),
+    ("gain", "gain", "mean over clients of accuracy above training alone (Local), in points", _points("+")),
+    ("hurt", "hurt", "share of clients worse than alone", _percent(0)),
     ("found", "groups", "groups in the last round's graph", lambda v: f"{v:.1f}".removesuffix(".0")),
-    ("ari", "ARI", "agreement of the groups with the planted ones: 1 when equal, 0 as by chance", lambda v: f"{v:.2f}"),
+    ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
     ("bytes", "sent", "all messages of a run", megabytes),
-    ("seconds", "seconds", "of a run, on the machine that ran it", lambda v: f"{v:.1f}"),
+    ("std", "std", "standard deviation over clients, in points", _points()),
+    ("variance", "variance", "variance over clients of the percentage", _plain(1)),
+    ("entropy", "entropy", "entropy of clients' shares of accuracy, over log n: 1 when all are equal", _plain(3)),
+    ("jain", "Jain's index", "Jain's index of clients' accuracies: 1 when all are equal", _plain(3)),
+    ("seconds", "seconds", "of a run, on the machine that ran it", _plain(1)),
 )  # fmt: skip
 
 
 def _comparison(data: Data) -> str:
     rows = data["table"]
-    titles = {method["label"]: method["title"] for method in data["methods"]}
     shown = [column for column in _COLUMNS if any(row.get(column[0]) for row in rows)]
-    head = "".join(f'<th scope="col" title="{escape(about)}">{escape(name)}</th>' for _, name, about, _ in shown)
-    body = "".join(
-        f'<tr><th scope="row">{escape(titles[row["label"]])}</th>'
-        + "".join(f"<td>{_cell(row.get(key), row['seeds'], key, write)}</td>" for key, _, _, write in shown)
-        + "</tr>"
+    titles = _titles(data)
+    cells = [
+        [titles[row["label"]], *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown)]
         for row in rows
-    )
+    ]
+    heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
     seeds = max(row["seeds"] for row in rows)
-    several = f"Mean over {seeds} seeds; after ± their sample standard deviation. " if seeds > 1 else ""
-    missing = [] if any(row["gain"] for row in rows) or len(rows) == 1 else ["Gain over Local needs a run of Local."]
+    notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
     if not any(row["mean"] for row in rows):
-        missing.append("No client has test data, so there is no accuracy.")
-    notes = "".join(f"<li><b>{escape(name)}</b>: {escape(about)}</li>" for _, name, about, _ in shown)
+        notes.append("No client has test data, so there is no accuracy.")
+    elif len(rows) > 1 and not any(row["gain"] for row in rows):
+        notes.append("Gain over training alone needs a run of Local.")
+    about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Comparison table"><table><thead><tr><th scope="col">method</th>{head}</tr>'
-        f'</thead><tbody>{body}</tbody></table></div><p class="note">{several}{" ".join(missing)}</p>'
-        f"<details><summary>What the columns are</summary><ul>{notes}</ul></details>"
+        _table(heads, cells, "Comparison of the methods")
+        + f'<p class="note">{" ".join(notes)}</p>'
+        + _details("What the columns are", f"<ul>{about}</ul>")
     )
+
+
+def _titles(data: Data) -> dict[str, str]:
+    return {method["label"]: escape(method["title"]) for method in data["methods"]}
 
 
 def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) -> str:
     if value is None:
         return '<span class="quiet">–</span>'
-    text = escape(write(value[0]))
+    text = escape(write(value[0]).replace("-", "−"))
     if seeds == 1 or key in ("bytes", "found", "hurt"):
         return text
-    return f'{text} <span class="quiet">± {escape(write(value[1]).lstrip("+").removesuffix(" %"))}</span>'
+    return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
 
 
 def _traffic(data: Data) -> str:
-    titles = {method["label"]: method["title"] for method in data["methods"]}
+    titles = _titles(data)
     ways = {"up": "client to server", "down": "server to client", "peer": "client to client"}
-    rows = "".join(
-        f'<tr><th scope="row">{escape(titles[row["label"]])}</th><td>{escape(row["phase"])}</td><td>{ways[row["way"]]}</td>'
-        f"<td>{row['messages']:,.0f}</td><td>{megabytes(row['bytes'])}</td></tr>"
+    heads = [(name, "") for name in ("method", "phase", "way", "messages", "bytes")]
+    rows = [
+        [titles[row["label"]], escape(row["phase"]), ways[row["way"]], f"{row['messages']:,.0f}",
+         megabytes(row["bytes"])]
         for row in data["phases"]
-    )
+    ]  # fmt: skip
     silent = [titles[row["label"]] for row in data["table"] if not row["bytes"] or not row["bytes"][0]]
-    nothing = f"<p>{escape(' and '.join(silent))}: nothing sent.</p>" if silent else ""
     return (
-        '<div class="chart" id="traffic-plot" role="img" aria-label="Bytes of each phase"></div>'
-        f"{nothing}<details><summary>As a table</summary><div class='scroll'><table><thead><tr><th scope='col'>method</th>"
-        "<th scope='col'>phase</th><th scope='col'>way</th><th scope='col'>messages</th><th scope='col'>bytes</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div></details>"
-        '<p class="note">A run\'s messages as they were encoded, graph building included. The axis is logarithmic.</p>'
+        _chart("traffic-plot", "Bytes of each phase")
+        + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
+        + _details("As a table", _table(heads, rows, "Bytes of each phase"))
+        + '<p class="note">All messages of a run in their encoded size, graph building included'
+        + (", mean over seeds" if len(data["seeds"]) > 1 else "")
+        + ".</p>"
     )
 
 
 def _settings(data: Data) -> str:
     again = data["rerun"]
-    more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
     texts = [{"name": "experiment.toml", "text": again["experiment"]}] if again["experiment"] else []
-    texts += [one for one in again["experiments"] if one["text"] != again["experiment"]]
-    details = "".join(
-        f"<details><summary>{escape(one['name'])}</summary><pre><code>{escape(one['text'])}</code></pre></details>"
-        for one in texts
+    files = "".join(
+        _details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
+        for one in [*texts, *again["experiments"]]
     )
-    facts = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in {**again["versions"], **again["machine"]}.items()
-    )
-    runs = "".join(
-        f'<tr><th scope="row">{escape(run["label"])}</th>'
-        + "".join(f"<td>{escape(_plain(run[key]))}</td>" for key in ("seed", "rounds", "engine", "dtype", "parameters", "seconds"))
-        + "</tr>"
-        for run in again["runs"]
-    )
-    heads = "".join(f'<th scope="col">{name}</th>' for name in ("method", "seed", "rounds", "engine", "numbers", "parameters", "seconds"))
+    made = {**again["versions"], **again["machine"]}
+    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in made.items())
+    keys = ("label", "seed", "rounds", "engine", "dtype", "parameters", "seconds")
+    runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
+    heads = [(name, "") for name in ("method", *keys[1:])]
+    more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
     return (
-        f'<p>With the settings below saved as <code>experiment.toml</code>:</p><pre id="command"><code>{escape(again["command"])}</code></pre>'
-        f'<p class="note">{more}Accuracy, groups and bytes come out the same with the same versions; seconds depend on the machine.</p>'
-        f"{details}<h3>Versions and machine</h3><dl>{facts}</dl>"
-        f'<details><summary>The runs</summary><div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{runs}</tbody></table></div></details>'
+        "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
+        f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
+        f'<p class="note">{more}The same versions give the same accuracy, groups and bytes; seconds depend on the '
+        f"machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
+        + _details("The runs", _table(heads, runs, "The runs"))
     )
 
 
-def _plain(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
         return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,7 +16,7 @@ LOCAL, FEDAVG = "local", "fedavg"
 
 @dataclass(frozen=True)
 class Found:
-    """Groups of one run's last graph. planted: how many of the clients present were planted; ari: 1 when equal."""
+    """Groups of a run's last graph. planted: how many hold the clients present; ari: 1 when equal."""
 
     groups: int
     present: int
@@ -34,8 +34,8 @@ class Facts:
     """What the sentence is about: one method (`subject`), a value per seed where a tuple.
 
     gains: empty when Local was not run; found: empty when the method records no groups; sent: bytes a run;
-    sent_fedavg: the same of FedAvg over as many rounds, None when that was not run; rival: the most accurate other
-    method and its mean accuracy.
+    sent_fedavg: the same of FedAvg over as many rounds, None when that was not run; rival: the most accurate
+    other method and its mean accuracy.
     """
 
     subject: str
@@ -66,7 +66,9 @@ def _who_gains(about: Facts) -> str:
     if about.mean is None:
         return f"{about.subject} ran with {clients}, none of which has test data, so accuracy is not known"
     if about.kind == LOCAL:
-        who = f"{clients}, each training alone, reach" if about.clients > 1 else "The one client, training alone, reaches"
+        who = (
+            f"{clients}, each training alone, reach" if about.clients > 1 else "The one client, training alone, reaches"
+        )
         return f"{who} {_percent(about.mean)} mean test accuracy{over}"
     if not about.gains:
         reach = "reaches" if about.clients == 1 else "reach"
@@ -74,6 +76,8 @@ def _who_gains(about: Facts) -> str:
             f"With {about.subject}, {clients} {reach} {_percent(about.mean)} mean test accuracy{over}; "
             "who gains from collaborating is not known, as Local was not run"
         )
+    same = len({(gains.gaining, gains.hurt) for gains in about.gains}) == 1
+    over = f", with each of {about.seeds} seeds" if over and same else over
     return f"With {about.subject}, {_gaining(about)}{over}"
 
 
@@ -94,7 +98,8 @@ def _gaining(about: Facts) -> str:
         return f"none of {everyone} gains or loses by {what}"
     gaining, losing = ("gains" if gain == 1 else "gain"), ("loses" if hurt == 1 else "lose")
     if hurt > gain:
-        return f"{what} hurts more clients than it helps: {_count(hurt)} of {everyone} {losing}, {_count(gain)} {gaining}"
+        counts = f"{_count(hurt)} of {everyone} {losing}, {_count(gain)} {gaining}"
+        return f"{what} hurts more clients than it helps: {counts}"
     lost = f", {_count(hurt)} {losing}" if hurt else ""
     return f"{_count(gain)} of {everyone} {gaining} from {what}{lost}"
 
@@ -127,17 +132,17 @@ def _against(only: Found) -> str:
 
 def _groups_over_seeds(found: Sequence[Found]) -> str:
     low, high = min(one.groups for one in found), max(one.groups for one in found)
-    text = f"{_many(low, 'group')} found with each of {len(found)} seeds"
+    text = f"{_many(low, 'group')} found each time"
     if low != high:
-        text = f"{low} to {high} groups found over {len(found)} seeds"
+        text = f"{low} {'or' if high == low + 1 else 'to'} {high} groups found"
     known = [one.ari for one in found if one.ari is not None]
     if len(known) < len(found):
         return text
     equal = sum(one.equal for one in found)
     if equal == len(found):
         return f"{text}, equal to the planted ones"
-    mean = f"mean ARI {_below_one(statistics.fmean(known))}"
-    return f"{text}, equal to the planted ones with {equal or 'none'} of them ({mean})"
+    seeds = f"{equal or 'none'} of {len(found)} seeds"
+    return f"{text}, equal to the planted ones with {seeds} (mean ARI {_below_one(statistics.fmean(known))})"
 
 
 def _sent(about: Facts) -> str:
@@ -151,7 +156,9 @@ def _sent(about: Facts) -> str:
     less = about.sent_fedavg / about.sent
     if 0.98 <= less <= 1 / 0.98:
         return f"{text}, as much as FedAvg"
-    return f"{text}, {_times(less)} times less than FedAvg" if less > 1 else f"{text}, {_times(1 / less)} times FedAvg's"
+    return (
+        f"{text}, {_times(less)} times less than FedAvg" if less > 1 else f"{text}, {_times(1 / less)} times FedAvg's"
+    )
 
 
 def _rival(about: Facts) -> str:

@@ -36,9 +36,13 @@ def one_run(result: Result) -> Table:
         table.add_row("accuracy, mean over clients", f"{accuracy['mean']:.4f}  (std {accuracy['std']:.4f})")
         table.add_row("worst 10 %, worst 20 %", f"{accuracy['worst10']:.4f}, {accuracy['worst20']:.4f}")
         table.add_row("variance of the percentage", f"{accuracy['variance']:.2f}")
-        table.add_row("pooled accuracy", f"{accuracy['pooled']:.4f}  (binomial standard error {accuracy['stderr']:.4f})")
+        table.add_row(
+            "pooled accuracy", f"{accuracy['pooled']:.4f}  (binomial standard error {accuracy['stderr']:.4f})"
+        )
     if groups["found"] is not None:
-        against = "" if groups["ari"] is None else f", ARI {groups['ari']:.3f}, NMI {groups['nmi']:.3f} to the planted ones"
+        against = (
+            "" if groups["ari"] is None else f", ARI {groups['ari']:.3f}, NMI {groups['nmi']:.3f} to the planted ones"
+        )
         table.add_row("groups in the last round", f"{groups['found']}, modularity {groups['modularity']:.3f}{against}")
     for way in ("up", "down"):
         amount, floats = summary["bytes"], summary["floats"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from torch import nn
 
 from fedkin.engines import Setup
@@ -17,7 +18,9 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.running.experiment import RunSettings
+from fedkin.running.compare import read_result
+from fedkin.running.experiment import RunSettings, without_none
+from fedkin.running.files import claim
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.settings import choose, parse
 
@@ -47,7 +50,7 @@ def run(
     training: local optimisation (Training or its fields); settings: fields of RunSettings
     (the mode is "one-by-one" unless you ask for another: "workers" starts processes, so a script that asks for it
     needs the usual `if __name__ == "__main__":`).
-    out: folder for the records; a run that was cut there is resumed.
+    out: folder for the records; a run that was cut there is resumed, a finished one read back.
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -67,7 +70,16 @@ def run(
     setup = Setup(method, federation, net, training, seed, chosen.dropout, chosen.mode, chosen.workers)
     folder = Path(out) if out is not None else None
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        described = {
+            "federation": federation.name,
+            "method": {"name": method.name, **method.model_dump(mode="json")},
+            "model": model.model_dump(mode="json") if isinstance(model, Model) else str(model),
+            "training": training.model_dump(mode="json"),
+            "run": chosen.model_dump(mode="json"),
+        }
+        claim(folder, tomli_w.dumps(without_none(described)), resume=True)
+        if (folder / "summary.json").exists():
+            return read_result(folder)
     return execute(setup, chosen, name=federation.name, folder=folder, watcher=watcher)
 
 
@@ -75,6 +87,6 @@ def _net(model: AnyModel, task: Task, seed: int) -> Net:
     if isinstance(model, tuple):
         return Net(*model)
     if isinstance(model, str):
-        model = choose(MODELS, model, "model")()
+        model = parse(choose(MODELS, model, "model"), {"name": model}, "model")
     make = model.build if isinstance(model, Model) else model
     return Net.build(lambda: make(task), key(seed, "net"))

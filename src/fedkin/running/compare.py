@@ -14,42 +14,40 @@ from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import read_json, write_bytes, write_json
+from fedkin.running.files import claim, read_json, write_json
 from fedkin.running.loop import Result, Watcher, execute
 
-__all__ = ["compare", "gains", "prepare", "read_result", "run_experiment", "table"]
-
-
-def prepare(folder: Path, experiment: Experiment, resume: bool) -> None:
-    """Make the run's folder, or check that it holds this very experiment; raises RunError."""
-    kept = folder / "experiment.toml"
-    text = experiment.to_toml()
-    if kept.exists():
-        if not resume:
-            raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
-        if kept.read_text(encoding="utf-8") != text:
-            raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting")
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder with --out")
-    write_bytes(kept, text.encode())
+__all__ = ["compare", "gains", "read_result", "run_experiment", "table"]
 
 
 def run_experiment(
-    experiment: Experiment, data_root: Path, folder: Path | None = None, *, resume: bool = False,
-    watcher: Watcher | None = None, dataset: Dataset | None = None,
-) -> Result:  # fmt: skip
-    """Run one experiment; a finished run in `folder` is read back instead of run again."""
-    if folder is not None:
-        prepare(folder, experiment, resume)
-        if (folder / "summary.json").exists():
-            return read_result(folder)
+    experiment: Experiment,
+    data_root: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+) -> Result:
+    """Run one experiment; a finished run in `folder` is read back instead of run again.
+
+    Data and settings are checked before the folder is made.
+    """
+    if folder is not None and (folder / "summary.json").exists():
+        claim(folder, experiment.to_toml(), resume)
+        return read_result(folder)
     dataset = dataset if dataset is not None else experiment.data.load(data_root)
-    federation = experiment.scenario.build(dataset, experiment.run.seed)
+    setup = experiment.setup(experiment.scenario.build(dataset, experiment.run.seed))
+    if folder is not None:
+        claim(folder, experiment.to_toml(), resume)
     return execute(
-        experiment.setup(federation), experiment.run, name=experiment.name, scenario=experiment.scenario.name,
-        folder=folder, watcher=watcher,
-    )  # fmt: skip
+        setup,
+        experiment.run,
+        name=experiment.name,
+        scenario=experiment.scenario.name,
+        folder=folder,
+        watcher=watcher,
+    )
 
 
 def read_result(folder: Path) -> Result:
@@ -72,26 +70,40 @@ def read_result(folder: Path) -> Result:
 
 
 def compare(
-    experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], data_root: Path,
-    folder: Path | None = None, *, resume: bool = False,
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    data_root: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
     watcher: Callable[[str, int, int, int], Watcher] | None = None,
-) -> dict[str, dict[int, Result]]:  # fmt: skip
-    """Results by method and seed. `watcher(method, seed, how many are done, of how many)` makes a run's watcher."""
-    if not methods or len(set(methods)) < len(methods) or len(set(seeds)) < len(seeds):
+) -> dict[str, dict[int, Result]]:
+    """Results by method and seed. `watcher(method, seed, how many are done, of how many)` makes a run's watcher.
+
+    `folder` gets `experiment.toml`, `plan.json` (methods and seeds), a folder per run, and at the end `compare.json`.
+    """
+    if not methods or len(set(methods)) < len(methods) or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError("--methods and --seeds: each must be named once, and at least one of each")
     plans = {name: experiment.for_method(name) for name in methods}
     dataset = experiment.data.load(data_root)
+    first = experiment.scenario.build(dataset, seeds[0])
+    for plan in plans.values():
+        plan.setup(first)
+    if folder is not None:
+        claim(folder, experiment.to_toml(), resume)
+        write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
+    cells = [(seed, name) for seed in seeds for name in plans]
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}
-    done = 0
-    for seed in seeds:
-        for name, plan in plans.items():
-            seeded = plan.with_changes(**{"run.seed": seed})
-            place = folder / f"{name}-seed{seed}" if folder is not None else None
-            watch = watcher(name, seed, done, len(seeds) * len(plans)) if watcher is not None else None
-            results[name][seed] = run_experiment(
-                seeded, data_root, place, resume=resume, watcher=watch, dataset=dataset
-            )
-            done += 1
+    for done, (seed, name) in enumerate(cells):
+        results[name][seed] = run_experiment(
+            plans[name].with_changes(**{"run.seed": seed}),
+            data_root,
+            folder / f"{name}-seed{seed}" if folder is not None else None,
+            resume=resume,
+            watcher=watcher(name, seed, done, len(cells)) if watcher is not None else None,
+            dataset=dataset,
+        )
     if folder is not None:
         write_json(folder / "compare.json", [row.summary for by_seed in results.values() for row in by_seed.values()])
     return results

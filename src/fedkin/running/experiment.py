@@ -26,7 +26,7 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.settings import Settings, choose, parse
 
-__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table"]
+__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table", "without_none"]
 
 SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
 
@@ -116,7 +116,7 @@ class Experiment:
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
         table["run"] = self.run.model_dump(mode="json")
-        filled: dict[str, Any] = _without_none(table)
+        filled: dict[str, Any] = without_none(table)
         return filled
 
     def to_toml(self) -> str:
@@ -128,11 +128,19 @@ class Experiment:
         return self.scenario.build(self.data.load(data_root), self.run.seed)
 
     def setup(self, federation: Federation) -> Setup:
-        """What a runner needs."""
+        """What a runner needs; raises ConfigError for settings that do not fit the federation."""
+        self.training.count(len(federation))
         dtype = torch.float64 if self.run.dtype == "float64" else torch.float32
         net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), dtype)
         return Setup(
-            self.method, federation, net, self.training, self.run.seed, self.run.dropout, self.run.mode, self.run.workers
+            self.method,
+            federation,
+            net,
+            self.training,
+            self.run.seed,
+            self.run.dropout,
+            self.run.mode,
+            self.run.workers,
         )
 
 
@@ -170,7 +178,9 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     if not all([*sections, last]):
         raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
     if (sections[0] if sections else last) not in SECTIONS:
-        raise ConfigError(f"{where}: no section {(sections or [last])[0]!r}; {nearest((sections or [last])[0], SECTIONS)}")
+        raise ConfigError(
+            f"{where}: no section {(sections or [last])[0]!r}; {nearest((sections or [last])[0], SECTIONS)}"
+        )
     place = table
     for section in sections:
         place = place.setdefault(section, {})
@@ -209,8 +219,8 @@ def _chosen(registry: Mapping[str, Any], table: Mapping[str, Any], section: str,
     return parse(choose(registry, name, f"{section}.{field}"), _section(table, section), section)
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
     """TOML has no null: an absent setting is one at its default None."""
     if isinstance(value, Mapping):
-        return {name: _without_none(item) for name, item in value.items() if item is not None}
+        return {name: without_none(item) for name, item in value.items() if item is not None}
     return value

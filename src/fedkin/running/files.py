@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from fedkin.errors import RunError
 
-__all__ = ["read_json", "write_bytes", "write_json", "write_with"]
+__all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -45,3 +45,17 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not readable as JSON ({error})") from None
+
+
+def claim(folder: Path, text: str, resume: bool) -> None:
+    """Write `experiment.toml` into a new folder, or check that the folder holds this very text; raises RunError."""
+    kept = folder / "experiment.toml"
+    if kept.exists():
+        if not resume:
+            raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
+        if kept.read_text(encoding="utf-8") != text:
+            raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting")
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
+    write_bytes(kept, text.encode())

@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,7 +78,8 @@ def execute(
     records = Records(folder)
     if folder is not None:
         write_json(folder / "federation.json", about(setup.federation))
-    done, before = 0, defaultdict(float)
+    done = 0
+    before: dict[str, float] = {}
     resumed = records.resume()
     if resumed is not None and setup.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
@@ -118,7 +118,14 @@ def execute(
     finally:
         engine.close()
     return Result(
-        summary, records.rows["rounds"], records.rows["clients"], records.rows["messages"], scores, outcome, models, folder
+        summary,
+        records.rows["rounds"],
+        records.rows["clients"],
+        records.rows["messages"],
+        scores,
+        outcome,
+        models,
+        folder,
     )
 
 

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 __all__ = ["Records", "about"]
 
 _CLIENTS = pa.schema(
-    [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64()), ("accuracy", pa.float64())]
+    [
+        ("round", pa.int32()),
+        ("client", pa.string()),
+        ("n", pa.int32()),
+        ("loss", pa.float64()),
+        ("accuracy", pa.float64()),
+    ]
 )
 _MESSAGES = pa.schema(
     [("round", pa.int32()), ("from", pa.string()), ("to", pa.string()), ("phase", pa.string()), ("bytes", pa.int64()),
@@ -78,7 +84,9 @@ class Records:
 
     # -- while running ----------------------------------------------------------------------------------------
 
-    def add(self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]) -> None:
+    def add(
+        self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]
+    ) -> None:
         """Take in one round."""
         self.rows["rounds"].append(dict(row))
         self.rows["timing"].append(dict(timing))
@@ -119,7 +127,9 @@ class Records:
             return
         for name, schema in _TABLES.items():
             rows = self.rows[name]
-            table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema], schema=schema)
+            table = pa.table(
+                [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema], schema=schema
+            )
             write_with(self.folder / f"{name}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
         for name in _LINES:
             text = "".join(json.dumps(row) + "\n" for row in self.rows[name])

@@ -51,9 +51,7 @@ def test_the_papers_federation() -> None:
         # The least and the most that a share of U(0.4, 0.6) among seven can be.
         assert min(train) >= 4000 * 0.4 / (0.4 + 6 * 0.6) - 1
         assert max(train) <= 4000 * 0.6 / (0.6 + 6 * 0.4) + 1
-        means.append(
-            [np.mean(list(federation.sizes.values())), np.mean([len(c.test) for c in federation.values()])]
-        )
+        means.append([np.mean(list(federation.sizes.values())), np.mean([len(c.test) for c in federation.values()])])
     assert np.mean(means, axis=0) == pytest.approx([1142.9, 285.7], rel=0.02)
 
 
@@ -152,3 +150,13 @@ def test_impossible(settings: dict[str, Any], said: str) -> None:
 def test_bad_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(ClassesPerClient, settings, "scenario")
+
+
+def test_which_samples_are_dealt_out_goes_by_the_seed(toy: Toy) -> None:
+    scenario = ClassesPerClient(clients=5, spare_slots=0, train_fraction=0.5)
+    dealt = []
+    for seed in (0, 1):
+        own = [client.train.rows for client in scenario.build(toy(), seed).values()]
+        dealt.append(torch.cat([rows for rows in own if rows is not None]).sort().values.tolist())
+    assert len(dealt[0]) == 100
+    assert dealt[0] != dealt[1]

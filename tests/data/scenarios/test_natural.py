@@ -17,9 +17,7 @@ TEST = ["ann"] * 2 + ["dee"] * 1 + ["eve"] * 2
 
 def part(owner: list[str], groups: dict[str, str] | None) -> Part:
     planted = None if groups is None else np.array([groups[id] for id in owner])
-    return Part(
-        torch.arange(len(owner)).float()[:, None], torch.arange(len(owner)) % 2, np.array(owner), planted
-    )
+    return Part(torch.arange(len(owner)).float()[:, None], torch.arange(len(owner)) % 2, np.array(owner), planted)
 
 
 def writers(groups: dict[str, str] | None = None) -> Dataset:
@@ -58,13 +56,9 @@ def test_some_of_them() -> None:
 
 
 def test_impossible() -> None:
-    with pytest.raises(
-        ConfigError, match=r"scenario\.min_size: no client of writers has 6 .*; the largest has 5"
-    ):
+    with pytest.raises(ConfigError, match=r"scenario\.min_size: no client of writers has 6 .*; the largest has 5"):
         Natural(min_size=6).build(writers(), 0)
-    with pytest.raises(
-        ConfigError, match=r"scenario\.clients: 4, but writers has 3 clients with at least 3 train"
-    ):
+    with pytest.raises(ConfigError, match=r"scenario\.clients: 4, but writers has 3 clients with at least 3 train"):
         Natural(clients=4, min_size=3).build(writers(), 0)
 
 

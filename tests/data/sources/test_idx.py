@@ -29,9 +29,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (FashionMnist(), "FashionMNIST/raw", Scale((0.2860,), (0.3530,), 255.0)),
     ],
 )  # fmt: skip
-def test_reads(
-    tmp_path: Path, write_mnist: Write, gz: bool, source: Mnist, folder: str, scale: Scale
-) -> None:
+def test_reads(tmp_path: Path, write_mnist: Write, gz: bool, source: Mnist, folder: str, scale: Scale) -> None:
     write_mnist(tmp_path / folder, gz=gz)
     data = source.load(tmp_path)
     expected = np.random.default_rng(3).integers(0, 256, (30, 28, 28))

@@ -150,9 +150,7 @@ def test_bad_arrays(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
         ({"channels": "none"}, {}, r"array x: expected \[N, H, W\]"),
     ],
 )  # fmt: skip
-def test_arrays_against_settings(
-    tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], said: str
-) -> None:
+def test_arrays_against_settings(tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         load(tmp_path, settings, **changes)
 
@@ -193,9 +191,7 @@ def test_other_files(tmp_path: Path) -> None:
 
 
 @given(at=st.integers(0, 2**16), flip=st.integers(1, 255), cut=st.booleans(), packed=st.booleans())
-def test_damaged_files(
-    tmp_path_factory: pytest.TempPathFactory, at: int, flip: int, cut: bool, packed: bool
-) -> None:
+def test_damaged_files(tmp_path_factory: pytest.TempPathFactory, at: int, flip: int, cut: bool, packed: bool) -> None:
     out = io.BytesIO()
     (np.savez_compressed if packed else np.savez)(out, **arrays())
     data = bytearray(out.getvalue())

@@ -53,8 +53,7 @@ class ClassesPerClient(Scenario):
         total = dataset.task.classes
         if self.classes > total:
             raise ConfigError(
-                f"scenario.classes: {self.classes} per client, but {dataset.name} has {total} classes; "
-                f"at most {total}"
+                f"scenario.classes: {self.classes} per client, but {dataset.name} has {total} classes; at most {total}"
             )
         slots = -(-self.clients * self.classes // total) + self.spare_slots
         train, test = (self._shuffled(dataset, split, slots, seed) for split in SPLITS)

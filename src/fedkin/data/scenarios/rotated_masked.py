@@ -78,8 +78,7 @@ class RotatedMasked(Scenario):
         height, width = shape[-2:]
         if height != width and not {0, 180}.issuperset(self.rotations):
             raise ConfigError(
-                f"scenario.rotations: images of {dataset.name} are {height} x {width}; "
-                f"only 0 and 180 keep that shape"
+                f"scenario.rotations: images of {dataset.name} are {height} x {width}; only 0 and 180 keep that shape"
             )
         if self.mask_size > min(height, width):
             raise ConfigError(
@@ -105,9 +104,7 @@ class RotatedMasked(Scenario):
         return torch.from_numpy(pixels[:height, :width].copy())
 
 
-def _turned(
-    dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]
-) -> list[Samples]:
+def _turned(dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]) -> list[Samples]:
     """Every client's samples, as rows of one tensor that all share."""
     part = dataset.part(split)
     order = torch.from_numpy(np.concatenate(parts))

@@ -71,9 +71,7 @@ def _read(files: Sequence[Path]) -> Part:
 def _count(path: Path) -> int:
     """How many records a file holds, by its size."""
     if not path.is_file():
-        raise DataError(
-            f"{path}: no such file; expected data_batch_1..5.bin and test_batch.bin of CIFAR-10 beside it"
-        )
+        raise DataError(f"{path}: no such file; expected data_batch_1..5.bin and test_batch.bin of CIFAR-10 beside it")
     size = path.stat().st_size
     if size == 0 or size % (1 + _PIXELS):
         raise DataError(

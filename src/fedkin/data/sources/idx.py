@@ -69,9 +69,7 @@ def idx_file(path: Path) -> Path:
     for found in (path, packed):
         if found.is_file():
             return found
-    raise DataError(
-        f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out"
-    )
+    raise DataError(f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out")
 
 
 def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
@@ -120,8 +118,7 @@ def _split(folder: Path, prefix: str) -> Part:
         raise DataError(f"{images_at}: holds {found} bytes, expected N x 28 x 28 with N at least 1")
     if len(labels) != len(images):
         raise DataError(
-            f"{labels_at}: holds {len(labels)} labels, expected {len(images)}: one for each image "
-            f"of {images_at.name}"
+            f"{labels_at}: holds {len(labels)} labels, expected {len(images)}: one for each image of {images_at.name}"
         )
     if labels.max() > 9:
         row = int(np.argmax(labels > 9))

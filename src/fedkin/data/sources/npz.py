@@ -63,9 +63,7 @@ class Npz(Source):
         arrays = _open(path)
         x = self._inputs(arrays["x"], path)
         classes, y = self._labels(arrays["y"], f"{path}: array y", len(x))
-        names = {
-            key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays
-        }
+        names = {key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays}
         client, group = names.get("client"), names.get("group")
         _check_partition(client, group, path)
         if "split" in names:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedkin.learning.models.base import Model
 from fedkin.learning.models.cnn import CnnCifar, CnnMnist
 from fedkin.learning.models.mlp import Linear, Mlp
-from fedkin.learning.models.base import Model
 
 __all__ = ["MODELS", "CnnCifar", "CnnMnist", "Linear", "Mlp", "Model"]
 

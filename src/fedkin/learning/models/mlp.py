@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 from pydantic import Field
@@ -23,7 +24,7 @@ class Mlp(Model):
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         widths = [math.prod(task.shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for inside, outside in zip(widths, widths[1:], strict=False):
+        for inside, outside in pairwise(widths):
             layers += [nn.Linear(inside, outside), nn.ReLU()]
         return nn.Sequential(*layers), nn.Linear(widths[-1], task.classes)
 

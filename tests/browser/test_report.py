@@ -1,0 +1,189 @@
+"""The report in a real Chromium: what a person does with it. Skipped where there is no browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.report import write_report
+from report.made import make_comparison
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e .[dev]")
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1280,900",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium with a profile of its own."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    service = shutil.which("chromedriver")
+    if browser is None or service is None:
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(service))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("report")
+    names = {0: '<b title="x">bold</b>'}
+    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, per_round=16, names=names, wandering=0.2)
+    out: Path = write_report([folder / "made"], folder / "report.html")
+    return out.as_uri()
+
+
+@pytest.fixture
+def open_page(driver: Any, address: str) -> Any:
+    """The page, freshly loaded at 1280 px and drawn."""
+    resize(driver, 1280)
+    driver.get(address)
+    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    return driver
+
+
+def resize(driver: Any, width: int, scheme: str = "light") -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+
+
+def find(driver: Any, css: str) -> Any:
+    return driver.find_element("css selector", css)
+
+
+def drawn(driver: Any, chart: str) -> Any:
+    """The data of a chart's traces, as drawn."""
+    script = (
+        "return document.getElementById(arguments[0]).data.map(t => ({x: t.x, y: t.y, meta: t.meta, name: t.name}))"
+    )
+    return driver.execute_script(script, chart)
+
+
+def click_point(driver: Any, chart: str, trace: int, point: int) -> int:
+    """Click with the mouse on a point of a chart; returns the client it stands for."""
+    spot = driver.execute_script(
+        """const place = document.getElementById(arguments[0]), trace = place.data[arguments[1]], i = arguments[2];
+        place.scrollIntoView({block: "center"});
+        const {xaxis, yaxis} = place._fullLayout, box = place.getBoundingClientRect();
+        return [box.left + xaxis._offset + xaxis.d2p(trace.x[i]), box.top + yaxis._offset + yaxis.d2p(trace.y[i]),
+                trace.customdata[i]];""",
+        chart, trace, point,
+    )  # fmt: skip
+    actions = webdriver.ActionChains(driver)
+    actions.w3c_actions.pointer_action.move_to_location(round(spot[0]), round(spot[1]))
+    actions.w3c_actions.pointer_action.click()
+    actions.perform()
+    return int(spot[2])
+
+
+def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
+    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
+    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "traffic-plot")
+    for chart in charts:
+        assert drawn(open_page, chart), chart
+
+
+def test_slider_changes_the_graph_and_the_matrix(open_page: Any) -> None:
+    slider = find(open_page, "#round")
+    before = drawn(open_page, "graph-plot"), find(open_page, "#round-text").text
+    assert before[1].startswith("round 8: 16 clients")
+    slider.send_keys("\ue012" * 3)  # arrow left, three times
+    assert find(open_page, "#round-text").text.startswith("round 5: 16 clients")
+    assert drawn(open_page, "graph-plot") != before[0]
+    assert find(open_page, "#matrix-note").text.startswith("Round 5 ")
+
+
+def test_legend_switches_a_method(open_page: Any) -> None:
+    button = find(open_page, "#curve-legend [data-method=fedavg]")
+    assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert {trace["meta"] for trace in drawn(open_page, "curves")} == {"local", "sfmtl-graph"}
+    button.send_keys(" ")
+    assert "fedavg" in {trace["meta"] for trace in drawn(open_page, "curves")}
+
+
+def test_curves_switch_axis_and_figure(open_page: Any) -> None:
+    rounds = drawn(open_page, "curves")
+    find(open_page, "#curve-x [value=bytes]").click()
+    sent = drawn(open_page, "curves")
+    assert sent[-1]["x"] != rounds[-1]["x"]
+    assert sent[-1]["y"] == rounds[-1]["y"]
+    find(open_page, "#curve-y option[value=ari]").click()
+    assert {trace["meta"] for trace in drawn(open_page, "curves")} == {"sfmtl-graph"}
+
+
+def test_click_follows_a_client(open_page: Any) -> None:
+    shown = open_page.execute_script("return DATA.federations[run().federation].ids")
+    client = click_point(open_page, "graph-plot", 5, 0)
+    assert find(open_page, "#client-name").text == shown[client]
+    assert find(open_page, "#follow").get_attribute("value") == shown[client]
+    assert len(drawn(open_page, "client-curve")) == 3
+    neighbour = find(open_page, "#client ol button")
+    name = neighbour.text
+    neighbour.click()
+    assert find(open_page, "#client-name").text == name
+    find(open_page, "#unfollow").click()
+    assert "Click a client" in find(open_page, "#client").text
+
+
+def test_follow_by_keyboard(open_page: Any) -> None:
+    box = find(open_page, "#follow")
+    box.send_keys("site-007\n")
+    open_page.execute_script("arguments[0].blur()", box)
+    assert find(open_page, "#client-name").text == "site-007"
+    assert find(open_page, "#status").get_attribute("textContent") == "Following site-007"
+
+
+def test_markup_in_a_name_is_shown_as_text(open_page: Any) -> None:
+    open_page.execute_script("follow(federation().ids.findIndex((id) => id.startsWith('<b')))")
+    assert find(open_page, "#client-name").text == '<b title="x">bold</b>'
+    assert open_page.execute_script("return document.querySelector('b[title=x]')") is None
+
+
+def test_other_method_and_seed(open_page: Any) -> None:
+    find(open_page, "#seed option[value='1']").click()
+    assert "seed 1" in find(open_page, "#gain-text").text
+    find(open_page, "#method option[value=fedavg]").click()
+    assert "records no graph" in find(open_page, "#graph-note").text
+    assert not find(open_page, "#graph-plot").is_displayed()
+    find(open_page, "#method option[value=local]").click()
+    assert "measured against" in find(open_page, "#gain-text").text
+    find(open_page, "#method option[value=sfmtl-graph]").click()
+    assert find(open_page, "#graph-plot").is_displayed()
+    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) -> None:
+    resize(driver, width, scheme)
+    driver.get(address)
+    driver.execute_script("follow(3)")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = driver.execute_script(
+        "return [...document.querySelectorAll('.chart, select, aside')].filter("
+        "e => e.getBoundingClientRect().right > innerWidth).map(e => e.id)"
+    )
+    assert wide == []
+    paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)")
+    find(driver, "#theme").click()
+    assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") != paper

@@ -1,0 +1,201 @@
+"""The command line: what it prints, what it writes, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import TABLE
+from typer.testing import CliRunner
+
+from fedkin.cli import app, main
+from fedkin.running.experiment import Experiment
+
+KEYS = {
+    "method", "scenario", "seed", "rounds", "clients", "accuracy", "bytes", "groups", "seconds", "versions",
+}  # fmt: skip
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny experiment file, in a folder of its own that is the current one."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.toml"
+    path.write_text(Experiment.of(TABLE).to_toml())
+    return path
+
+
+def said(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Status, standard output and standard error of a whole `fedkin` command."""
+    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    code = ended.value.code
+    return code if isinstance(code, int) else 0, out, err
+
+
+def test_run_prints_figures_and_writes_records(experiment: Path) -> None:
+    result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "3", "--seed", "5"])
+    assert result.exit_code == 0, result.output
+    folder = Path("runs/small")
+    assert "accuracy, mean over clients" in result.stdout
+    assert f"report:  {folder}/report.html" in result.stdout
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["seed"], summary["rounds"]) == (5, 3)
+    for name in ("experiment.toml", "rounds.jsonl", "clients.parquet", "messages.parquet", "report.html"):
+        assert (folder / name).stat().st_size > 0
+    assert len(list((folder / "graphs").glob("*.npz"))) == 3
+
+
+def test_a_second_run_takes_a_folder_of_its_own(experiment: Path) -> None:
+    for expected in ("runs/small", "runs/small-2"):
+        result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "1"])
+        assert f"records: {expected}\n" in result.stdout
+
+
+def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
+    result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "2", "--json"])
+    summary = json.loads(result.stdout)
+    assert summary.keys() >= KEYS
+    assert summary["accuracy"].keys() >= {"mean", "std", "worst10", "worst20"}
+    assert summary["bytes"].keys() >= {"up", "down"}
+    assert summary["groups"].keys() >= {"found", "ari", "nmi"}
+    assert summary["seconds"].keys() >= {"total", "local", "graph", "evaluate"}
+    assert summary == json.loads(Path("runs/small/summary.json").read_text())
+
+
+def test_compare_over_seeds(experiment: Path) -> None:
+    words = ["compare", str(experiment), "--methods", "local,fedavg,sfmtl-graph", "--seeds", "0,1", "--rounds", "2"]
+    result = CliRunner().invoke(app, [*words, "--out", "here"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10 %", "hurt", "here/report.html"):
+        assert word in result.stdout
+    kept = json.loads(Path("here/compare.json").read_text())
+    assert [(row["method"], row["seed"]) for row in kept] == [
+        (method, seed) for method in ("local", "fedavg", "sfmtl-graph") for seed in (0, 1)
+    ]
+    again = CliRunner().invoke(app, ["compare", "--resume", "here", "--json"])
+    assert json.loads(again.stdout) == kept
+
+
+def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:
+    words = ["compare", str(experiment), "--methods", "local,sfmtl-graph", "--rounds", "1", "--out", "o"]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    table = [line for line in result.stdout.splitlines() if "│" in line]
+    assert len(table) == 2
+    assert all(len(line) <= 80 for line in table)
+
+
+def test_resume_after_a_cut(experiment: Path) -> None:
+    """SIGTERM while a run is under way: it stops after the round, and --resume ends it like an uncut one."""
+    whole = CliRunner().invoke(app, ["run", str(experiment), "--out", "whole", "--json"])
+    code = (
+        "import os, signal, sys\n"
+        "from fedkin.cli import progress, main\n"
+        "real = progress.Progress.round_done\n"
+        "def cut(self, row):\n"
+        "    real(self, row)\n"
+        "    if row['round'] == 3: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "progress.Progress.round_done = cut\n"
+        "sys.argv = ['fedkin', 'run', 'small.toml', '--out', 'cut']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130, ended.stderr
+    assert "stopped after round 3; go on with --resume cut" in ended.stderr
+    resumed = CliRunner().invoke(app, ["run", "--resume", "cut", "--json"])
+    assert resumed.exit_code == 0, resumed.output
+    one, other = (
+        {name: part for name, part in json.loads(text).items() if name != "seconds"}
+        for text in (whole.stdout, resumed.stdout)
+    )
+    assert one == other
+    assert Path("whole/clients.parquet").read_bytes() == Path("cut/clients.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run"], "name an experiment file, or --resume DIR"),
+        (["run", "smal.toml"], "smal.toml: no such experiment file; did you mean 'small.toml'?"),
+        (["run", "small.toml", "--set", "training.lrr=3"], "training.lrr: no such setting; did you mean 'lr'?"),
+        (["run", "small.toml", "--set", "training.lr"], "expected section.field=value"),
+        (["run", "small.toml", "--set", "training.per_round=99"], "99 clients a round, but the federation has 6"),
+        (["run", "small.toml", "--set", "data.source=mnist"], "data/MNIST/raw"),
+        (["run", "small.toml", "--set", "training.lr=1e30"], "lower training.lr"),
+        (["run", "--resume", "nowhere"], "--resume nowhere: no experiment.toml in it"),
+        (["run", "small.toml", "--resume", "x"], "no other option changes it"),
+        (["run", "small.toml", "--out", "small.toml"], "it exists and is not an empty folder"),
+        (["compare", "small.toml", "--methods", "local,fedagv"], "no 'fedagv'; did you mean 'fedavg'?"),
+        (["compare", "small.toml", "--methods", "local,,x"], "expected names separated by commas"),
+        (["compare", "small.toml", "--methods", "local,local"], "each must be named once"),
+        (["compare", "small.toml", "--seeds", "0,one"], "expected whole numbers from 0 up, got 'one'"),
+        (["methods", "fedagv"], "no 'fedagv'; did you mean 'fedavg'?"),
+        (["scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    experiment: Path, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    status, out, err = said(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 2
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert expected in lines[0]
+    assert "Traceback" not in err
+
+
+def test_an_experiment_that_cannot_start_leaves_no_folder(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    said("run", "small.toml", "--set", "data.source=mnist", monkeypatch=monkeypatch, capsys=capsys)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("command", ["methods", "scenarios", "sources", "models"])
+def test_catalogues(command: str) -> None:
+    from fedkin.data import SCENARIOS, SOURCES
+    from fedkin.learning.models import MODELS
+    from fedkin.methods import METHODS
+
+    registry: Any = {"methods": METHODS, "scenarios": SCENARIOS, "sources": SOURCES, "models": MODELS}[command]
+    listed = CliRunner().invoke(app, [command], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0
+    for name, entry in registry.items():
+        assert name in listed.stdout
+        shown = CliRunner().invoke(app, [command, name], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0
+        for field in entry.model_fields:
+            assert field in shown.stdout
+
+
+def test_version() -> None:
+    from fedkin import __version__
+
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"fedkin {__version__}"
+
+
+def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from fedkin.cli import progress, main\n"
+        "def cut(self, row):\n"
+        "    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n"
+        "progress.Progress.round_done = cut\n"
+        "sys.argv = ['fedkin', 'run', 'small.toml', '--out', 'cut']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130, ended.stderr
+    assert "go on with --resume cut" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert CliRunner().invoke(app, ["run", "--resume", "cut", "--json"]).exit_code == 0
+
+

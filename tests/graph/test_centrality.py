@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedkin import graph as g
+from fedkin.errors import GraphError
+from graph.strategies import affinities, both_kinds, planted, reordered
+
+ALL = {
+    "degree": g.degree,
+    "strength": lambda a: g.degree(a, weighted=True),
+    "closeness": g.closeness,
+    "closeness weighted": lambda a: g.closeness(a, weighted=True),
+    "betweenness": g.betweenness,
+    "betweenness weighted": lambda a: g.betweenness(a, weighted=True),
+    "eigenvector": g.eigenvector,
+    "pagerank": g.pagerank,
+    "current flow": g.current_flow_betweenness,
+    "current flow weighted": lambda a: g.current_flow_betweenness(a, weighted=True),
+    "current flow closeness": g.current_flow_closeness,
+}
+
+
+def _network(a: Any) -> Any:
+    """networkx's graph with length 1 / weight, so that alike clients are near."""
+    graph = nx.from_numpy_array(a)
+    for _, _, data in graph.edges(data=True):
+        data["length"] = 1 / data["weight"]
+    return graph
+
+
+def _listed(values: Any, n: int) -> Any:
+    return np.array([values[node] for node in range(n)])
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(a=affinities(), data=st.data())
+def test_equivariant_finite_and_the_same_dense_and_sparse(name: str, a: Any, data: Any) -> None:
+    measure = ALL[name]
+    values = measure(a)
+    assert values.shape == (len(a),)
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+    np.testing.assert_array_equal(measure(sp.csr_array(a)), values)
+    order = np.array(data.draw(st.permutations(range(len(a)))))
+    np.testing.assert_allclose(measure(reordered(a, order)), values[order], atol=1e-9)
+    if name != "pagerank":
+        assert not values[~a.any(axis=1)].any()
+
+
+@given(affinities())
+def test_loops_do_not_count(a: Any) -> None:
+    for name, measure in ALL.items():
+        np.testing.assert_allclose(measure(a + np.eye(len(a))), measure(a), atol=1e-12, err_msg=name)
+
+
+@given(affinities())
+def test_degree_closeness_betweenness_are_networkx(a: Any) -> None:
+    n, graph = len(a), _network(a)
+    if n > 1:
+        np.testing.assert_allclose(g.degree(a), _listed(nx.degree_centrality(graph), n))
+    np.testing.assert_allclose(g.closeness(a), _listed(nx.closeness_centrality(graph), n))
+    lengths = _listed(nx.closeness_centrality(graph, distance="length"), n)
+    np.testing.assert_allclose(g.closeness(a, weighted=True), lengths)
+    for weighted, key in ((False, None), (True, "length")):
+        for normalised in (False, True):
+            theirs = nx.betweenness_centrality(graph, normalized=normalised, weight=key)
+            ours = g.betweenness(a, weighted=weighted, normalised=normalised)
+            np.testing.assert_allclose(ours, _listed(theirs, n), atol=1e-9)
+
+
+def test_betweenness_of_a_larger_graph_and_of_long_chains_is_networkx() -> None:
+    a, _ = planted(4, 40, inside=0.2, across=0.02)
+    # Powers of two: networkx compares lengths exactly, so that 1/2 + 1/3 and 1/3 + 1/2 may count as two distances.
+    weight = np.triu(2 ** np.random.default_rng(0).integers(0, 3, a.shape), 1)
+    a = a * (weight + weight.T)
+    chain = np.diag(np.ones(99), 1)
+    for one in (a, chain + chain.T):
+        graph = _network(one)
+        theirs = _listed(nx.betweenness_centrality(graph, normalized=False), len(one))
+        np.testing.assert_allclose(g.betweenness(one), theirs, rtol=1e-9, atol=1e-9)
+        theirs = _listed(nx.betweenness_centrality(graph, normalized=False, weight="length"), len(one))
+        np.testing.assert_allclose(g.betweenness(one, weighted=True), theirs, rtol=1e-9, atol=1e-6)
+        theirs = _listed(nx.closeness_centrality(graph), len(one))
+        np.testing.assert_allclose(g.closeness(one), theirs)
+
+
+def test_similar_clients_are_near_in_weighted_paths() -> None:
+    """The detour over two strong edges is shorter than the one weak edge."""
+    a = np.array([[0, 1.0, 0.2], [1.0, 0, 1.0], [0.2, 1.0, 0]])
+    assert g.betweenness(a, weighted=True).tolist() == [0, 1, 0]
+    assert g.betweenness(a).tolist() == [0, 0, 0]
+
+
+@given(affinities(least=3, most=12))
+def test_sampling_everyone_is_exact(a: Any) -> None:
+    value, error = g.sampled_betweenness(a, len(a), normalised=True)
+    np.testing.assert_allclose(value, g.betweenness(a, normalised=True), atol=1e-12)
+    assert (error == 0).all()
+
+
+def test_sampled_betweenness_is_within_its_error() -> None:
+    a, _ = planted(4, 60, inside=0.15, across=0.01)
+    exact = g.betweenness(a)
+    drawn = [g.sampled_betweenness(a, 60, seed=seed) for seed in range(20)]
+    off = np.array([value - exact for value, _ in drawn])
+    error = np.array([error for _, error in drawn])
+    assert 0.9 < np.sqrt(np.square(off).mean() / np.square(error).mean()) < 1.1
+    assert abs(off.mean()) < 0.02 * exact.mean()
+    one, again = g.sampled_betweenness(a, 10, seed=3), g.sampled_betweenness(a, 10, seed=3)
+    np.testing.assert_array_equal(one, again)
+
+
+@given(affinities())
+def test_eigenvector_is_networkx_on_each_component(a: Any) -> None:
+    values = g.eigenvector(a)
+    graph = nx.from_numpy_array(a)
+    for part in nx.connected_components(graph):
+        rows = sorted(part)
+        if len(rows) <= 2:
+            np.testing.assert_allclose(values[rows], [0, np.sqrt(1 / len(a))][len(rows) - 1])
+            continue
+        theirs = nx.eigenvector_centrality_numpy(graph.subgraph(rows), weight="weight")
+        scale = np.sqrt(len(rows) / len(a))
+        np.testing.assert_allclose(values[rows], scale * np.array([theirs[row] for row in rows]), atol=1e-7)
+
+
+def test_eigenvector_of_a_large_component() -> None:
+    a, _ = planted(3, 100, inside=0.2, across=0.05)
+    values, vectors = np.linalg.eigh(a)
+    np.testing.assert_allclose(g.eigenvector(a), np.abs(vectors[:, np.argmax(values)]), atol=1e-8)
+
+
+@given(affinities(), st.sampled_from([0.5, 0.85]))
+def test_pagerank_is_networkx(a: Any, damping: float) -> None:
+    ours = g.pagerank(a, damping=damping)
+    theirs = nx.pagerank(nx.from_numpy_array(a), alpha=damping, tol=1e-12, max_iter=1000)
+    np.testing.assert_allclose(ours, _listed(theirs, len(a)), atol=1e-9)
+    assert ours.sum() == pytest.approx(1)
+
+
+def test_pagerank_of_a_directed_graph_is_networkx() -> None:
+    a = np.array([[0, 1.0, 0.5], [0, 0, 0], [2.0, 0, 0]])
+    theirs = nx.pagerank(nx.from_numpy_array(a, create_using=nx.DiGraph), tol=1e-12)
+    np.testing.assert_allclose(g.pagerank(a), _listed(theirs, 3), atol=1e-9)
+
+
+@given(affinities(), st.booleans())
+def test_current_flow_is_networkx_on_each_component(a: Any, weighted: bool) -> None:
+    graph = nx.from_numpy_array(a)
+    key = "weight" if weighted else None
+    between, close = g.current_flow_betweenness(a, weighted=weighted), g.current_flow_closeness(a, weighted=weighted)
+    raw = g.current_flow_betweenness(a, weighted=weighted, normalised=False)
+    for part in nx.connected_components(graph):
+        rows = sorted(part)
+        alone = nx.convert_node_labels_to_integers(graph.subgraph(rows), ordering="sorted")
+        m = len(rows)
+        if m > 2:
+            theirs = nx.current_flow_betweenness_centrality(alone, weight=key, solver="full")
+            np.testing.assert_allclose(between[rows], _listed(theirs, m), atol=1e-9)
+            np.testing.assert_allclose(raw[rows], _listed(theirs, m) * (m - 1) * (m - 2) / 2, atol=1e-9)
+        if m > 1:
+            theirs = nx.current_flow_closeness_centrality(alone, weight=key, solver="full")
+            np.testing.assert_allclose(close[rows], _listed(theirs, m), atol=1e-9)
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 9), elements=st.floats(-1e6, 1e6)), st.floats(1e-3, 1e6))
+def test_softmax_is_a_prior(values: Any, temperature: float) -> None:
+    p = g.softmax(values, temperature)
+    assert p.sum() == pytest.approx(1)
+    assert (p >= 0).all()
+    order = np.argsort(values, kind="stable")
+    assert (np.diff(p[order]) >= 0).all()
+    np.testing.assert_allclose(g.softmax(values + 5.0, temperature), p, rtol=1e-3, atol=1e-9)
+
+
+def test_softmax_temperature_goes_from_one_hot_to_uniform() -> None:
+    np.testing.assert_allclose(g.softmax([1.0, 2.0], 1e-300), [0, 1])
+    np.testing.assert_allclose(g.softmax([1.0, 2.0], 1e9), [0.5, 0.5])
+    np.testing.assert_allclose(g.softmax([1.0, 2.0]), np.exp([1, 2]) / np.exp([1, 2]).sum())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_edges_and_one_client(name: str) -> None:
+    expected = 1.0 if name == "pagerank" else 0.0
+    for kind in both_kinds(np.zeros((1, 1))):
+        assert ALL[name](kind).tolist() == [expected]
+    assert ALL[name](np.zeros((4, 4))).tolist() == [expected / 4] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: g.betweenness([[0, 1], [0, 0]]), "not symmetric"),
+        (lambda: g.closeness([[0, -1], [-1, 0]]), "is negative"),
+        (lambda: g.softmax([]), "at least one client"),
+        (lambda: g.softmax([0.0], 0.0), "temperature: expected a number above 0"),
+        (lambda: g.softmax([0.0, np.inf]), "row 1 is not all finite"),
+        (lambda: g.sampled_betweenness(np.eye(3), 4), "samples: expected 2 to 3"),
+        (lambda: g.pagerank(np.eye(2), damping=1.0), "damping: expected"),
+    ],
+)
+def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        call()

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+from sklearn.metrics import adjusted_rand_score, silhouette_samples
+
+from fedkin import graph as g
+from fedkin.errors import GraphError
+from graph.strategies import (
+    affinities,
+    both_kinds,
+    distances,
+    labels_for,
+    planted,
+    reordered,
+    same_partition,
+    symmetric,
+    vectors,
+)  # fmt: skip
+
+FINDERS = {
+    "louvain": g.louvain,
+    "leiden": g.leiden,
+    "components": g.components,
+    "hierarchical": lambda a: g.hierarchical(np.asarray(a.todense() if sp.issparse(a) else a)),
+    "hierarchical silhouette": lambda a: g.hierarchical(a, choose="silhouette"),
+    "kmeans": lambda a: g.kmeans(a.toarray() if sp.issparse(a) else a, min(2, a.shape[0])),
+    "recursive": lambda a: g.recursive_bipartition(a, 0.5),
+}
+
+
+def _is_canonical(labels: Any) -> bool:
+    sizes = np.bincount(labels)
+    firsts = [int(np.argmax(labels == group)) for group in range(len(sizes))]
+    order = [(-size, first) for size, first in zip(sizes.tolist(), firsts, strict=True)]
+    return labels.dtype == np.int64 and bool(sizes.all()) and order == sorted(order)
+
+
+@pytest.mark.parametrize("name", FINDERS)
+@given(a=affinities())
+def test_labels_are_canonical_and_the_same_for_dense_and_sparse(name: str, a: Any) -> None:
+    before = a.copy()
+    one, two = (FINDERS[name](kind) for kind in both_kinds(a))
+    assert one.shape == (len(a),)
+    assert _is_canonical(one)
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, FINDERS[name](a))
+    np.testing.assert_array_equal(a, before)
+
+
+@given(st.integers(1, 9).flatmap(labels_for))
+def test_canonical_keeps_the_partition_and_is_idempotent(labels: Any) -> None:
+    once = g.canonical(labels)
+    assert _is_canonical(once)
+    assert same_partition(once, labels)
+    np.testing.assert_array_equal(g.canonical(once), once)
+    np.testing.assert_array_equal(g.canonical([f"group {7 - label}" for label in labels]), once)
+
+
+def test_by_id() -> None:
+    assert g.by_id(("c", "a"), np.array([2, 0])) == {"c": 2, "a": 0}
+    assert type(g.by_id(("c",), np.array([2]))["c"]) is int
+    for ids, labels in ((("a", "b"), [0]), (("a", "a"), [0, 1]), (("a",), ["x"])):
+        with pytest.raises(GraphError):
+            g.by_id(ids, np.array(labels))
+
+
+# -- modularity ------------------------------------------------------------------------------------------------
+
+
+def _partitions(n: int) -> Any:
+    """Every partition of n clients, as labels."""
+    for labels in product(range(n), repeat=n - 1):
+        full = (0, *labels)
+        if all(label <= max(full[:i], default=-1) + 1 for i, label in enumerate(full)):
+            yield np.array(full)
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+@given(a=affinities(most=6))
+def test_no_merge_of_two_groups_raises_modularity(finder: Any, a: Any) -> None:
+    labels = finder(a)
+    q = g.modularity(a, labels)
+    for one, two in product(range(labels.max() + 1), repeat=2):
+        merged = np.where(labels == one, two, labels)
+        assert g.modularity(a, merged) <= q + 1e-6
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+def test_near_the_best_of_all_partitions(finder: Any) -> None:
+    """Against brute force on 7 clients: equal nearly always, never far below."""
+    rng = np.random.default_rng(0)
+    parts = list(_partitions(7))
+    gaps = []
+    for _ in range(15):
+        a = np.triu(rng.random((7, 7)) * (rng.random((7, 7)) < 0.6), 1)
+        a += a.T
+        gaps.append(max(g.modularity(a, labels) for labels in parts) - g.modularity(a, finder(a)))
+    assert min(gaps) > -1e-12
+    assert max(gaps) < 0.06
+    assert np.median(gaps) < 1e-6
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+@pytest.mark.parametrize("seed", [0, 1, None])
+def test_planted_groups_are_found(finder: Any, seed: int | None) -> None:
+    a, truth = planted(5, 30, inside=0.5, across=0.02)
+    order = np.random.default_rng(1).permutation(len(truth))
+    labels = finder(reordered(a, order), seed=seed)
+    assert adjusted_rand_score(truth[order], labels) > 0.99
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+def test_as_good_as_networkx(finder: Any) -> None:
+    for seed in range(5):
+        a, _ = planted(4, 20, inside=0.25, across=0.1, seed=seed)
+        theirs = nx.community.louvain_communities(nx.from_numpy_array(a), seed=seed)
+        best = nx.community.modularity(nx.from_numpy_array(a), theirs)
+        assert max(g.modularity(a, finder(a, seed=s)) for s in range(3)) > best - 0.01
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+def test_a_seed_fixes_the_groups_whatever_ran_before(finder: Any) -> None:
+    a, _ = planted(3, 60, inside=0.12, across=0.1)
+    first = [finder(a, seed=seed) for seed in range(4)]
+    np.random.default_rng().random(3)
+    finder(np.ones((50, 50)), seed=5)
+    for seed, labels in enumerate(first):
+        np.testing.assert_array_equal(finder(a, seed=seed), labels)
+        np.testing.assert_array_equal(finder(sp.csr_array(a), seed=seed), labels)
+    assert any(not same_partition(first[0], other) for other in first[1:])
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+def test_resolution_makes_more_groups(finder: Any) -> None:
+    a, _ = planted(6, 20, inside=0.5, across=0.1)
+    counts = [finder(a, resolution=r).max() + 1 for r in (0.1, 1.0, 8.0)]
+    assert counts[0] == 1
+    assert counts == sorted(counts)
+    assert counts[2] > 20
+
+
+@given(affinities(), st.integers(0, 3))
+def test_leiden_groups_are_connected(a: Any, seed: int) -> None:
+    labels = g.leiden(a, seed=seed)
+    for group in np.unique(labels):
+        rows = labels == group
+        assert g.components(reordered(a, np.flatnonzero(rows))).max() == 0
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden, g.components])
+def test_clients_alone_are_groups_of_one(finder: Any) -> None:
+    assert finder(np.zeros((4, 4))).tolist() == [0, 1, 2, 3]
+    assert finder(np.eye(3)).tolist() == [0, 1, 2]
+    assert finder([[0.0]]).tolist() == [0]
+    a = np.zeros((5, 5))
+    a[1, 3] = a[3, 1] = 0.5
+    for kind in both_kinds(a):
+        assert finder(kind).tolist() == [1, 0, 2, 0, 3]
+
+
+@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
+@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1e12, 1e300])
+def test_units_of_weight_do_not_matter(finder: Any, scale: float) -> None:
+    a, _ = planted(3, 10, inside=0.6, across=0.1)
+    np.testing.assert_array_equal(finder(a * scale), finder(a))
+
+
+@given(affinities())
+def test_components_are_networkx(a: Any) -> None:
+    labels = g.components(a)
+    for part in nx.connected_components(nx.from_numpy_array(a)):
+        assert len(set(labels[list(part)])) == 1
+    assert labels.max() + 1 == nx.number_connected_components(nx.from_numpy_array(a))
+
+
+# -- hierarchical, k-means -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linkage", ["single", "complete", "average", "weighted", "ward"])
+@pytest.mark.parametrize("clusters", [1, 2, 5, 12])
+def test_hierarchical_is_scipys_cut(linkage: Any, clusters: int) -> None:
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    d = -g.negative_l2(x)
+    expected = hierarchy.fcluster(hierarchy.linkage(squareform(d), linkage), clusters, "maxclust")
+    assert same_partition(g.hierarchical(d, clusters, linkage=linkage), expected)
+
+
+@given(distances(), st.integers(1, 8))
+def test_hierarchical_gives_as_many_groups_as_asked_also_with_ties(d: Any, clusters: int) -> None:
+    clusters = min(clusters, len(d))
+    assert g.hierarchical(d, clusters).max() + 1 == clusters
+
+
+@pytest.mark.parametrize("choose", ["gap", "silhouette"])
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_hierarchical_finds_the_number(choose: Any, groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    truth = rng.permutation(np.repeat(np.arange(groups), 10))
+    x = 10 * np.eye(groups)[truth] + rng.normal(size=(len(truth), groups))
+    labels = g.hierarchical(-g.negative_l2(x), choose=choose)
+    assert same_partition(labels, truth)
+    assert g.hierarchical(-g.negative_l2(x), choose=choose, most=2).max() + 1 == 2
+
+
+@pytest.mark.parametrize("choose", ["gap", "silhouette"])
+def test_hierarchical_without_structure_is_one_group(choose: Any) -> None:
+    assert not g.hierarchical(1 - np.eye(5), choose=choose).any()
+    assert not g.hierarchical(np.zeros((4, 4)), choose=choose).any()
+    assert g.hierarchical([[0.0, 3.0], [3.0, 0.0]], choose=choose).tolist() == [0, 0]
+    assert g.hierarchical([[0.0]], choose=choose).tolist() == [0]
+
+
+@given(distances(least=3).flatmap(lambda d: st.tuples(st.just(d), labels_for(len(d)))))
+def test_silhouette_is_sklearns(case: Any) -> None:
+    d, labels = case
+    found = g.silhouette(d, labels)
+    assert (np.abs(found) <= 1).all()
+    if 2 <= len(np.unique(labels)) < len(d):
+        np.testing.assert_allclose(found, silhouette_samples(d, labels, metric="precomputed"), atol=1e-12)
+
+
+@given(vectors(elements=st.integers(-3, 3).map(float)), st.integers(1, 4), st.integers(0, 2))
+def test_kmeans_repeats_also_with_equal_vectors(x: Any, clusters: int, seed: int) -> None:
+    clusters = min(clusters, len(x))
+    labels = g.kmeans(x, clusters, seed=seed)
+    assert labels.max() + 1 <= clusters
+    np.testing.assert_array_equal(g.kmeans(x, clusters, seed=seed), labels)
+
+
+def test_kmeans_finds_planted_groups() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat(np.arange(4), 8))
+    x = 10 * np.eye(4)[truth] + rng.normal(size=(32, 4))
+    assert same_partition(g.kmeans(x, 4), truth)
+
+
+# -- clustered federated learning's bipartition ----------------------------------------------------------------
+
+
+def _across(s: Any, labels: Any) -> float:
+    return float(s[np.ix_(labels == 0, labels != 0)].max())
+
+
+@given(symmetric(least=2, most=7))
+def test_bipartition_has_the_least_largest_similarity_across(s: Any) -> None:
+    labels = g.bipartition(s)
+    assert labels.max() == 1
+    n = len(s)
+    best = min(_across(s, np.array([code >> i & 1 for i in range(n)])) for code in range(1, 2**n - 1))
+    assert _across(s, labels) == pytest.approx(best)
+
+
+@given(symmetric(least=1, most=8), st.sampled_from([-0.5, 0.0, 0.3, 1.1]))
+def test_recursive_bipartition_is_the_components_above_the_threshold(s: Any, threshold: float) -> None:
+    linked = (s >= threshold).astype(float)
+    assert same_partition(g.recursive_bipartition(s, threshold), g.components(linked))
+
+
+def test_cfl_splits_again_and_again_and_keeps_client_rows() -> None:
+    """Four planted directions in shuffled order: a second split that used positions would mix them up."""
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat(np.arange(4), 5))
+    directions = np.array([[1, 0, 0, 1], [1, 0, 0, -1], [-1, 0, 1, 0], [-1, 0, -1, 0]], dtype=float)
+    updates = directions[truth] + 0.05 * rng.normal(size=(20, 4))
+    assert same_partition(g.cfl(updates, eps1=1.2, eps2=0.5), truth)
+    once = g.cfl(updates, eps1=1.2, eps2=0.5, recursive=False)
+    assert same_partition(once, truth // 2)
+
+
+def test_cfl_stops_by_its_norms() -> None:
+    x = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    mean = float(np.linalg.norm(x.mean(0)))
+    assert g.cfl(x, eps1=mean * 1.01, eps2=0.5).max() == 1
+    assert g.cfl(x, eps1=mean * 0.99, eps2=0.5).max() == 0
+    assert g.cfl(x, eps1=0.5, eps2=1.1).max() == 0
+    assert g.cfl(x, eps1=0.5, eps2=0.5, counts=[9, 9, 1, 1]).max() == 0
+    assert g.cfl(x, eps1=0.5, eps2=0.5, noise=0.9).max() == 1
+    assert g.cfl(x[:2] * [[1], [-1]], eps1=9, eps2=0, noise=1.0).max() == 0
+    assert g.cfl(np.zeros((3, 2)), eps1=0.5, eps2=0.5).max() == 0
+    assert g.cfl([[1.0]], eps1=9, eps2=0).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: g.louvain([[0, -1], [-1, 0]]), "row 0, column 1 is negative"),
+        (lambda: g.louvain([[0, 1], [0, 0]]), "not symmetric"),
+        (lambda: g.louvain(np.eye(2), resolution=0), "resolution: expected a number above 0"),
+        (lambda: g.leiden(np.eye(2), resolution=np.nan), "resolution: expected"),
+        (lambda: g.hierarchical(np.eye(2)), "distance of row 0 to itself is 1; expected a zero diagonal"),
+        (lambda: g.hierarchical(np.zeros((2, 2)), 3), r"clusters: expected 1 to 2 .* got 3"),
+        (lambda: g.hierarchical(np.zeros((2, 2)), linkage="centroid"), "linkage: expected"),  # type: ignore[arg-type]
+        (lambda: g.hierarchical(np.zeros((2, 2)), choose="best"), "choose: expected"),  # type: ignore[arg-type]
+        (lambda: g.kmeans([[1.0], [2.0]], 3), "clusters: expected 1 to 2"),
+        (lambda: g.bipartition([[1.0]]), "at least two clients"),
+        (lambda: g.silhouette(np.zeros((2, 2)), [0]), "expected 2 labels"),
+        (lambda: g.canonical([[0, 1]]), "one label per client"),
+        (lambda: g.canonical([0.0, np.nan]), "row 1 has no label"),
+    ],
+)
+def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        call()

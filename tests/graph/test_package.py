@@ -1,0 +1,41 @@
+"""The room stands alone: no torch, quick to import, every example runs, every name is exported."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import fedkin.graph
+
+MODULES = sorted(f"fedkin.graph.{module.name}" for module in pkgutil.iter_modules(fedkin.graph.__path__))
+
+
+def test_importing_loads_no_torch_and_nothing_slow() -> None:
+    slow = ("torch", "sklearn", "sknetwork", "networkx", "pandas", "pyarrow", "plotly", "rustworkx", "ot", "numba")
+    code = f"import sys, fedkin.graph; found = [m for m in {slow} if m in sys.modules]; assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["fedkin.graph", *MODULES])
+def test_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+
+
+def test_every_public_name_is_exported_and_has_an_example() -> None:
+    public = {
+        name
+        for module in MODULES
+        if not module.rpartition(".")[2].startswith("_")
+        for name in importlib.import_module(module).__all__
+    }
+    stages_only = {"Control", "Groups", "Sparsify"}
+    assert set(fedkin.graph.__all__) == public - stages_only
+    plain = {"Difference", "EdgeScores", "load_graph", "from_networkx"}
+    for name in set(fedkin.graph.__all__) - plain:
+        assert ">>>" in (getattr(fedkin.graph, name).__doc__ or ""), name

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedkin import graph as g
+from fedkin.errors import GraphError
+from graph.strategies import affinities, dense
+
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=6)
+
+
+@st.composite
+def graphs(draw: Any) -> g.Graph:
+    a = draw(affinities(most=5))
+    n = len(a)
+    ids = tuple(draw(st.lists(names, min_size=n, max_size=n, unique=True)))
+    directed = draw(st.booleans())
+    weights = np.triu(a) if directed else a
+    return g.Graph(
+        ids,
+        sp.csr_array(weights) if draw(st.booleans()) else weights,
+        groups={id: draw(st.integers(-2, 3)) for id in ids} if draw(st.booleans()) else None,
+        directed=directed,
+        round=draw(st.none() | st.integers(0, 99)),
+        values={"prior": np.arange(n) / 7, "mixed rows": np.ones((n, 2, 3), np.float32), "name": np.array(ids)},
+        mixing=draw(st.sampled_from([None, np.eye(n), sp.csr_array(np.eye(n))])),
+    )
+
+
+def _assert_equal(one: g.Graph, two: g.Graph) -> None:
+    assert (one.ids, one.groups, one.directed, one.round) == (two.ids, two.groups, two.directed, two.round)
+    for a, b in ((one.weights, two.weights), (one.mixing, two.mixing)):
+        assert type(a) is type(b)
+        if a is not None:
+            np.testing.assert_array_equal(dense(a), dense(b))
+    assert one.values.keys() == two.values.keys()
+    for name, value in one.values.items():
+        assert value.dtype == two.values[name].dtype
+        np.testing.assert_array_equal(value, two.values[name])
+
+
+@given(graphs())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_saved_and_loaded_is_the_same_and_in_the_same_bytes(tmp_path: Path, graph: g.Graph) -> None:
+    path, again = tmp_path / "graph.npz", tmp_path / "again.npz"
+    graph.save(path)
+    loaded = g.load_graph(path)
+    _assert_equal(loaded, graph)
+    loaded.save(again)
+    assert path.read_bytes() == again.read_bytes()
+
+
+def test_plain_numpy_reads_it_without_pickles(tmp_path: Path) -> None:
+    _three().save(tmp_path / "g.npz")
+    with np.load(tmp_path / "g.npz", allow_pickle=False) as file:
+        assert file["ids"].tolist() == ["ann", "bob", "cy"]
+        assert file["groups"].tolist() == [0, 0, 1]
+        assert file["weights"].shape == (3, 3)
+
+
+def _three(**change: Any) -> g.Graph:
+    a = np.array([[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]])
+    plain = g.Graph(
+        ("ann", "bob", "cy"), a, groups={"ann": 0, "bob": 0, "cy": 1}, round=3, values={"prior": np.ones(3) / 3}
+    )
+    return dataclasses.replace(plain, **change)
+
+
+def test_every_cut_and_every_foreign_file_is_one_graph_error(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    _three().save(path)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 37):
+        path.write_bytes(whole[:length])
+        with pytest.raises(GraphError, match="graph.npz"):
+            g.load_graph(path)
+    for start in range(0, len(whole), 97):
+        path.write_bytes(whole[:start] + b"\xff" * 40 + whole[start + 40 :])
+        try:
+            _assert_equal(g.load_graph(path), _three())
+        except GraphError as error:
+            assert "graph.npz" in str(error)
+    for text in (b"", b"hello", b"PK\x03\x04"):
+        path.write_bytes(text)
+        with pytest.raises(GraphError, match="not a graph file saved by fedkin"):
+            g.load_graph(path)
+    np.savez(path, a=np.ones(3))
+    with pytest.raises(GraphError, match="not a graph file saved by fedkin"):
+        g.load_graph(path)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(GraphError, match="not a graph file"):
+        g.load_graph(tmp_path / "one.npy")
+    with pytest.raises(GraphError, match="no such file"):
+        g.load_graph(tmp_path / "none.npz")
+    with pytest.raises(GraphError, match="not a graph file"):
+        g.load_graph(tmp_path)
+
+
+def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", meta=np.array([{"format": 1}], dtype=object), ids=np.array(["a"]))
+    with pytest.raises(GraphError, match="not a graph file"):
+        g.load_graph(tmp_path / "g.npz")
+
+
+def test_a_newer_format_and_inconsistent_arrays_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    meta = {"format": 9, "directed": False, "round": None}
+    np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), weights=np.zeros((1, 1)))
+    with pytest.raises(GraphError, match="graph format 9; this version reads 1"):
+        g.load_graph(path)
+    meta["format"] = 1
+    np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), weights=np.zeros((2, 2)))
+    with pytest.raises(GraphError, match=r"g\.npz: weights: expected 1 rows"):
+        g.load_graph(path)
+    part = {"weights/data": np.ones(1), "weights/indices": np.array([7]), "weights/indptr": np.array([0, 1])}
+    np.savez(path, meta=np.array(json.dumps(meta)), ids=np.array(["a"]), **part)
+    with pytest.raises(GraphError, match="not a graph file"):
+        g.load_graph(path)
+
+
+@given(graphs())
+def test_networkx_and_back(graph: g.Graph) -> None:
+    there = graph.to_networkx()
+    assert there.is_directed() == graph.directed
+    assert list(there) == list(graph.ids)
+    back = g.from_networkx(there, sparse=sp.issparse(graph.weights))
+    kept = dataclasses.replace(graph, values={}, mixing=None)
+    _assert_equal(back, kept)
+
+
+def test_from_networkx_of_foreign_graphs() -> None:
+    karate = g.from_networkx(nx.karate_club_graph(), sparse=True)
+    assert karate.ids[:2] == ("0", "1")
+    assert karate.groups is None
+    assert g.from_networkx(nx.path_graph(3)).weights.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    with pytest.raises(GraphError, match="multigraph"):
+        g.from_networkx(nx.MultiGraph())
+    with pytest.raises(GraphError, match="no nodes"):
+        g.from_networkx(nx.Graph())
+    clash = nx.Graph([(1, "1")])
+    with pytest.raises(GraphError, match="'1' occurs twice"):
+        g.from_networkx(clash)
+
+
+@given(graphs())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_json_and_csv_are_read_back(tmp_path: Path, graph: g.Graph) -> None:
+    graph.to_json(tmp_path / "g.json")
+    read = nx.node_link_graph(json.loads((tmp_path / "g.json").read_text(encoding="utf-8")), edges="edges")
+    assert dict(read.nodes(data=True)) == dict(graph.to_networkx().nodes(data=True))
+    assert list(read.edges(data="weight")) == list(graph.to_networkx().edges(data="weight"))
+    graph.to_csv(tmp_path / "g.csv")
+    with (tmp_path / "g.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["source", "target", "weight"]
+    assert [(a, b, float(w)) for a, b, w in rows[1:]] == graph.edges()
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_graphml_is_read_back_by_networkx(tmp_path: Path, directed: bool) -> None:
+    ids = ("ann & <bob>", 'c"y', "dé 好")
+    a = np.array([[0.0, 0.1, 0], [0, 0, 1e-300], [0, 0, 2.5]])
+    graph = g.Graph(
+        ids, a if directed else a + np.triu(a, 1).T, groups=dict.fromkeys(ids, 1), directed=directed, round=4,
+        values={"prior": np.array([0.25, 0.5, 1 / 3]), "seen": np.array([True, False, True]),
+                "site": np.array(["x", "y", "z"]), "rows": np.ones((3, 2))},
+    )  # fmt: skip
+    graph.to_graphml(tmp_path / "g.graphml")
+    read = nx.read_graphml(tmp_path / "g.graphml")
+    assert read.is_directed() == directed
+    assert read.graph["round"] == 4
+    assert dict(read.nodes(data=True)) == dict(graph.to_networkx().nodes(data=True))
+    assert "rows" not in read.nodes["dé 好"]
+    assert list(read.edges(data="weight")) == list(graph.to_networkx().edges(data="weight"))
+
+
+def test_what_a_format_cannot_hold_is_said(tmp_path: Path) -> None:
+    odd = g.Graph(("a\x01",), np.zeros((1, 1)), values={"x": np.array([np.inf])})
+    with pytest.raises(GraphError, match="control character"):
+        odd.to_graphml(tmp_path / "g.graphml")
+    with pytest.raises(GraphError, match="not finite"):
+        odd.to_json(tmp_path / "g.json")
+
+
+def test_edges_are_listed_once_and_loops_kept() -> None:
+    assert _three().edges() == [("ann", "bob", 0.5)]
+    looped = _three(weights=np.diag([1.0, 0, 0]))
+    assert looped.edges() == [("ann", "ann", 1.0)]
+    assert _three().labels.tolist() == [0, 0, 1]
+    with pytest.raises(GraphError, match="no groups"):
+        _ = _three(groups=None).labels
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ids": ("ann", "ann", "cy")}, "'ann' occurs twice, again in row 1"),
+        ({"ids": ("ann", "", "cy")}, "row 1 is ''; expected a non-empty text"),
+        ({"ids": ("ann", 2, "cy")}, "row 1 is 2"),
+        ({"ids": "abc"}, "expected a tuple of texts"),
+        ({"ids": ("ann", "bob")}, "weights: expected 2 rows, one per id, got 3"),
+        ({"weights": np.triu(np.ones((3, 3)))}, "weights: not symmetric"),
+        ({"weights": np.full((3, 3), np.nan)}, "row 0, column 0 is not finite"),
+        ({"mixing": np.eye(2)}, "mixing: expected 3 rows"),
+        ({"groups": {"ann": 0, "bob": 1}}, "groups: 'cy' has none"),
+        ({"groups": {"ann": 0, "bob": 1, "cy": 1, "dan": 2}}, "'dan' is not among the ids"),
+        ({"groups": {"ann": 0, "bob": 1.5, "cy": 1}}, "'bob' has 1.5; expected a whole number"),
+        ({"values": {"prior": np.ones(2)}}, r"values\['prior'\]: expected .* first axis 3 clients"),
+        ({"values": {"prior": np.array([None] * 3)}}, "expected numbers or text"),
+        ({"values": {"a/b": np.ones(3)}}, "names without '/'"),
+    ],
+)
+def test_errors_name_what_is_wrong(change: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        _three(**change)

@@ -1,0 +1,204 @@
+"""Records in, the page's data out: every number is the records' own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.graph import load_graph
+from fedkin.report.collect import collect
+from fedkin.report.drawing import blocks, evenly, layout, strongest
+from fedkin.report.fairness import entropy, jain
+from fedkin.report.following import Follower, moves
+from fedkin.report.packing import NOTHING
+from report.made import make_comparison, make_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three methods and two seeds; half of the clients in a round."""
+    folder = tmp_path_factory.mktemp("report") / "made"
+    return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, per_round=8)
+
+
+def words(packed: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed), "<u2")
+
+
+def test_methods_seeds_and_order(place: Path) -> None:
+    data = collect([place])
+    assert [method["label"] for method in data["methods"]] == ["local", "fedavg", "sfmtl-graph"]
+    assert data["seeds"] == [0, 1]
+    assert data["runs"][data["shown"]]["method"] == "sfmtl-graph"
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+def test_curves_are_the_rounds_lines(place: Path) -> None:
+    run = next(run for run in collect([place])["runs"] if run["label"] == "sfmtl-graph" and run["seed"] == 1)
+    lines = [json.loads(line) for line in (place / "sfmtl-graph-seed1/rounds.jsonl").read_text().splitlines()]
+    sent = np.cumsum([line["bytes"]["up"] + line["bytes"]["down"] for line in lines])
+    assert run["curve"]["round"] == [line["round"] for line in lines]
+    assert run["curve"]["mean"] == pytest.approx([line["accuracy"]["mean"] for line in lines], abs=1e-6)
+    assert run["curve"]["ari"] == pytest.approx([line["groups"]["ari"] for line in lines], abs=1e-6)
+    assert run["curve"]["bytes"] == sent.tolist()
+    assert run["curve"]["seconds"] == [0.5 * line["round"] for line in lines]
+
+
+def test_gain_is_against_local_of_the_same_seed(place: Path) -> None:
+    data = collect([place])
+    run = next(run for run in data["runs"] if run["label"] == "fedavg" and run["seed"] == 1)
+    tables = {name: pq.read_table(place / f"{name}-seed1/clients.parquet").to_pylist() for name in ("fedavg", "local")}
+    last = {
+        name: {row["client"]: row["accuracy"] for row in rows if row["round"] == 6} for name, rows in tables.items()
+    }
+    ids = data["federations"][run["federation"]]["ids"]
+    assert run["gain"] == pytest.approx([last["fedavg"][id] - last["local"][id] for id in ids], abs=1e-6)
+    row = next(row for row in data["table"] if row["label"] == "fedavg")
+    assert row["seeds"] == 2
+    assert row["hurt"][0] == pytest.approx(
+        np.mean([[gain < 0 for gain in one["gain"]] for one in data["runs"] if one["label"] == "fedavg"])
+    )
+
+
+def test_fairness_of_the_last_round(place: Path) -> None:
+    row = next(row for row in collect([place])["table"] if row["label"] == "local")
+    last = [
+        [
+            r["accuracy"]
+            for r in pq.read_table(place / f"local-seed{seed}/clients.parquet").to_pylist()
+            if r["round"] == 6
+        ]
+        for seed in (0, 1)
+    ]
+    assert row["jain"][0] == pytest.approx(np.mean([np.mean(x) ** 2 / np.mean(np.square(x)) for x in last]))
+    shares = [np.array(x) / np.sum(x) for x in last]
+    assert row["entropy"][0] == pytest.approx(np.mean([-(p * np.log(p)).sum() / np.log(12) for p in shares]))
+    assert row["mean"] == pytest.approx([np.mean(last), np.std([np.mean(x) for x in last], ddof=1)])
+    assert row["gain"] is None
+
+
+def test_frames_hold_the_graphs(place: Path) -> None:
+    data = collect([place])
+    run = data["runs"][data["shown"]]
+    ids = data["federations"][run["federation"]]["ids"]
+    frames = run["graph"]["frames"]
+    assert [frame["round"] for frame in frames] == [1, 2, 3, 4, 5, 6]
+    for frame in frames:
+        graph = load_graph(place / f"sfmtl-graph-seed0/graphs/round-{frame['round']:06d}.npz")
+        clients = [ids[i] for i in frame["clients"]]
+        assert sorted(clients) == sorted(graph.ids)
+        assert frame["groups"] == sorted(frame["groups"])
+        together = {(a, b) for a in graph.ids for b in graph.ids if graph.groups and graph.groups[a] == graph.groups[b]}
+        named = dict(zip(clients, frame["groups"], strict=True))
+        assert together == {(a, b) for a in clients for b in clients if named[a] == named[b]}
+        at = {id: i for i, id in enumerate(graph.ids)}
+        for a, b, weight in zip(frame["from"], frame["to"], frame["weight"], strict=True):
+            assert weight == pytest.approx(graph.weights[at[ids[a]], at[ids[b]]], rel=0.01)
+        matrix = np.frombuffer(base64.b64decode(frame["matrix"]), "u1").reshape(8, 8) / 255
+        order = [at[id] for id in clients]
+        apart = ~np.eye(8, dtype=bool)
+        scaled = frame["low"] + (frame["high"] - frame["low"]) * matrix
+        assert np.abs(scaled - graph.weights[np.ix_(order, order)])[apart].max() < 0.003
+
+
+def test_history_marks_who_was_not_there(place: Path) -> None:
+    data = collect([place])
+    run = data["runs"][data["shown"]]
+    history = words(run["graph"]["history"]["group"]).reshape(12, 6)
+    assert ((history != NOTHING).sum(0) == 8).all()
+    for column, frame in enumerate(run["graph"]["frames"]):
+        assert history[frame["clients"], column].tolist() == frame["groups"]
+
+
+def test_many_rounds_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
+    graph = collect([make_run(tmp_path / "run", rounds=90)])["runs"][0]["graph"]
+    assert len(graph["frames"]) == 40
+    assert graph["frames"][-1]["round"] == graph["allRounds"] == 90
+    assert len(graph["history"]["rounds"]) == 90
+
+
+def test_one_run_without_planted_groups_or_local(tmp_path: Path) -> None:
+    data = collect([make_run(tmp_path / "run", planted=False)])
+    assert "Local was not run" in data["sentence"]
+    assert "planted" not in data["sentence"]
+    assert data["runs"][0]["gain"] is None
+    assert data["table"][0]["ari"] is None
+
+
+def test_no_test_data(tmp_path: Path) -> None:
+    data = collect([make_run(tmp_path / "run", tested=0)])
+    assert "accuracy is not known" in data["sentence"]
+    assert data["table"][0]["mean"] is None
+
+
+def test_older_runs_without_federation_file(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "federation.json").unlink()
+    data = collect([folder])
+    assert data["federations"][0]["planted"] == [None] * 8
+    assert data["federations"][0]["train"] == [None] * 8
+
+
+def test_same_method_twice_gets_two_names(tmp_path: Path) -> None:
+    places = [make_run(tmp_path / name / "sfmtl-graph-seed0") for name in ("learned", "shuffled")]
+    labels = [method["label"] for method in collect(places)["methods"]]
+    assert labels == ["sfmtl-graph (learned)", "sfmtl-graph (shuffled)"]
+
+
+def test_unfinished_runs_are_named(place: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "made"
+    shutil.copytree(place, copy)
+    (copy / "fedavg-seed1" / "summary.json").unlink()
+    assert collect([copy])["unfinished"] == ["fedavg-seed1"]
+
+
+def test_rerun_names_the_command(place: Path) -> None:
+    again = collect([place])["rerun"]
+    assert again["command"] == "fedkin compare experiment.toml --methods local,fedavg,sfmtl-graph --seeds 0,1"
+    assert collect([place / "local-seed0"])["rerun"]["command"] == "fedkin run experiment.toml"
+
+
+@pytest.mark.parametrize("damage", ["summary", "rounds", "table", "graph", "empty", "nothing"])
+def test_what_is_no_run_is_one_clear_line(tmp_path: Path, damage: str) -> None:
+    folder = make_run(tmp_path / "run") if damage != "nothing" else tmp_path / "run"
+    if damage == "summary":
+        (folder / "summary.json").write_text("{")
+    elif damage == "rounds":
+        (folder / "rounds.jsonl").unlink()
+    elif damage == "table":
+        (folder / "clients.parquet").write_bytes(b"PAR1")
+    elif damage == "graph":
+        (folder / "graphs" / "round-000001.npz").write_bytes(b"PK")
+    elif damage == "empty":
+        (folder / "summary.json").unlink()
+    with pytest.raises(RunError) as caught:
+        collect([folder])
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_groups_keep_their_numbers() -> None:
+    follower = Follower()
+    named = {1: follower.name({"a": 0, "b": 0, "c": 1, "d": 1}), 2: follower.name({"a": 1, "b": 1, "c": 0, "d": 2})}
+    assert named[2]["a"] == named[2]["b"] == named[1]["a"]
+    assert sorted([named[2]["c"], named[2]["d"]]) == [named[1]["c"], 2]
+    assert [move[:2] for move in moves(named)] in ([(2, "c")], [(2, "d")])
+
+
+def test_small_parts() -> None:
+    assert evenly(list(range(1, 201)), 40)[-1] == 200
+    assert jain([0.0, 0.0]) is None
+    assert entropy([0.5]) is None
+    ring = np.roll(np.eye(9), 1, axis=1) + np.roll(np.eye(9), -1, axis=1)
+    assert [part.tolist() for part in strongest(np.zeros((3, 3)), 2)] == [[], []]
+    assert len(strongest(ring, 2)[0]) == 9
+    np.testing.assert_array_equal(layout(ring), layout(ring))
+    assert np.abs(layout(ring)).max() == pytest.approx(1)
+    np.testing.assert_allclose(blocks(np.ones((7, 7)), 3)[0], 1)

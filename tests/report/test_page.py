@@ -1,0 +1,111 @@
+"""The page is one file: nothing to load, nothing to inject, not too large."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.report import write_report
+from fedkin.report.page import embedded, page
+from report.made import data_in, make_comparison, make_run
+
+EVIL = '<script>alert("x")</script>&\u2028'
+
+
+class Outside(HTMLParser):
+    """Collects what a page would load or lead to, and its script elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.scripts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A comparison whose first client has a name made of markup."""
+    folder = tmp_path_factory.mktemp("page")
+    make_comparison(folder / "made", names={0: EVIL})
+    return write_report([folder / "made"], folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
+    outside = Outside()
+    outside.feed(html)
+    assert outside.links
+    assert all(link.startswith("#") for link in outside.links)
+    own = html.replace(html[html.index("plotly.js v") : html.rindex("<script>")], "")
+    assert not re.search(r"https?://|//cdn|@import|url\(", own)
+    assert "default-src 'none'" in html
+
+
+def test_names_cannot_become_markup(html: str) -> None:
+    outside = Outside()
+    outside.feed(html)
+    assert outside.scripts == 3
+    assert EVIL not in html
+    assert EVIL in data_in(html)["federations"][0]["ids"]
+
+
+def test_embedded_json_has_no_markup() -> None:
+    assert embedded({"</script>": "<!--&\u2029"}) == '{"\\u003c/script\\u003e":"\\u003c!--\\u0026\\u2029"}'
+
+
+def test_tables_stand_in_the_page_without_the_script(html: str) -> None:
+    for text in (
+        "worst 10 %",
+        "Jain&#x27;s index",
+        "SFMTL-Graph",
+        "fedkin compare experiment.toml",
+        "server to client",
+    ):
+        assert text in html
+
+
+def test_the_same_records_give_the_same_page(html: str, tmp_path: Path) -> None:
+    make_comparison(tmp_path / "made", names={0: EVIL})
+    assert write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8") == html
+
+
+def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
+    html = write_report([make_run(tmp_path / "run", "local")], tmp_path / "out" / "report.html").read_text()
+    assert 'id="graph"' not in html
+    assert 'id="traffic"' not in html
+    assert 'id="comparison"' in html
+
+
+def test_a_thousand_clients_stay_below_15_mb(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", clients=1000, rounds=2, groups=12)
+    out = write_report([run], tmp_path / "report.html")
+    # The drawing library takes 4.8 MB of it; at most 40 rounds' graphs are kept.
+    assert out.stat().st_size - 4_900_000 < 2 * (15_000_000 - 4_900_000) / 40
+    graph = data_in(out.read_text(encoding="utf-8"))["runs"][0]["graph"]
+    assert all(len(frame["from"]) <= 1000 * graph["perNode"] for frame in graph["frames"])
+    assert all(frame["side"] <= 200 for frame in graph["frames"])
+
+
+# typer 0.20 imports names that click 8.3 deprecates.
+def test_command(tmp_path: Path) -> None:
+    from fedkin.cli.report import report
+
+    make_comparison(tmp_path / "made")
+    report([tmp_path / "made"], None)
+    assert (tmp_path / "made" / "report.html").is_file()
+    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html")
+    assert (tmp_path / "one" / "local.html").is_file()
+    with pytest.raises(RunError, match="a folder; name the file"):
+        report([tmp_path / "made"], tmp_path)
+    with pytest.raises(RunError, match="no such run folder"):
+        report([tmp_path / "none"], None)
+
+
+def test_page_needs_only_the_collected_data(html: str) -> None:
+    assert page(data_in(html)) == html
