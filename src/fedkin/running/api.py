@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 from torch import nn
 
 from fedkin.engines import Setup
@@ -66,7 +67,7 @@ def run(
         training = parse(Training, training or {}, "training")
     training = training.model_copy(update={"rounds": rounds})
     chosen = parse(RunSettings, {"mode": "one-by-one", **(settings or {}), "seed": seed}, "settings")
-    net = _net(model, federation.task, seed)
+    net = _net(model, federation.task, seed, chosen.torch_dtype)
     setup = Setup(method, federation, net, training, seed, chosen.dropout, chosen.mode, chosen.workers)
     folder = Path(out) if out is not None else None
     if folder is not None:
@@ -83,10 +84,10 @@ def run(
     return execute(setup, chosen, name=federation.name, folder=folder, watcher=watcher)
 
 
-def _net(model: AnyModel, task: Task, seed: int) -> Net:
+def _net(model: AnyModel, task: Task, seed: int, dtype: torch.dtype) -> Net:
     if isinstance(model, tuple):
-        return Net(*model)
+        return Net(*model, dtype)
     if isinstance(model, str):
         model = parse(choose(MODELS, model, "model"), {"name": model}, "model")
     make = model.build if isinstance(model, Model) else model
-    return Net.build(lambda: make(task), key(seed, "net"))
+    return Net.build(lambda: make(task), key(seed, "net"), dtype)

@@ -49,6 +49,11 @@ class RunSettings(Settings):
     checkpoint_every: int = Field(10, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)
 
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch knows it."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -130,8 +135,7 @@ class Experiment:
     def setup(self, federation: Federation) -> Setup:
         """What a runner needs; raises ConfigError for settings that do not fit the federation."""
         self.training.count(len(federation))
-        dtype = torch.float64 if self.run.dtype == "float64" else torch.float32
-        net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), dtype)
+        net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), self.run.torch_dtype)
         return Setup(
             self.method,
             federation,

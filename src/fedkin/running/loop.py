@@ -68,6 +68,16 @@ class Result:
         """Mean over clients of the last round's test accuracy."""
         return float(self.summary["accuracy"]["mean"])
 
+    def bytes_by_client(self) -> dict[str, dict[str, int]]:
+        """{client id: {"up": bytes it sent, "down": bytes it received}} over the whole run."""
+        total = {id: {"up": 0, "down": 0} for id in sorted(self.scores)}
+        for _, sender, receiver, _, size, _ in self.messages:
+            if sender != SERVER:
+                total[sender]["up"] += size
+            if receiver != SERVER:
+                total[receiver]["down"] += size
+        return total
+
 
 def execute(
     setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,

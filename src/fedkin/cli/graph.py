@@ -1,0 +1,208 @@
+"""`fedkin graph`: who belongs together, from one vector or one set of vectors per client."""
+
+from __future__ import annotations
+
+import json as _json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedkin.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedkin.graph import Graph
+    from fedkin.graph.table import Signatures
+
+__all__ = ["graph"]
+
+_SETS = ("matching", "minimum", "hausdorff")
+# Beyond this many clients the matrix of all pairs is not made; nearest neighbours are found in blocks.
+_LARGEST_FULL = 5000
+# Betweenness of more clients than this takes too long to wait for; the degree stands in.
+_LARGEST_BETWEENNESS = 3000
+
+_TABLE = typer.Argument(
+    ..., help="A table of clients: .npz (ids, x [n, d] or [n, k, d]), .csv or .parquet (an id column, numbers).",
+    metavar="SIGNATURES",
+)  # fmt: skip
+_SIMILARITY = typer.Option(
+    None,
+    help="cosine, dot, l1, l2, rbf; of sets: matching, minimum, hausdorff. Default: cosine, of sets matching.",
+)
+_SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
+_GROUPS = typer.Option(
+    "louvain", help="louvain, leiden, components, hierarchical[:N], kmeans:N, bipartition:T, single, alone."
+)
+_OUT = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.", metavar="DIR")
+
+
+def graph(
+    signatures: Path = _TABLE,
+    similarity: str | None = _SIMILARITY,
+    sparsify: str = _SPARSIFY,
+    groups: str = _GROUPS,
+    resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
+    seed: int = typer.Option(0, min=0, help="Seed of the grouping and the picture."),
+    out: Path | None = _OUT,
+    json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
+) -> None:
+    """Find who belongs together, from one vector (or one set of vectors) per client."""
+    from fedkin.graph.table import read_signatures
+
+    table = read_signatures(signatures)
+    name = similarity or ("matching" if table.sets else "cosine")
+    found, inner = _build(table, name, sparsify, groups, resolution, seed)
+    asked = {"similarity": name, "sparsify": sparsify, "groups_by": groups, "seed": seed}
+    summary = {**asked, **_facts(found, inner)}
+    if out is not None:
+        summary["files"] = _write(found, out, f"{signatures.name}: {len(found.ids)} clients", seed)
+    if json:
+        print(_json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    _print(summary)
+
+
+def _build(
+    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
+) -> tuple[Graph, Any]:
+    """The graph with its groups, and the similarities that inner similarity is read from (None: the
+    edges')."""
+    from fedkin import graph as room
+
+    if table.sets != (similarity in _SETS):
+        need = f"expected {', '.join(_SETS)}" if table.sets else "those compare sets of vectors, [n, k, d]"
+        has = "a set of vectors" if table.sets else "one vector"
+        raise ConfigError(f"--similarity {similarity}: the table has {has} per client; {need}")
+    of_vectors, to_affinity, to_groups = (
+        room.similarity_stage(similarity), room.sparsify_stage(sparsify), room.groups_stage(groups)
+    )  # fmt: skip
+    if groups == "planted":
+        raise ConfigError("--groups planted: a table of signatures has no planted groups")
+    vectors = None if table.sets else table.x
+    if len(table.ids) > _LARGEST_FULL:
+        affinity: Any = _of_many(table, similarity, sparsify, groups)
+        similar = distances = None
+    else:
+        distances = room.distance_stage(similarity)(table.x) if table.sets else None
+        similar = of_vectors(table.x) if distances is None else room.minmax(-distances)
+        affinity = to_affinity(similar, distances=distances)
+    labels = to_groups(affinity, seed=seed, resolution=resolution, distances=distances, vectors=vectors)
+    few = len(table.ids) <= _LARGEST_BETWEENNESS
+    central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
+    values = {"betweenness" if few else "degree": central}
+    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar
+
+
+def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> Any:
+    from fedkin import graph as room
+
+    kind, _, k = sparsify.partition(":")
+    if similarity != "cosine" or kind not in ("knn", "mutual"):
+        raise ConfigError(
+            f"{len(table.ids)} clients are too many to compare all pairs; expected --similarity cosine and "
+            "--sparsify knn:K or mutual:K"
+        )
+    if groups.partition(":")[0] in ("hierarchical", "bipartition"):
+        raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
+    return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
+
+
+def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    import numpy as np
+
+    from fedkin import graph as room
+
+    labels = found.labels
+    measure, central = next(iter(found.values.items()))
+    alone = np.asarray(found.weights.sum(axis=1)).ravel() == 0
+    top = np.lexsort((np.arange(len(central)), -central))[:5]
+    return {
+        "clients": len(found.ids),
+        "edges": len(found.edges()),
+        "modularity": room.modularity(found.weights, labels),
+        "groups": [_group(found, similar, np.flatnonzero(labels == group)) for group in range(labels.max() + 1)],
+        "isolated": [found.ids[row] for row in np.flatnonzero(alone)],
+        "central": [{"client": found.ids[row], measure: float(central[row])} for row in top if central[row] > 0],
+    }
+
+
+def _group(found: Graph, similar: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Size, members and the mean similarity of pairs inside; of edges inside where no matrix of all pairs
+    was made."""
+    pairs = len(rows) * (len(rows) - 1)
+    if similar is not None:
+        block = similar[rows][:, rows]
+        total = float(block.sum() - block.diagonal().sum())
+    else:
+        inside: Any = found.weights[rows][:, rows]
+        total, pairs = float(inside.sum()), int((inside != 0).sum())
+    members = [found.ids[row] for row in rows]
+    return {"size": len(rows), "inner_similarity": total / pairs if pairs else None, "members": members}
+
+
+def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
+    from fedkin.graph.picture import draw
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        writers: dict[str, Callable[[Path], None]] = {
+            "graph.npz": found.save,
+            "graph.graphml": found.to_graphml,
+            "graph.json": found.to_json,
+            "edges.csv": found.to_csv,
+            "graph.html": partial(draw, found, title=title, seed=seed),
+        }
+        for name, write in writers.items():
+            write(out / name)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from None
+    return [str(out / name) for name in writers]
+
+
+def _print(summary: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    groups = summary["groups"]
+    console.print(
+        f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
+        f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}",
+        soft_wrap=True,
+    )
+    table = Table("group", "size", "inner similarity", "members", box=None, pad_edge=False)
+    shown = [(at, group) for at, group in enumerate(groups) if group["size"] > 1][:30]
+    for at, group in shown:
+        inner = group["inner_similarity"]
+        table.add_row(str(at), str(group["size"]), "-" if inner is None else f"{inner:.3f}", _some(group["members"]))
+    if shown:
+        console.print(table)
+    more = sum(group["size"] > 1 for group in groups) - len(shown)
+    if more > 0:
+        console.print(f"and {_count(more, 'smaller group')}")
+    lone = [group["members"][0] for group in groups if group["size"] == 1]
+    if lone:
+        console.print(f"groups of one: {_some(lone)}", soft_wrap=True)
+    console.print(
+        f"isolated (no edge): {_some(summary['isolated']) if summary['isolated'] else 'none'}", soft_wrap=True
+    )
+    if summary["central"]:
+        measure = next(name for name in summary["central"][0] if name != "client")
+        listed = ", ".join(f"{escape(one['client'])} {one[measure]:.3f}" for one in summary["central"])
+        console.print(f"most central ({measure}): {listed}", soft_wrap=True)
+    for path in summary.get("files", ()):
+        console.print(f"wrote {escape(path)}", soft_wrap=True)
+
+
+def _some(members: list[str], most: int = 8) -> str:
+    left = len(members) - most
+    return escape(", ".join(members[:most])) + (f" and {left} more" if left > 0 else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

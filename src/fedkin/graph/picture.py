@@ -1,0 +1,169 @@
+"""One self-contained page with a graph's two pictures: the matrix in order of groups, and a force layout."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedkin.graph._check import Array, Labels
+from fedkin.graph.record import Graph
+
+__all__ = ["draw", "force_layout"]
+
+# Okabe and Ito's colours, told apart by colour-blind people too; beyond eight groups the marker's shape
+# changes.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+_SHAPES = ("circle", "square", "diamond", "cross", "triangle-up", "star", "hexagon", "pentagon")
+# What a browser still draws smoothly.
+_LARGEST_MATRIX, _LARGEST_LAYOUT, _MOST_EDGES, _MOST_LABELS = 800, 2000, 8000, 60
+
+
+def draw(graph: Graph, path: str | Path, *, title: str, seed: int = 0) -> None:
+    """Write the page; plotly's script is inside it, so that it opens without a network. Needs `graph.groups`.
+
+    Beyond 800 clients the matrix shows means over neighbouring rows; beyond 2,000 there is no force layout.
+
+    >>> import tempfile
+    >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw(graph, Path(folder) / "graph.html", title="Two clients")
+    """
+    figures = [_matrix(graph)]
+    if len(graph.ids) <= _LARGEST_LAYOUT:
+        figures.append(_layout(graph, seed))
+    parts = [
+        figure.to_html(full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}", config={"displaylogo": False})
+        for at, figure in enumerate(figures)
+    ]
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
+<style>body {{ font: 16px/1.4 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem;
+}}</style> </head><body><h1>{escape(title)}</h1> {"".join(parts)} </body></html>
+"""
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _matrix(graph: Graph) -> Any:
+    import plotly.graph_objects as go
+
+    labels = graph.labels
+    strength = np.asarray(graph.weights.sum(axis=1)).ravel()
+    order = np.lexsort((-strength, labels))
+    values, edge = _binned(graph.weights, order)
+    names = [graph.ids[row] for row in order] if len(values) == len(order) else None
+    hover = "%{y} – %{x}: %{z:.3f}<extra></extra>" if names else "mean weight %{z:.3f}<extra></extra>"
+    figure = go.Figure(
+        go.Heatmap(z=values, colorscale="Cividis", hovertemplate=hover, colorbar={"title": "weight"},
+                   x=_safe(names), y=_safe(names))
+    )  # fmt: skip
+    for boundary in np.flatnonzero(np.diff(labels[order])) + 1:
+        at = float(boundary) / edge - 0.5
+        figure.add_vline(x=at, line_color="white", line_width=1)
+        figure.add_hline(y=at, line_color="white", line_width=1)
+    shown = {"showticklabels": names is not None and len(order) <= _MOST_LABELS, "constrain": "domain"}
+    figure.update_xaxes(**shown, type="category" if names else "linear", title="clients, by group")
+    figure.update_yaxes(**shown, type="category" if names else "linear", autorange="reversed", scaleanchor="x")
+    note = "" if edge == 1 else f" (means over {edge:g} clients)"
+    figure.update_layout(title=f"Weights between clients, ordered by group{note}", height=800, width=900)
+    return figure
+
+
+def _binned(weights: Any, order: Labels) -> tuple[Array, float]:
+    """The reordered matrix, and over how many clients each of its cells is the mean."""
+    n = len(order)
+    if n <= _LARGEST_MATRIX:
+        dense = weights if isinstance(weights, np.ndarray) else weights.toarray()
+        return dense[np.ix_(order, order)], 1
+    bins = _LARGEST_MATRIX // 2
+    cell = np.empty(n, dtype=np.int64)
+    cell[order] = np.arange(n) * bins // n
+    into = sp.csr_array((np.ones(n), (cell, np.arange(n))), shape=(bins, n))
+    total = (into @ sp.csr_array(weights) @ into.T).toarray()
+    size = np.bincount(cell, minlength=bins)
+    return total / np.outer(size, size), n / bins
+
+
+def _layout(graph: Graph, seed: int) -> Any:
+    import plotly.graph_objects as go
+
+    place = force_layout(graph.weights, graph.labels, seed=seed)
+    figure = go.Figure()
+    upper = sp.triu(sp.csr_array(graph.weights), k=1).tocoo()
+    strongest = np.argsort(-upper.data, kind="stable")[:_MOST_EDGES]
+    ends = place[np.stack([upper.row[strongest], upper.col[strongest]], axis=1)]
+    # One trace of many segments: a gap (nan) after each.
+    line = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], axis=1).reshape(-1, 2)
+    figure.add_scatter(
+        x=line[:, 0], y=line[:, 1], mode="lines", line={"color": "rgba(110,110,110,0.35)", "width": 1},
+        hoverinfo="skip", name="edges",
+    )  # fmt: skip
+    labelled = len(graph.ids) <= _MOST_LABELS
+    for group in range(int(graph.labels.max()) + 1):
+        rows = np.flatnonzero(graph.labels == group)
+        names = _safe([graph.ids[row] for row in rows])
+        marker = {
+            "color": _COLOURS[group % len(_COLOURS)],
+            "symbol": _SHAPES[group // len(_COLOURS) % len(_SHAPES)],
+            "size": 11,
+            "line": {"width": 1, "color": "white"},
+        }
+        figure.add_scatter(
+            x=place[rows, 0], y=place[rows, 1], mode="markers+text" if labelled else "markers", marker=marker,
+            text=names, textposition="top center", hovertemplate="%{text}<extra></extra>",
+            name=f"group {group} ({len(rows)})",
+        )  # fmt: skip
+    axis = {"visible": False}
+    left_out = "" if upper.nnz <= _MOST_EDGES else f" ({_MOST_EDGES:,} strongest of {upper.nnz:,} edges)"
+    figure.update_layout(
+        title=f"Who is near whom{left_out}", height=800, xaxis=axis, yaxis={**axis, "scaleanchor": "x"},
+        plot_bgcolor="white",
+    )  # fmt: skip
+    return figure
+
+
+def _safe(names: list[str] | None) -> list[str] | None:
+    """Ids as text, not as the markup that plotly reads in labels."""
+    return None if names is None else [escape(name) for name in names]
+
+
+def force_layout(weights: Any, labels: Labels, *, seed: int = 0, steps: int = 80) -> Array:
+    """Places [n, 2] by attraction along edges and repulsion between all (Fruchterman and Reingold 1991).
+
+    Starts with groups on a circle. Time and memory of order n^2.
+
+    >>> force_layout(np.zeros((3, 3)), np.arange(3)).shape
+    (3, 2)
+    """
+    n = len(labels)
+    angle = 2 * np.pi * labels / (labels.max() + 1)
+    rng = np.random.default_rng(seed)
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + 0.1 * rng.normal(size=(n, 2))
+    edges = sp.csr_array(weights)
+    coo = edges.tocoo()
+    pull = coo.data / (coo.data.max() if coo.nnz and coo.data.max() > 0 else 1.0)
+    apart = 1.0 / np.sqrt(n)
+    for step in range(steps):
+        force = np.zeros_like(place)
+        for axis in (0, 1):
+            gap = place[:, axis, None] - place[None, :, axis]
+            force[:, axis] = (gap * _inverse_square(place)).sum(axis=1) * apart**2
+        way = place[coo.col] - place[coo.row]
+        drawn = way * (pull * np.linalg.norm(way, axis=1) / apart)[:, None]
+        for axis in (0, 1):
+            force[:, axis] += np.bincount(coo.row, weights=drawn[:, axis], minlength=n)
+        # A weak pull to the middle, without which what has no edges would drift away for ever.
+        force -= 0.5 * place
+        length = np.maximum(np.linalg.norm(force, axis=1), 1e-12)
+        longest = 0.15 * (1 - step / steps)
+        place = place + force * (np.minimum(length, longest) / length)[:, None]
+    return place
+
+
+def _inverse_square(place: Array) -> Array:
+    x, y = place.T
+    square = np.square(x[:, None] - x) + np.square(y[:, None] - y)
+    return np.asarray(1.0 / np.maximum(square, 1e-6))

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from fedkin import graph as g
+from fedkin.cli.graph import graph
+from fedkin.errors import FedkinError
+from fedkin.graph.table import read_signatures
+
+app = typer.Typer()
+app.command("graph")(graph)
+
+
+@app.command()
+def other() -> None:
+    """A second command, so that the first keeps its name."""
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, ["graph", *map(str, arguments)])
+
+
+def run_json(*arguments: Any) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exception is None, result.exception
+    return json.loads(result.stdout)
+
+
+def fails(*arguments: Any) -> str:
+    """The one line that the user sees."""
+    result = run(*arguments)
+    assert isinstance(result.exception, FedkinError), (result.exception, result.output)
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture
+def clients() -> Any:
+    """Ids, vectors in three planted groups and one client of zeros, and the groups."""
+    rng = np.random.default_rng(0)
+    truth = np.append(rng.permutation(np.repeat([0, 1, 2], 7)), 3)
+    x = np.vstack([np.eye(3), np.zeros((1, 3))])[truth] * 9 + rng.normal(size=(22, 3))
+    x[21] = 0
+    return [f"site-{row:02d}" for row in range(22)], x, truth
+
+
+@pytest.fixture
+def npz(tmp_path: Path, clients: Any) -> Path:
+    np.savez(tmp_path / "table.npz", ids=np.array(clients[0]), x=clients[1])
+    return tmp_path / "table.npz"
+
+
+def _csv(path: Path, ids: Any, x: Any, **more: Any) -> Path:
+    frame = pd.DataFrame(np.asarray(x), columns=[f"f{j}" for j in range(np.shape(x)[1])])
+    for name, values in more.items():
+        frame.insert(0, name, values)
+    frame.insert(0, "client", ids)
+    frame.to_csv(path, index=False)
+    return path
+
+
+def _found(summary: Any, ids: Any, truth: Any) -> float:
+    group = {id: at for at, one in enumerate(summary["groups"]) for id in one["members"]}
+    return g.ari(truth, [group[id] for id in ids])
+
+
+def test_the_same_groups_from_npz_csv_and_parquet(tmp_path: Path, clients: Any, npz: Path) -> None:
+    ids, x, truth = clients
+    csv = _csv(tmp_path / "t.csv", ids, x)
+    pd.read_csv(csv).to_parquet(tmp_path / "t.parquet")
+    pd.read_csv(csv).rename(columns={"client": "site"}).to_parquet(tmp_path / "first.parquet")
+    found = [
+        run_json(path, "--sparsify", "knn:4") for path in (npz, csv, tmp_path / "t.parquet", tmp_path / "first.parquet")
+    ]
+    assert all(one == found[0] for one in found[1:])
+    assert _found(found[0], ids, truth) == 1
+    assert found[0]["isolated"] == ["site-21"]
+    assert [one["size"] for one in found[0]["groups"]] == [7, 7, 7, 1]
+    assert 0.8 < found[0]["groups"][0]["inner_similarity"] <= 1
+    assert found[0]["groups"][3]["inner_similarity"] is None
+
+
+def test_the_table_for_people(npz: Path) -> None:
+    result = run(npz, "--sparsify", "knn:4")
+    assert result.exit_code == 0
+    assert "22 clients" in result.output
+    assert "4 groups (louvain)" in result.output
+    assert "isolated (no edge): site-21" in result.output
+    assert "most central (betweenness): site-" in result.output
+
+
+@pytest.mark.parametrize("sparsify", ["knn:4", "mutual:5", "epsilon:0.5", "gamma:auto", "soft:0.3"])
+@pytest.mark.parametrize("groups", ["leiden", "hierarchical:4", "kmeans:4", "bipartition:0.3"])
+def test_any_stages_together(npz: Path, clients: Any, sparsify: str, groups: str) -> None:
+    summary = run_json(npz, "--sparsify", sparsify, "--groups", groups)
+    assert _found(summary, clients[0], clients[2]) > 0.8
+
+
+@pytest.mark.parametrize("similarity", ["matching", "minimum", "hausdorff", None])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_sets_of_vectors_in_long_and_packed_form(tmp_path: Path, clients: Any, similarity: Any, uneven: bool) -> None:
+    ids, x, truth = clients
+    rng = np.random.default_rng(0)
+    sizes = [2 + row % 2 if uneven else 2 for row in range(22)]
+    rows = [
+        (id, f"c{k}", *(one + 0.1 * rng.normal(size=3)))
+        for id, one, size in zip(ids, x, sizes, strict=True)
+        for k in range(size)
+    ]
+    frame = pd.DataFrame(rows, columns=["client", "centre", "a", "b", "c"]).sample(frac=1, random_state=0)
+    frame.to_csv(tmp_path / "long.csv", index=False)
+    chosen = ["--similarity", similarity] if similarity else []
+    summary = run_json(tmp_path / "long.csv", "--sparsify", "gamma:auto", "--groups", "hierarchical:4", *chosen)
+    assert summary["similarity"] == (similarity or "matching")
+    assert _found(summary, ids, truth) == 1
+    if not uneven:
+        packed = np.stack([frame[frame.client == id][["a", "b", "c"]].to_numpy() for id in ids])
+        np.savez(tmp_path / "sets.npz", ids=np.array(ids), x=packed)
+        again = run_json(tmp_path / "sets.npz", "--sparsify", "gamma:auto", "--groups", "hierarchical:4", *chosen)
+        assert {frozenset(one["members"]) for one in again["groups"]} == {
+            frozenset(one["members"]) for one in summary["groups"]
+        }
+
+
+def test_out_writes_every_format(tmp_path: Path, npz: Path) -> None:
+    summary = run_json(npz, "--sparsify", "knn:4", "--out", tmp_path / "a" / "b")
+    folder = tmp_path / "a" / "b"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "edges.csv",
+        "graph.graphml",
+        "graph.html",
+        "graph.json",
+        "graph.npz",
+    ]
+    assert {Path(path) for path in summary["files"]} == set(folder.iterdir())
+    loaded = g.load_graph(folder / "graph.npz")
+    assert len(loaded.ids) == 22
+    assert (
+        len(pd.read_csv(folder / "edges.csv"))
+        == summary["edges"]
+        == nx.read_graphml(folder / "graph.graphml").number_of_edges()
+    )
+    page = (folder / "graph.html").read_text(encoding="utf-8")
+    assert "site-07" in page
+    assert "group 0 (7)" in page
+    assert not re.search(r"<script[^>]+src=", page)
+    bytes_before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    run_json(npz, "--sparsify", "knn:4", "--out", folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == bytes_before
+
+
+def test_names_are_text_not_markup(tmp_path: Path) -> None:
+    ids = ["</script><b>x", "[red]y[/red]", "z & w"]
+    path = _csv(tmp_path / "t.csv", ids, np.eye(3) + 1)
+    result = run(path, "--out", tmp_path / "out")
+    assert "[red]y[/red]" in result.output
+    assert "</script><b>x" not in (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
+    assert run_json(path)["groups"][0]["members"] == ids
+
+
+def test_many_clients_take_the_block_way_and_say_what_they_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    truth = np.arange(1200) % 4
+    x = 5 * np.eye(4)[truth] + rng.normal(size=(1200, 4))
+    ids = [f"c{row}" for row in range(1200)]
+    np.savez(tmp_path / "t.npz", ids=np.array(ids), x=x.astype(np.float32))
+    whole = run_json(tmp_path / "t.npz", "--sparsify", "knn:5")
+    # The package's attribute of this name is the function.
+    command = importlib.import_module("fedkin.cli.graph")
+    monkeypatch.setattr(command, "_LARGEST_FULL", 1000)
+    monkeypatch.setattr(command, "_LARGEST_BETWEENNESS", 1000)
+    monkeypatch.setattr("fedkin.graph.picture._LARGEST_LAYOUT", 1000)
+    summary = run_json(tmp_path / "t.npz", "--sparsify", "knn:5", "--out", tmp_path / "out")
+    assert summary["edges"] == whole["edges"]
+    assert [one["members"] for one in summary["groups"]] == [one["members"] for one in whole["groups"]]
+    assert "degree" in summary["central"][0]
+    page = (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
+    assert "means over 3 clients" in page
+    assert "Who is near whom" not in page
+    assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--sparsify", "epsilon:0.4")
+    assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--similarity", "l2")
+    assert "compares all pairs" in fails(tmp_path / "t.npz", "--groups", "hierarchical")
+
+
+def test_integer_ids_and_float32_are_kept(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", ids=np.array([7, 9]), x=np.ones((2, 3), np.float32))
+    table = read_signatures(tmp_path / "t.npz")
+    assert table.ids == ("7", "9")
+    assert isinstance(table.x, np.ndarray)
+    assert table.x.dtype == np.float32
+    path = tmp_path / "t.csv"
+    path.write_text("id,a\n007,1\n7,2\n")
+    assert read_signatures(path).ids == ("007", "7")
+
+
+TABLES = {
+    "duplicate ids": ("client,a\nx,1\ny,2\nx,3\n", r"client 'x' is in rows 1 and 3; a column 'centre'"),
+    "missing id": ("client,a\nx,1\n,2\n", "row 2 has no id in column 'client'"),
+    "nan": ("client,a,b\nx,1,2\ny,,3\n", "client 'y', column 'a': missing or not finite"),
+    "infinite": ("client,a\nx,1\ny,inf\n", "client 'y', column 'a': missing or not finite"),
+    "text": ("client,a\nx,1\ny,tall\n", "client 'y', column 'a': expected a number, got 'tall'"),
+    "unequal widths": ("client,a,b\nx,1,2\ny,3\n", "not a readable table"),
+    "one client": ("client,a\nx,1\n", "1 client; expected at least two"),
+    "no clients": ("client,a\n", "no client; expected at least two"),
+    "empty": ("", "not a readable table"),
+    "ids only": ("client\nx\ny\n", "at least one of numbers"),
+    "no header": ("1,2,3\n4,5,6\n", "the first line holds only numbers"),
+    "column twice": ("client,a,a\nx,1,2\ny,2,3\n", "column 'a' occurs twice"),
+    "centre twice": ("client,centre,a\nx,0,1\nx,0,2\ny,0,3\n", "client 'x' has centre '0' twice, again in row 2"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_bad_tables_give_one_clear_line(name: str, tmp_path: Path) -> None:
+    text, says = TABLES[name]
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    line = fails(path)
+    assert str(path) in line
+    assert re.search(says, line)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"ids": ["a", "b"]}, "expected arrays 'ids' and 'x', found ids"),
+        ({"ids": ["a", "b"], "x": [1.0, 2.0]}, r"'x': expected numbers \[n, d\] or \[n, k, d\]"),
+        ({"ids": ["a", "b"], "x": [["1"], ["2"]]}, "'x': expected numbers"),
+        ({"ids": ["a"], "x": [[1.0], [2.0]]}, "1 ids but 2 rows of 'x'"),
+        ({"ids": ["a", "a"], "x": [[1.0], [2.0]]}, "client 'a' is in rows 1 and 2"),
+        ({"ids": ["a", ""], "x": [[1.0], [2.0]]}, "row 2 has no id"),
+        ({"ids": [1.5, 2.5], "x": [[1.0], [2.0]]}, "'ids': expected one text or whole number"),
+        ({"ids": ["a", "b"], "x": [[1.0], [np.nan]]}, "client 'b': a value is not finite"),
+        ({"ids": ["a"], "x": [[1.0]]}, "1 client; expected at least two"),
+    ],
+)
+def test_bad_arrays_give_one_clear_line(arrays: Any, says: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", **{name: np.array(values) for name, values in arrays.items()})
+    assert re.search(says, fails(tmp_path / "t.npz"))
+
+
+def test_files_that_are_not_tables_give_one_clear_line(tmp_path: Path) -> None:
+    for name in ("t.npz", "t.parquet"):
+        (tmp_path / name).write_bytes(b"hello")
+        assert str(tmp_path / name) in fails(tmp_path / name)
+    np.savez(tmp_path / "p.npz", ids=np.array([{}, {}]), x=np.ones((2, 2)))
+    assert "not a .npz file of plain arrays" in fails(tmp_path / "p.npz")
+    assert "no such file" in fails(tmp_path / "none.csv")
+    assert "expected a .npz, .csv or .parquet" in fails(tmp_path / "t.xlsx")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
+    assert "binary.csv" in fails(tmp_path / "binary.csv")
+
+
+def test_bad_options_give_one_clear_line(npz: Path, tmp_path: Path) -> None:
+    assert "did you mean 'cosine'" in fails(npz, "--similarity", "cosin")
+    assert "expected knn:K" in fails(npz, "--sparsify", "knn")
+    assert "did you mean 'louvain'" in fails(npz, "--groups", "louvian")
+    assert "no planted groups" in fails(npz, "--groups", "planted")
+    assert "expected 1 to 22" in fails(npz, "--groups", "kmeans:99")
+    assert "resolution: expected a number above 0" in fails(npz, "--resolution", "0")
+    assert "one vector per client" in fails(npz, "--similarity", "matching")
+    np.savez(tmp_path / "s.npz", ids=np.array(["a", "b"]), x=np.ones((2, 3, 2)))
+    assert "a set of vectors per client; expected matching" in fails(tmp_path / "s.npz", "--similarity", "cosine")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in fails(npz, "--out", tmp_path / "file")

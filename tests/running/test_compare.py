@@ -1,0 +1,51 @@
+"""A comparison's table, recomputed by hand from the runs' own records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tiny import TABLE
+
+from fedkin.engines import Score
+from fedkin.running.compare import compare, gains, table
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result
+
+
+def test_table_against_the_records(tmp_path: Path) -> None:
+    results = compare(Experiment.of(TABLE), ["local", "fedavg"], [0, 1, 2], Path(), tmp_path / "c")
+    rows = {row["method"]: row for row in table(results)}
+
+    def last(method: str, seed: int) -> dict[str, float]:
+        found = pq.read_table(tmp_path / "c" / f"{method}-seed{seed}" / "clients.parquet").to_pandas()
+        found = found[found["round"] == 7]
+        return dict(zip(found["client"], found["accuracy"], strict=True))
+
+    means = [np.mean(list(last("fedavg", seed).values())) for seed in (0, 1, 2)]
+    assert rows["fedavg"]["mean"] == (pytest.approx(np.mean(means)), pytest.approx(np.std(means, ddof=1)))
+    gained = [[last("fedavg", seed)[id] - last("local", seed)[id] for id in last("local", seed)] for seed in (0, 1, 2)]
+    assert rows["fedavg"]["gain"][0] == pytest.approx(np.mean(gained))
+    assert rows["fedavg"]["hurt"][0] == pytest.approx(np.mean(np.array(gained) < -1e-9))
+    assert rows["local"]["gain"] is None
+    assert rows["local"]["bytes_up"] == (0.0, 0.0)
+    assert rows["fedavg"]["found"] is None
+
+
+def test_the_same_seed_is_the_same_federation_for_every_method(tmp_path: Path) -> None:
+    compare(Experiment.of(TABLE), ["local", "fedavg"], [3], Path(), tmp_path / "c")
+    one, other = ((tmp_path / "c" / f"{m}-seed3" / "federation.json").read_bytes() for m in ("local", "fedavg"))
+    assert one == other
+
+
+def test_gains_leave_out_clients_without_test_samples() -> None:
+    def result(scores: dict[str, Score]) -> Result:
+        return Result({}, [], [], [], scores)
+
+    found = gains(
+        result({"a": Score(4, 0.1, 3), "b": Score(0, float("nan"), 0)}),
+        result({"a": Score(4, 0.1, 1), "b": Score(0, float("nan"), 0)}),
+    )
+    assert found == {"a": 0.5}

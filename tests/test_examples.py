@@ -1,0 +1,41 @@
+"""Every example in a docstring, and every Python block of the pages that say so, runs and prints what it says."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+import pytest
+
+import fedkin
+
+ROOT = Path(__file__).parents[1]
+# Rooms with example tests of their own are not run twice.
+ELSEWHERE = ("fedkin.graph", "fedkin.data")
+MODULES = ["fedkin", *(m.name for m in walk_packages(fedkin.__path__, "fedkin.") if not m.name.startswith(ELSEWHERE))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    found = doctest.testmod(import_module(name))
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/writing-a-method.md"])
+def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in fedkin.__all__:
+        assert getattr(fedkin, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fedkin.nothing
