@@ -28,7 +28,9 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed
-	$(BIN)/python docs/build.py
+	$(BIN)/pdoc --output-directory site fedkin.flow fedkin.views fedkin.federation fedkin.graph fedkin.data fedkin.methods fedkin.learning \
+		fedkin.engines fedkin.running.api fedkin.running.experiment fedkin.running.compare fedkin.report
+	@echo "reference: site/index.html"
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

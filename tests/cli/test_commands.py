@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import tomli_w
-from tiny import TABLE
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
+from tiny import TABLE
 
 KEYS = {
     "method", "scenario", "seed", "rounds", "clients", "accuracy", "bytes", "groups", "seconds", "versions",
@@ -89,7 +89,10 @@ def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:
     result = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     lines = result.stdout.splitlines()
     assert max(len(line) for line in lines) <= 80
-    assert [line.split()[0] for line in lines if line.lstrip().startswith(("local", "sfmtl"))] == ["local", "sfmtl-graph"]
+    assert [line.split()[0] for line in lines if line.lstrip().startswith(("local", "sfmtl"))] == [
+        "local",
+        "sfmtl-graph",
+    ]
 
 
 def test_resume_after_a_cut(experiment: Path) -> None:
@@ -198,5 +201,3 @@ def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
     assert "go on with --resume cut" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert CliRunner().invoke(app, ["run", "--resume", "cut", "--json"]).exit_code == 0
-
-

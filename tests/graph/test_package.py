@@ -36,6 +36,6 @@ def test_every_public_name_is_exported_and_has_an_example() -> None:
     }
     stages_only = {"Control", "Groups", "Sparsify"}
     assert set(fedkin.graph.__all__) == public - stages_only
-    plain = {"Difference", "EdgeScores", "load_graph", "from_networkx"}
+    plain = {"Difference", "EdgeScores", "load_graph", "from_networkx", "Signatures", "read_signatures"}
     for name in set(fedkin.graph.__all__) - plain:
         assert ">>>" in (getattr(fedkin.graph, name).__doc__ or ""), name

@@ -54,7 +54,7 @@ class Progress:
 
     def __init__(self, title: str, stop: StopFlag, quiet: bool = False) -> None:
         self.stop, self.title, self.quiet = stop, title, quiet
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.bar = Bar(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(), console=self.console, transient=True,

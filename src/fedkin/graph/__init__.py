@@ -54,6 +54,7 @@ from fedkin.graph.mixing import (
     row_normalise,
 )  # fmt: skip
 from fedkin.graph.neighbours import knn_graph, nearest
+from fedkin.graph.picture import draw, force_layout
 from fedkin.graph.record import Graph, from_networkx, load_graph
 from fedkin.graph.recovery import (
     Difference,
@@ -97,18 +98,19 @@ from fedkin.graph.stages import (
     similarity_stage,
     sparsify_stage,
 )  # fmt: skip
+from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
-    "Difference", "EdgeScores", "Graph", "across_share", "anchor_similarity", "ari", "betweenness",
-    "bipartition", "by_id", "canonical", "centrality_stage", "cfl", "closeness", "components",
-    "control_stage", "cosine", "current_flow_betweenness", "current_flow_closeness", "degree",
-    "difference", "distance_stage", "dot", "edge_scores", "eigenvector", "epsilon", "from_networkx",
-    "gamma", "gap_threshold", "group_average", "groups_stage", "hausdorff", "head_response",
-    "hierarchical", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step", "learned_rows",
-    "leiden", "load_graph", "louvain", "matching", "max_degree", "metropolis", "minimum", "minmax",
-    "modularity", "nearest", "negative_l1", "negative_l2", "neighbour_average", "nmi", "nonnegative",
-    "norm_regularised", "oracle", "pagerank", "project", "random", "rbf", "recursive_bipartition",
-    "response_similarity", "row_cosine", "row_normalise", "sampled_betweenness", "self_only", "shuffled",
-    "silhouette", "similarity_stage", "soft", "softmax", "sparsify_stage", "symmetrise", "to_distance",
-    "uniform", "update_cosine",
+    "Difference", "EdgeScores", "Graph", "Signatures", "across_share", "anchor_similarity", "ari",
+    "betweenness", "bipartition", "by_id", "canonical", "centrality_stage", "cfl", "closeness",
+    "components", "control_stage", "cosine", "current_flow_betweenness", "current_flow_closeness",
+    "degree", "difference", "distance_stage", "dot", "draw", "edge_scores", "eigenvector", "epsilon",
+    "force_layout", "from_networkx", "gamma", "gap_threshold", "group_average", "groups_stage",
+    "hausdorff", "head_response", "hierarchical", "kmeans", "knn", "knn_graph", "laplacian",
+    "laplacian_step", "learned_rows", "leiden", "load_graph", "louvain", "matching", "max_degree",
+    "metropolis", "minimum", "minmax", "modularity", "nearest", "negative_l1", "negative_l2",
+    "neighbour_average", "nmi", "nonnegative", "norm_regularised", "oracle", "pagerank", "project",
+    "random", "rbf", "read_signatures", "recursive_bipartition", "response_similarity", "row_cosine",
+    "row_normalise", "sampled_betweenness", "self_only", "shuffled", "silhouette", "similarity_stage",
+    "soft", "softmax", "sparsify_stage", "symmetrise", "to_distance", "uniform", "update_cosine",
 ]  # fmt: skip

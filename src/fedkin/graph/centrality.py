@@ -28,7 +28,7 @@ _DEEPEST = 32
 
 
 def softmax(values: Any, temperature: float = 1.0) -> Array:
-    """exp(c_k / temperature) / sum of it: a prior [n] on clients from centralities [n] (TFL, Eq. 5).
+    """exp(c_k / temperature) / sum of it: a prior [n] on clients from centralities [n] (TFL).
 
     temperature: above 0; large is near uniform, small is near one-hot.
 
@@ -74,7 +74,7 @@ def closeness(a: Any, *, weighted: bool = False) -> Array:
 
 
 def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> Array:
-    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (TFL, Eq. 4).
+    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (TFL).
 
     Unordered pairs, as in networkx. normalised: divided by (n - 1)(n - 2) / 2, so in [0, 1]. `weighted` takes
     time n^3 (seconds at 500 clients).

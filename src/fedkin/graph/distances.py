@@ -27,7 +27,7 @@ _LARGEST_TABLE = 10
 
 
 def minimum(u: Any, v: Any = None) -> Array:
-    """min over pairs of centres of |u_r - v_s|_2 (FLT, Eq. 2).
+    """min over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
 
     >>> minimum([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 1.],

@@ -67,8 +67,8 @@ def components(a: Any) -> Labels:
 def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
     """Groups of high modularity in affinity `a` [n, n] (Blondel et al. 2008), by scikit-network.
 
-    resolution: above 1 more and smaller groups. seed: the order in which clients are visited; None is row
-    order.
+    resolution: above 1 more and smaller groups. seed: of the order in which clients are
+    visited; None is row order.
 
     >>> louvain(np.kron(np.eye(2), np.ones((2, 2))))
     array([0, 0, 1, 1])
@@ -79,8 +79,7 @@ def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
 
 
 def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
-    """Groups of high modularity, each connected (Traag et al. 2019), by scikit-network. Arguments as for
-    `louvain`.
+    """Groups of high modularity, each connected (Traag et al. 2019), by scikit-network; arguments of `louvain`.
 
     Refinement takes the best merge rather than a random one, so that a seed fixes the result.
 
@@ -188,8 +187,7 @@ def _silhouette_count(d: Array, tree: Array, most: int) -> int:
 
 
 def silhouette(d: Any, labels: Any) -> Array:
-    """Silhouette of each client, [n] in [-1, 1], from distances `d` [n, n] (Rousseeuw 1987); 0 in a group of
-    one.
+    """Silhouette of each client [n], in [-1, 1], from distances `d` [n, n] (Rousseeuw 1987); alone 0.
 
     >>> points = np.array([0.0, 1.0, 10.0, 11.0])
     >>> silhouette(abs(points[:, None] - points), [0, 0, 1, 1]).round(2)
@@ -232,7 +230,7 @@ def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
 
 
 def bipartition(s: Any) -> Labels:
-    """The two groups with the least maximum similarity across (Sattler et al. 2020, Eq. 12), from `s` [n, n].
+    """The two groups with the least maximum similarity across (Sattler et al. 2020), from `s` [n, n].
 
     Exactly: the weakest link of a maximum spanning tree is cut. Needs two clients or more.
 
@@ -267,7 +265,7 @@ def cfl(
     noise: float | None = None,
     recursive: bool = True,
 ) -> Labels:
-    """Groups by clustered federated learning's rule (Sattler et al. 2020, Algorithm 1) from `updates` [n, d].
+    """Groups by clustered federated learning's rule (Sattler et al. 2020) from `updates` [n, d].
 
     A group is split by `bipartition` of its updates' cosines when |count-weighted mean update| < eps1 while
     max |update| > eps2. noise: the paper's gamma_max; the split then also needs noise < sqrt((1 - across) /

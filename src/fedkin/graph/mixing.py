@@ -37,8 +37,7 @@ def row_normalise(a: Any) -> Matrix:
 
 
 def neighbour_average(a: Any, counts: Any = None, *, own: float | None = 1.0) -> Matrix:
-    """a_ij n_j / sum_j a_ij n_j: the average of neighbours by edge weight and sample count (FLT, Eq. 5,
-    normalised).
+    """a_ij n_j / sum_j a_ij n_j: neighbours by edge weight and sample count (FLT, case I, normalised).
 
     a: [n, n], at least 0, may be directed. counts: n_j [n]; None is equal. own: the weight a_ii to use in
     place of the diagonal; None keeps the diagonal.
@@ -79,8 +78,7 @@ def group_average(labels: Any, counts: Any = None) -> Array:
 
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
-    """L = D - A of symmetric `a` [n, n], of edges inside `groups` only if labels are given. Its rows sum to
-    0.
+    """L = D - A of symmetric `a` [n, n], of edges inside `groups` only if given. Rows sum to 0.
 
     >>> laplacian(np.array([[0.0, 2.0], [2.0, 0.0]]))
     array([[ 2., -2.],
@@ -106,7 +104,7 @@ def _same(groups: Any, n: int) -> Any:
 
 
 def laplacian_step(a: Any, groups: Any, rate: float) -> Matrix:
-    """W = I - rate * L inside groups: x_k - rate * sum_l a_kl (x_k - x_l) (SFMTL-Graph, Eq. 15; FedU, Eq. 6).
+    """W = I - rate * L inside groups: x_k - rate * sum_l a_kl (x_k - x_l) (SFMTL-Graph, Eq. 15; FedU).
 
     groups: labels [n], or None for the whole graph. Rows sum to 1 for any rate; entries are non-negative
     while rate <= 1 / the largest weighted degree inside a group.
@@ -127,7 +125,7 @@ def metropolis(a: Any) -> Matrix:
     """Metropolis weights 1 / (1 + max(deg_i, deg_j)) on the edges of symmetric `a`, the rest on the diagonal.
 
     Degrees count neighbours, so weights of `a` do not matter. W is symmetric, so columns sum to 1 too
-    (Xiao, Boyd and Lall 2005, Eq. 9).
+    (Xiao, Boyd and Lall 2005).
 
     >>> metropolis(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
     array([[0.667, 0.333, 0.   ],
@@ -138,10 +136,9 @@ def metropolis(a: Any) -> Matrix:
 
 
 def max_degree(a: Any) -> Matrix:
-    """Weights 1 / (1 + largest degree) on the edges of symmetric `a`, the rest on the diagonal; W is
-    symmetric.
+    """Weights 1 / (1 + largest degree) on the edges of symmetric `a`, the rest on the diagonal.
 
-    (Xiao, Boyd and Lall 2005, Eq. 8, with 1 + degree in place of n.)
+    W is symmetric (Xiao, Boyd and Lall 2005).
 
     >>> max_degree(np.array([[0, 1], [1, 0]]))
     array([[0.5, 0.5],

@@ -102,24 +102,25 @@ def _layout(graph: Graph, seed: int) -> Any:
         hoverinfo="skip", name="edges",
     )  # fmt: skip
     labelled = len(graph.ids) <= _MOST_LABELS
-    for group in range(int(graph.labels.max()) + 1):
-        rows = np.flatnonzero(graph.labels == group)
-        names = _safe([graph.ids[row] for row in rows])
+    size = np.bincount(graph.labels)
+    lone = np.flatnonzero(size[graph.labels] == 1)
+    groups = [(f"group {group} ({size[group]})", np.flatnonzero(graph.labels == group), group)
+              for group in range(len(size)) if size[group] > 1]  # fmt: skip
+    for name, rows, group in [*groups, (f"groups of one ({len(lone)})", lone, None)]:
         marker = {
-            "color": _COLOURS[group % len(_COLOURS)],
-            "symbol": _SHAPES[group // len(_COLOURS) % len(_SHAPES)],
+            "color": "#999999" if group is None else _COLOURS[group % len(_COLOURS)],
+            "symbol": "circle-open" if group is None else _SHAPES[group // len(_COLOURS) % len(_SHAPES)],
             "size": 11,
-            "line": {"width": 1, "color": "white"},
         }
         figure.add_scatter(
             x=place[rows, 0], y=place[rows, 1], mode="markers+text" if labelled else "markers", marker=marker,
-            text=names, textposition="top center", hovertemplate="%{text}<extra></extra>",
-            name=f"group {group} ({len(rows)})",
+            text=_safe([graph.ids[row] for row in rows]), textposition="top center",
+            hovertemplate="%{text}<extra></extra>", name=name,
         )  # fmt: skip
     axis = {"visible": False}
     left_out = "" if upper.nnz <= _MOST_EDGES else f" ({_MOST_EDGES:,} strongest of {upper.nnz:,} edges)"
     figure.update_layout(
-        title=f"Who is near whom{left_out}", height=800, xaxis=axis, yaxis={**axis, "scaleanchor": "x"},
+        title=f"Who is near whom{left_out}", height=800, xaxis=axis, yaxis=axis,
         plot_bgcolor="white",
     )  # fmt: skip
     return figure
@@ -133,34 +134,46 @@ def _safe(names: list[str] | None) -> list[str] | None:
 def force_layout(weights: Any, labels: Labels, *, seed: int = 0, steps: int = 80) -> Array:
     """Places [n, 2] by attraction along edges and repulsion between all (Fruchterman and Reingold 1991).
 
-    Starts with groups on a circle. Time and memory of order n^2.
+    Clients with edges lie in the square from -1 to 1, having started with their groups on a circle; those without
+    stand in rows below. Time and memory of order n^2.
 
     >>> force_layout(np.zeros((3, 3)), np.arange(3)).shape
     (3, 2)
     """
+    edges = sp.csr_array(weights)
+    alone = np.asarray(edges.sum(axis=1)).ravel() == 0
+    place = np.empty((len(labels), 2))
+    rank = np.arange(alone.sum())
+    place[alone] = np.stack([rank % 12 / 5.5 - 1, -1.25 - 0.15 * (rank // 12)], axis=1)
+    if not alone.all():
+        linked = np.flatnonzero(~alone)
+        place[linked] = _by_forces(edges[linked][:, linked].tocoo(), labels[linked], seed, steps)
+    return place
+
+
+def _by_forces(edges: Any, labels: Labels, seed: int, steps: int) -> Array:
     n = len(labels)
     angle = 2 * np.pi * labels / (labels.max() + 1)
     rng = np.random.default_rng(seed)
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + 0.1 * rng.normal(size=(n, 2))
-    edges = sp.csr_array(weights)
-    coo = edges.tocoo()
-    pull = coo.data / (coo.data.max() if coo.nnz and coo.data.max() > 0 else 1.0)
+    pull = edges.data / edges.data.max()
     apart = 1.0 / np.sqrt(n)
     for step in range(steps):
         force = np.zeros_like(place)
-        for axis in (0, 1):
-            gap = place[:, axis, None] - place[None, :, axis]
-            force[:, axis] = (gap * _inverse_square(place)).sum(axis=1) * apart**2
-        way = place[coo.col] - place[coo.row]
+        near = _inverse_square(place)
+        way = place[edges.col] - place[edges.row]
         drawn = way * (pull * np.linalg.norm(way, axis=1) / apart)[:, None]
         for axis in (0, 1):
-            force[:, axis] += np.bincount(coo.row, weights=drawn[:, axis], minlength=n)
-        # A weak pull to the middle, without which what has no edges would drift away for ever.
+            gap = place[:, axis, None] - place[None, :, axis]
+            force[:, axis] = (gap * near).sum(axis=1) * apart**2
+            force[:, axis] += np.bincount(edges.row, weights=drawn[:, axis], minlength=n)
+        # A weak pull to the middle, without which parts that share no edge would drift away for ever.
         force -= 0.5 * place
         length = np.maximum(np.linalg.norm(force, axis=1), 1e-12)
         longest = 0.15 * (1 - step / steps)
         place = place + force * (np.minimum(length, longest) / length)[:, None]
-    return place
+    low, high = place.min(axis=0), place.max(axis=0)
+    return np.asarray(2 * (place - low) / np.maximum(high - low, 1e-9) - 1)
 
 
 def _inverse_square(place: Array) -> Array:

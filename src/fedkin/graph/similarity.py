@@ -50,7 +50,7 @@ def cosine(x: Any) -> Array:
 
 
 def update_cosine(x: Any, start: Any) -> Array:
-    """Cosine of updates x_k - start (Sattler et al. 2020, Eq. 7): `x` [n, d], `start` [d] or [n, d].
+    """Cosine of updates x_k - start (Sattler et al. 2020): `x` [n, d], `start` [d] or [n, d].
 
     >>> update_cosine([[2, 1], [1, 2]], [1, 1])
     array([[1., 0.],
@@ -85,8 +85,7 @@ def minmax(s: Any) -> Array:
 
 
 def dot(x: Any) -> Array:
-    """Dot product of each pair of rows of `x` [n, d], min-max scaled over pairs to [0, 1]; zero diagonal
-    (TFL, Eq. 3).
+    """Dot product of rows of `x` [n, d], min-max scaled over pairs to [0, 1]; zero diagonal (TFL, Eq. 4).
 
     >>> dot([[1, 0], [2, 0], [0, 1]])
     array([[0., 1., 0.],
@@ -142,8 +141,7 @@ def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]
 
 
 def row_cosine(w: Any) -> Array:
-    """Mean over class rows of the rows' cosine, for classifier weights `w` [n, C, d]: [n, n] in [-1, 1]
-    (MAPL, Eq. 9).
+    """Mean over class rows of the rows' cosine, of classifier weights `w` [n, C, d]: [n, n] in [-1, 1] (MAPL).
 
     >>> row_cosine([[[1, 0], [0, 1]], [[1, 0], [1, 0]]])
     array([[1. , 0.5],

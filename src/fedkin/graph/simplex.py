@@ -16,7 +16,7 @@ def project(v: Any, *, floor: float = 0.0) -> Array:
     """The nearest point (Euclidean) to `v` [n], or to each row of [m, n], with entries >= floor that sum to
     1.
 
-    Sort-based (Held, Wolfe and Crowder 1974; Duchi et al. 2008, Figure 1). floor * n must not exceed 1.
+    Sort-based (Held, Wolfe and Crowder 1974; Duchi et al. 2008). floor * n must not exceed 1.
 
     >>> project([0.5, 2.0, -1.0])
     array([0., 1., 0.])

@@ -1,8 +1,7 @@
 """From similarity or distance to affinity: non-negative, symmetric, most pairs zero.
 
 All functions return what they were given, dense or csr_array, as float64. The diagonal is zero; with
-`self_loops=True` it is 1, except in `soft`, where a distance of 0 gives 1 anyway. A client without any edge
-is alone, which is no error.
+`self_loops=True` it is 1. A client without any edge is alone, which is no error.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def nonnegative(s: Any, *, self_loops: bool = False) -> Matrix:
 
 
 def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
-    """s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL, section 3.1). threshold: at least 0.
+    """s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL). threshold: at least 0.
 
     >>> epsilon(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 0.4)
     array([[0. , 0.5, 0. ],
@@ -46,7 +45,7 @@ def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
 
 
 def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -> Matrix:
-    """1 where the distance d_ij < threshold, else 0 (FLT, Eq. 3). None: `gap_threshold(d)`. Dense only.
+    """1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 1). None: `gap_threshold(d)`. Dense only.
 
     >>> gamma(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
     array([[0., 1., 0.],
@@ -100,8 +99,7 @@ def soft(d: Any, scale: float | None = None) -> Matrix:
 
 
 def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Matrix:
-    """Each client's k most similar others with s_ij > 0; of equal ones the lower row. s_ij is kept as the
-    weight.
+    """Each client's k most similar others with s_ij > 0, of equal ones the lower row; s_ij is the weight.
 
     An edge stands if either end chose it, or, with `mutual`, only if both did. For more clients than a dense
     matrix can hold, `knn_graph` does the same from vectors.

@@ -27,6 +27,8 @@ __all__ = ["Layer", "fit_dense", "layers_of"]
 
 # Bytes of weights trained side by side: a core's second-level cache (benchmarks/simulation.py --chunks).
 _CACHE = 2 << 20
+_BLOCK = 64  # steps whose outputs are kept before their losses are found
+_threshold_backward = torch.ops.aten.threshold_backward.default
 
 
 class Layer(NamedTuple):
@@ -76,75 +78,113 @@ def _chunk(net: Net, layers: Sequence[Layer], training: Training, members: Seque
     # Momentum, Adam and clipping need the gradient itself; plain descent goes straight into the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     optimiser = None if plain else Optimiser(training, stack)
+    keep = 1 - training.lr * training.weight_decay
     totals = torch.zeros(len(members), dtype=torch.float64)
-    for step in range(plan.steps[0]):
-        active = plan.active(step)
-        x, y, mask = batches.at(step)
-        params = {name: tensor[:active] for name, tensor in stack.items()}
-        outputs = _forward(layers, params, x.flatten(2))
-        value, slope = _cross_entropy(outputs[-1], y, mask)
-        totals[:active] += value
-        if optimiser is None:
-            _descend(layers, params, outputs, slope, training.lr, 1 - training.lr * training.weight_decay)
-        else:
-            grads = _gradients(layers, params, outputs, slope)
-            optimiser.step([grads[name] for name in stack], active)
+    parts: list[_Part] = []
+    for start in range(0, plan.steps[0], _BLOCK):
+        losses = _CrossEntropies(batches, slice(start, start + _BLOCK), stack[layers[-1].weight].shape[1])
+        for step in range(start, min(start + _BLOCK, plan.steps[0])):
+            x = batches.inputs(step).flatten(2)
+            if not parts or len(x) < len(parts[0].weight):
+                parts = [_part(layer, stack, len(x)) for layer in layers]
+            inside = _forward(parts, x, losses.space(step - start, *x.shape[:2]))
+            slope = losses.slope(step - start, *x.shape[:2])
+            if optimiser is None:
+                _descend(parts, inside, slope, training.lr, keep)
+            else:
+                grads = _gradients(layers, parts, inside, slope)
+                optimiser.step([grads[name] for name in stack], len(x))
+        totals += losses.values()
     return results(plan, stack, [m.carry for m in members], totals)
 
 
-def _forward(layers: Sequence[Layer], params: dict[str, Tensor], x: Tensor) -> list[Tensor]:
-    """What goes into each layer, and the outputs: [K, b, width] each."""
-    outputs = [x]
-    for layer in layers:
-        weight = params[layer.weight].transpose(1, 2)
-        if layer.bias is None:
-            out = torch.bmm(outputs[-1], weight)
-        else:
-            out = torch.baddbmm(params[layer.bias][:, None], outputs[-1], weight)
-        outputs.append(out.relu_() if layer.relu else out)
-    return outputs
+class _Part(NamedTuple):
+    """A layer of the members still training: weight [K, out, in], its transpose, bias [K, 1, out]."""
+
+    weight: Tensor
+    turned: Tensor
+    bias: Tensor | None
+    relu: bool
 
 
-def _cross_entropy(outputs: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Each client's mean loss [K], and its slope at the outputs [K, b, classes]; the mask's padding counts nothing."""
-    logs = F.log_softmax(outputs, dim=2)
-    share = mask / mask.sum(1, keepdim=True)
-    value = -(logs.gather(2, y[:, :, None])[:, :, 0] * share).sum(1)
-    slope = logs.exp_().mul_(share[:, :, None])
-    return value, slope.scatter_add_(2, y[:, :, None], -share[:, :, None])
+def _part(layer: Layer, stack: dict[str, Tensor], active: int) -> _Part:
+    weight = stack[layer.weight][:active]
+    bias = None if layer.bias is None else stack[layer.bias][:active, None]
+    return _Part(weight, weight.transpose(1, 2), bias, layer.relu)
 
 
-def _back(weight: Tensor, slope: Tensor, inside: Tensor, relu: bool) -> Tensor:
-    """The slope at a layer's input."""
-    out = torch.bmm(slope, weight)
-    return torch.ops.aten.threshold_backward(out, inside, 0) if relu else out
+class _CrossEntropies:
+    """Mean cross-entropy -sum share * log softmax(outputs)[y] over a block of steps, where share = mask / count.
+
+    Outputs are kept and their losses found in one go: on small nets the calls of a step cost more than its work.
+    They lie as [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
+    """
+
+    def __init__(self, batches: Batches, steps: slice, classes: int) -> None:
+        y, mask = (t[:, steps].transpose(0, 1)[:, :, None] for t in (batches.labels, batches.masks))
+        # A member that is done has no samples left, and no share.
+        self.share = mask / mask.sum(3, keepdim=True).clamp(min=1)
+        self.target = self.share.new_zeros(*y.shape[:2], classes, y.shape[3]).scatter_(2, y, -self.share)
+        self.outputs = torch.zeros_like(self.target)
+
+    def space(self, step: int, active: int, width: int) -> Tensor:
+        """Where this step's outputs go: [K, classes, b]."""
+        return self.outputs[step, :active, :, :width]
+
+    def slope(self, step: int, active: int, width: int) -> Tensor:
+        """The loss's slope at the outputs: [K, b, classes]."""
+        target, share = (t[step, :active, :, :width] for t in (self.target, self.share))
+        return torch.addcmul(target, torch.softmax(self.space(step, active, width), 1), share).transpose(1, 2)
+
+    def values(self) -> Tensor:
+        """Each member's losses, added up: [K]."""
+        return F.log_softmax(self.outputs, 2).mul_(self.target).sum((2, 3)).double().sum(0)
 
 
-def _descend(
-    layers: Sequence[Layer], params: dict[str, Tensor], outputs: list[Tensor], slope: Tensor, lr: float, keep: float
-) -> None:
+def _forward(parts: Sequence[_Part], x: Tensor, space: Tensor) -> list[Tensor]:
+    """What goes into each layer: [K, b, width] each; the outputs are laid into `space`."""
+    inside = [x]
+    for part in parts[:-1]:
+        made = torch.bmm(inside[-1], part.turned) if part.bias is None else torch.baddbmm(
+            part.bias, inside[-1], part.turned
+        )  # fmt: skip
+        inside.append(made.relu_() if part.relu else made)
+    last, z = parts[-1], inside[-1].transpose(1, 2)
+    if last.bias is None:
+        torch.bmm(last.weight, z, out=space)
+    else:
+        torch.baddbmm(last.bias.transpose(1, 2), last.weight, z, out=space)
+    return inside
+
+
+def _back(part: _Part, slope: Tensor, before: Tensor, relu: bool) -> Tensor:
+    """The slope at what went into a layer, itself a ReLU's output or not."""
+    below = torch.bmm(slope, part.weight)
+    return _threshold_backward(below, before, 0) if relu else below
+
+
+def _descend(parts: Sequence[_Part], inside: list[Tensor], slope: Tensor, lr: float, keep: float) -> None:
     """One step of SGD, each layer's weights renewed by the product that is their gradient."""
-    for number in range(len(layers) - 1, -1, -1):
-        layer, inside = layers[number], outputs[number]
-        weight = params[layer.weight]
-        below = _back(weight, slope, inside, layers[number - 1].relu) if number else slope
-        weight.baddbmm_(slope.transpose(1, 2), inside, beta=keep, alpha=-lr)
-        if layer.bias is not None:
-            bias = params[layer.bias]
-            (bias if keep == 1 else bias.mul_(keep)).sub_(slope.sum(1), alpha=lr)
+    ones = slope.new_ones(1, 1, 1).expand(len(slope), 1, slope.shape[1])
+    for number in range(len(parts) - 1, -1, -1):
+        part, before = parts[number], inside[number]
+        below = _back(part, slope, before, parts[number - 1].relu) if number else slope
+        part.weight.baddbmm_(slope.transpose(1, 2), before, beta=keep, alpha=-lr)
+        if part.bias is not None:
+            part.bias.baddbmm_(ones, slope, beta=keep, alpha=-lr)
         slope = below
 
 
 def _gradients(
-    layers: Sequence[Layer], params: dict[str, Tensor], outputs: list[Tensor], slope: Tensor
+    layers: Sequence[Layer], parts: Sequence[_Part], inside: list[Tensor], slope: Tensor
 ) -> dict[str, Tensor]:
     """The gradient of every parameter, stacked."""
     grads = {}
-    for number in range(len(layers) - 1, -1, -1):
-        layer, inside = layers[number], outputs[number]
-        grads[layer.weight] = torch.bmm(slope.transpose(1, 2), inside)
+    for number in range(len(parts) - 1, -1, -1):
+        layer, before = layers[number], inside[number]
+        grads[layer.weight] = torch.bmm(slope.transpose(1, 2), before)
         if layer.bias is not None:
             grads[layer.bias] = slope.sum(1)
         if number:
-            slope = _back(params[layer.weight], slope, inside, layers[number - 1].relu)
+            slope = _back(parts[number], slope, before, parts[number - 1].relu)
     return grads

@@ -102,46 +102,44 @@ class Plan:
 class Batches:
     """The batches of a plan. Where one array lies behind all members, a step is a single gather from it.
 
+    labels and masks: of all steps, [K, steps, b].
     reuse: gather every step into the same memory, which then stays in cache; for those who keep no batch.
     """
 
     def __init__(self, net: Net, samples: Sequence[Samples], plan: Plan, reuse: bool = False) -> None:
         self.net, self.samples, self.plan = net, samples, plan
-        self.rows = torch.from_numpy(plan.rows)
-        self.counts = torch.from_numpy(plan.counts)
+        rows = torch.from_numpy(plan.rows)
+        self.masks = (torch.arange(rows.shape[2]) < torch.from_numpy(plan.counts)[..., None]).to(net.dtype)
+        self.widths = plan.counts.max(0).tolist()
         first = samples[0]
-        self.shared: Samples | None = None
-        self.space: Tensor | None = None
-        if all(s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples):
-            self.shared = first
-            where = [s.rows[rows] for s, rows in zip(samples, self.rows, strict=True) if s.rows is not None]
-            self.rows = torch.stack(where)
-            self.labels = first.y[self.rows]
-            if reuse:
-                self.space = torch.empty(self.rows[:, 0].numel(), *first.x.shape[1:], dtype=first.x.dtype)
+        self.shared = all(
+            s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples
+        )
+        if self.shared:
+            rows = torch.stack([s.rows[own] for s, own in zip(samples, rows, strict=True) if s.rows is not None])
+            self.labels = first.y[rows]
+        else:
+            self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
+        # Steps first, so that the rows of one step lie together.
+        self.rows = rows.transpose(0, 1).contiguous()
+        self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:]) if self.shared and reuse else None
 
     def at(self, step: int) -> Batch:
         """One batch a member still training, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
-        active = self.plan.active(step)
-        counts = self.counts[:active, step]
-        width = int(counts.max())
-        where = self.rows[:active, step, :width]
-        mask = (torch.arange(width) < counts[:, None]).to(self.net.dtype)
-        if self.shared is None:
-            pairs = list(zip(self.samples, where, strict=False))
-            x = torch.stack([s.inputs(rows, self.net.dtype) for s, rows in pairs])
-            return Batch(x, torch.stack([s.labels(rows) for s, rows in pairs]), mask)
-        x = self._gathered(where.reshape(-1))
-        return Batch(x.reshape(*where.shape, *x.shape[1:]), self.labels[:active, step, :width], mask)
+        active, width = self.plan.active(step), self.widths[step]
+        return Batch(self.inputs(step), self.labels[:active, step, :width], self.masks[:active, step, :width])
 
-    def _gathered(self, rows: Tensor) -> Tensor:
-        """The inputs of these rows of the shared array."""
-        assert self.shared is not None
-        if self.space is None:
-            x = self.shared.x.index_select(0, rows)
-        else:
-            x = torch.index_select(self.shared.x, 0, rows, out=self.space[: len(rows)])
-        return x.to(self.net.dtype) if self.shared.scale is None else self.shared.scale(x, self.net.dtype)
+    def inputs(self, step: int) -> Tensor:
+        """The inputs of `at`."""
+        where = self.rows[step, : self.plan.active(step), : self.widths[step]]
+        if not self.shared:
+            pairs = zip(self.samples, where, strict=False)
+            return torch.stack([s.inputs(rows, self.net.dtype) for s, rows in pairs])
+        first, flat = self.samples[0], where.reshape(-1)
+        out = None if self.space is None else self.space[: len(flat)]
+        x = torch.index_select(first.x, 0, flat, out=out)
+        x = x.to(self.net.dtype) if first.scale is None else first.scale(x, self.net.dtype)
+        return x.reshape(*where.shape, *x.shape[1:])
 
 
 def _values(

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+
+from fedkin import graph as g
+from graph.strategies import affinities, planted
+
+
+@given(affinities())
+def test_places_are_finite_bounded_and_repeatable(a: Any) -> None:
+    labels = g.components(a)
+    place = g.force_layout(a, labels, seed=1)
+    assert place.shape == (len(a), 2)
+    assert np.isfinite(place).all()
+    linked = a.any(axis=1)
+    assert (np.abs(place[linked]) <= 1 + 1e-9).all()
+    assert (place[~linked, 1] < -1.2).all()
+    np.testing.assert_array_equal(g.force_layout(sp.csr_array(a), labels, seed=1), place)
+
+
+def test_groups_lie_apart() -> None:
+    a, labels = planted(3, 20, inside=0.6, across=0.01)
+    place = g.force_layout(a, labels)
+    d = -g.negative_l2(place)
+    assert g.silhouette(d, labels).mean() > 0.4
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("most", [800, 10])
+def test_the_page_holds_everything(kind: Any, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.graph.picture._LARGEST_MATRIX", most)
+    a, labels = planted(3, 5, inside=1.0, across=0.1)
+    a[0] = a[:, 0] = 0
+    ids = tuple(f"c{row}" for row in range(15))
+    graph = g.Graph(ids, kind(a), groups=g.by_id(ids, g.louvain(a)))
+    g.draw(graph, tmp_path / "one.html", title="A <title>")
+    page = (tmp_path / "one.html").read_text(encoding="utf-8")
+    assert "<h1>A &lt;title&gt;</h1>" in page
+    assert "groups of one (1)" in page
+    assert ("means over 3 clients" in page) == (most == 10)
+    g.draw(graph, tmp_path / "two.html", title="A <title>")
+    assert page == (tmp_path / "two.html").read_text(encoding="utf-8")
