@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,11 @@ def test_every_public_name_is_exported_and_has_an_example() -> None:
     plain = {"Difference", "EdgeScores", "load_graph", "from_networkx", "Signatures", "read_signatures"}
     for name in set(fedkin.graph.__all__) - plain:
         assert ">>>" in (getattr(fedkin.graph, name).__doc__ or ""), name
+
+
+def test_the_page_of_the_room() -> None:
+    page = Path(__file__).parents[2] / "docs" / "graph.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
+    text = page.read_text(encoding="utf-8")
+    types = {"Difference", "EdgeScores", "Signatures"}
+    assert [name for name in fedkin.graph.__all__ if f"`{name}`" not in text and name not in types] == []

@@ -35,7 +35,7 @@ def test_groups_lie_apart() -> None:
 @pytest.mark.parametrize("most", [800, 10])
 def test_the_page_holds_everything(kind: Any, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkin.graph.picture._LARGEST_MATRIX", most)
-    a, labels = planted(3, 5, inside=1.0, across=0.1)
+    a, _ = planted(3, 5, inside=1.0, across=0.1)
     a[0] = a[:, 0] = 0
     ids = tuple(f"c{row}" for row in range(15))
     graph = g.Graph(ids, kind(a), groups=g.by_id(ids, g.louvain(a)))

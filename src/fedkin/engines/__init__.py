@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedkin.engines.base import Engine, Outcome, Score, Setup, Traffic
+from fedkin.engines.cluster import RayEngine
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.loopback import LoopbackEngine
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "LoopbackEngine", "Outcome", "Score", "Setup", "Traffic"]
+__all__ = ["ENGINES", "Engine", "LocalEngine", "LoopbackEngine", "Outcome", "RayEngine", "Score", "Setup", "Traffic"]
 
-ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "loopback": LoopbackEngine}
+ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "loopback": LoopbackEngine, "ray": RayEngine}

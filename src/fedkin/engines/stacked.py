@@ -11,6 +11,7 @@ from fedkin.codec import Tree, leaves
 from fedkin.engines.jobs import FitJob, Job, OneByOne, attempt
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.learning.dense import fit_dense, layers_of
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Member, fit_stacked, stackable
 
@@ -44,7 +45,8 @@ class Stacked(OneByOne):
         return done
 
     def _fit(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
-        if len(stack) == 1:
+        layers = layers_of(self.net, stack[0].loss)
+        if layers is None and len(stack) == 1:
             return [(stack[0], attempt(stack[0], self.net, self.module, self.federation))]
         members = [
             Member(job.params, job.data if job.data is not None else self.federation[job.id].train, job.extras,
@@ -52,7 +54,10 @@ class Stacked(OneByOne):
             for job in stack
         ]  # fmt: skip
         try:
-            fitted = fit_stacked(self.net, self.module, stack[0].loss, stack[0].training, members)
+            if layers is not None:
+                fitted = fit_dense(self.net, layers, stack[0].training, members)
+            else:
+                fitted = fit_stacked(self.net, self.module, stack[0].loss, stack[0].training, members)
             return list(zip(stack, fitted, strict=True))
         except FedkinError:
             # One by one says which client it was.

@@ -116,8 +116,7 @@ def _symmetric(matrix: Matrix, name: str) -> None:
 
 
 def as_labels(labels: Any, n: int | None = None, name: str = "labels") -> Labels:
-    """Labels of any kind (numbers or strings), one per client, as integers 0.. in the labels' sorted
-    order."""
+    """Labels of any kind, one per client, as integers 0.. in the labels' sorted order."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype == object or (n is not None and len(array) != n):
         expected = "one label per client" if n is None else f"{n} labels, one per client"

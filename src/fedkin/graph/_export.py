@@ -22,8 +22,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def node_attributes(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
-    """(id, {group, scalar values}) of every client; values with more than one number per client are left
-    out."""
+    """(id, {group, scalar values}) of every client; values of several numbers are left out."""
     columns: dict[str, list[Any]] = {}
     if graph.groups is not None:
         columns["group"] = [graph.groups[id] for id in graph.ids]

@@ -55,8 +55,9 @@ def degree(a: Any, *, weighted: bool = False) -> Array:
 
 
 def closeness(a: Any, *, weighted: bool = False) -> Array:
-    """((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients in reach (Wasserman and Faust
-    1994).
+    """((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients in reach.
+
+    Wasserman and Faust (1994).
 
     >>> closeness(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])).round(3)
     array([1.   , 0.667, 0.667])
@@ -110,8 +111,9 @@ def _betweenness_of_long_paths(edges: sp.csr_array) -> Array:
 
 
 def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool = False) -> tuple[Array, Array]:
-    """(estimate, standard error) of unweighted `betweenness` from `samples` of its n sources (Brandes and
-    Pich 2007).
+    """(estimate, standard error) of unweighted `betweenness` from `samples` of the n sources.
+
+    Brandes and Pich (2007).
 
     The estimate is unbiased; its error falls as sqrt(1 / samples - 1 / n) and is exactly 0 at samples = n.
     At least 2.
@@ -198,8 +200,7 @@ def _weighted_dependencies(edges: sp.csr_array) -> Array:
 
 
 def eigenvector(a: Any) -> Array:
-    """The leading eigenvector of the weights, each component's own (Bonacich 1972): at least 0, squares sum
-    to at most 1.
+    """The leading eigenvector of the weights, of each component its own (Bonacich 1972); at least 0.
 
     A connected graph gives networkx's values. With several components the vector is not unique: each is
     given unit length times sqrt(its clients / n), so that a small group still has its centre.
@@ -262,8 +263,9 @@ def current_flow_closeness(a: Any, *, weighted: bool = False) -> Array:
 
 
 def current_flow_betweenness(a: Any, *, weighted: bool = False, normalised: bool = True) -> Array:
-    """Current through a client, summed over pairs of others that send a unit (Newman 2005; Brandes and
-    Fleischer 2005).
+    """Current through a client, summed over pairs of others that send a unit.
+
+    Newman (2005); Brandes and Fleischer (2005).
 
     Edges conduct 1, or with `weighted` a_ij. Of each component as networkx gives it alone: normalised
     divides by (m - 1)(m - 2) / 2 for its m clients. Time: edges * m log m.

@@ -18,8 +18,7 @@ _LARGEST_DENSE = 20_000
 
 
 def random(a: Any, *, seed: int = 0) -> Matrix:
-    """The edges of symmetric `a` [n, n] moved to pairs drawn uniformly: equal number of edges, same weights,
-    no loops.
+    """The edges of symmetric `a` [n, n] on pairs drawn uniformly: as many, of the same weights, no loops.
 
     >>> a = np.array([[0, 0.5, 0], [0.5, 0, 0.2], [0, 0.2, 0]])
     >>> drawn = random(a, seed=1)

@@ -37,8 +37,7 @@ def minimum(u: Any, v: Any = None) -> Array:
 
 
 def hausdorff(u: Any, v: Any = None) -> Array:
-    """max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): the farthest that a centre is from the
-    other set.
+    """max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): how far a centre is from the other set.
 
     >>> hausdorff([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 6.],
@@ -48,8 +47,7 @@ def hausdorff(u: Any, v: Any = None) -> Array:
 
 
 def matching(u: Any, v: Any = None) -> Array:
-    """sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k: each centre with one of the other set (FLT,
-    released code).
+    """sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
 
     Sets of different size: the smaller is matched into the larger and k is the smaller size; centres left
     over do not count, so that a client with few centres can be near one with more. Exact for any k; fastest
@@ -63,8 +61,7 @@ def matching(u: Any, v: Any = None) -> Array:
 
 
 def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
-    """`measure` of costs [k_u, k_v, rows, columns] (squared distances of centres) for all pairs, block by
-    block."""
+    """`measure` of costs [k_u, k_v, rows, columns] (squared distances of centres), block by block."""
     one = as_sets(u, "U")
     two = one if v is None else as_sets(v, "V")
     if one[0].shape[1] != two[0].shape[1]:
@@ -83,8 +80,7 @@ def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
 
 
 def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[tuple[list[int], list[int]]]:
-    """Rows and columns of pairs whose sets have equal sizes, small enough to hold; if symmetric, each pair
-    once."""
+    """Rows and columns of pairs of sets of equal sizes, few enough to hold; if symmetric, each pair once."""
     sizes = [_by_size(one), _by_size(two)]
     for k, members in sizes[0].items():
         for m, others in sizes[1].items():
@@ -106,8 +102,7 @@ def _by_size(sets: list[Array]) -> dict[int, list[int]]:
 
 
 def _costs(one: list[Array], two: list[Array]) -> Array:
-    """Squared distances [k, m, len(one), len(two)]: by differences, so that equal centres are at exactly
-    0."""
+    """Squared distances [k, m, one, two]: by differences, so that equal centres are at exactly 0."""
     from scipy.spatial.distance import cdist
 
     a, b = np.stack(one, axis=1), np.stack(two, axis=1)

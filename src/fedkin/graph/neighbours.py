@@ -18,8 +18,7 @@ _ROWS, _COLUMNS = 1024, 8192
 
 
 def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
-    """`knn(cosine(x), k, mutual=mutual)` for vectors `x` [n, d] as a csr_array, in memory of order n * (d +
-    k).
+    """`knn(cosine(x), k, mutual=mutual)` of `x` [n, d] as a csr_array, in memory of order n * (d + k).
 
     >>> knn_graph([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).toarray().round(3)
     array([[0.   , 0.995, 0.   ],
@@ -33,8 +32,7 @@ def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
 
 
 def nearest(x: Any, k: int) -> sp.csr_array:
-    """Row i: the k other rows of `x` [n, d] with the largest positive cosine, and that cosine; directed [n,
-    n].
+    """Row i: the k other rows of `x` [n, d] of largest positive cosine, and that cosine; directed.
 
     Exact, by blocks of matrix products in the precision of `x` (float32 stays; all else is float64): of
     cosines that this precision cannot tell apart the lower row wins. Rows of zeros have no neighbours.

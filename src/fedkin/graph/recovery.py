@@ -20,8 +20,7 @@ __all__ = [
 
 
 def ari(truth: Any, found: Any) -> float:
-    """Adjusted Rand index of two labellings [n] (Hubert and Arabie 1985): 1 the same groups, 0 what chance
-    gives.
+    """Adjusted Rand index of two labellings [n] (Hubert and Arabie 1985): 1 equal groups, 0 by chance.
 
     >>> ari(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
@@ -38,8 +37,7 @@ def ari(truth: Any, found: Any) -> float:
 
 
 def nmi(truth: Any, found: Any) -> float:
-    """Normalised mutual information of two labellings [n], in [0, 1]: 2 I / (H_truth + H_found); 1 if both
-    are one group.
+    """Normalised mutual information of two labellings [n]: 2 I / (H_truth + H_found), in [0, 1].
 
     >>> nmi(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
@@ -66,8 +64,7 @@ def _contingency(truth: Any, found: Any) -> Labels:
 
 
 def modularity(a: Any, labels: Any, *, resolution: float = 1.0) -> float:
-    """Newman's modularity of groups in symmetric affinity `a` [n, n], in [-1, 1]; 0 for a graph without
-    edges.
+    """Newman's modularity of groups in symmetric affinity `a` [n, n], in [-1, 1]; without edges 0.
 
     Q = sum_g (w_g / m - resolution * (d_g / 2m)^2): w_g weight inside g, d_g degrees of g, m total weight
     (SFMTL-Graph, Eq. 11). A diagonal entry is a self-loop that counts twice in its client's degree, as in
@@ -90,8 +87,7 @@ def modularity(a: Any, labels: Any, *, resolution: float = 1.0) -> float:
 
 
 def across_share(a: Any, labels: Any) -> float:
-    """The share of off-diagonal weight that lies between groups, in [0, 1]; 0 for a graph without edges. May
-    be directed.
+    """The share of off-diagonal weight that lies between groups, in [0, 1]; without edges 0.
 
     >>> across_share(np.array([[0, 3, 1], [3, 0, 0], [1, 0, 0]]), [0, 0, 1])
     0.25
@@ -105,8 +101,10 @@ def across_share(a: Any, labels: Any) -> float:
 
 @dataclass(frozen=True)
 class EdgeScores:
-    """precision: share of edges inside planted groups; recall: share of same-group pairs that are edges; f1:
-    harmonic mean.
+    """Edges against planted groups.
+
+    precision: share of edges inside planted groups; recall: share of same-group pairs that are edges; f1:
+    their harmonic mean.
 
     Without edges precision is 1, without same-group pairs recall is 1: nothing is wrong.
     """

@@ -13,8 +13,7 @@ __all__ = ["norm_regularised", "project"]
 
 
 def project(v: Any, *, floor: float = 0.0) -> Array:
-    """The nearest point (Euclidean) to `v` [n], or to each row of [m, n], with entries >= floor that sum to
-    1.
+    """The nearest point to `v` [n], or to each row of [m, n], with entries >= floor that sum to 1.
 
     Sort-based (Held, Wolfe and Crowder 1974; Duchi et al. 2008). floor * n must not exceed 1.
 

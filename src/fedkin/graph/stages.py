@@ -67,8 +67,7 @@ class Control(Protocol):
 
 
 def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
-    """Name and argument of `spec`. `known` says what follows each name: "" nothing, "?..." maybe, else
-    required."""
+    """Name and argument of `spec`. `known`: "" no argument, "?..." one if wished, else it is needed."""
     name, colon, argument = spec.strip().partition(":")
     if name not in known:
         raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, known)}")

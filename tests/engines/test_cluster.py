@@ -1,0 +1,81 @@
+"""The Ray engine: the local engine's bits, from actors that hold the clients' samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support import small_setup
+
+from fedkin.engines import LocalEngine
+from fedkin.engines.cluster import RayEngine
+from fedkin.errors import ConfigError, MethodError
+from fedkin.methods import METHODS
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    import ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "sfmtl-graph"])
+def test_the_bits_of_the_local_engine(name: str) -> None:
+    setup = replace(small_setup(METHODS[name](), per_round=5), workers=2)
+    local, cluster = LocalEngine(setup), RayEngine(setup)
+    try:
+        for number in (1, 2, 3):
+            assert local.round(number).traffic == cluster.round(number).traffic
+        assert local.evaluate() == cluster.evaluate()
+        for id in setup.federation:
+            assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
+    finally:
+        cluster.close()
+
+
+def test_a_lost_actor_is_made_again() -> None:
+    import ray
+
+    setup = replace(small_setup(METHODS["fedavg"]()), workers=2)
+    local, cluster = LocalEngine(setup), RayEngine(setup)
+    try:
+        local.round(1)
+        cluster.round(1)
+        executor: Any = cluster.executor
+        ray.kill(executor.actors[0], no_restart=False)
+        local.round(2)
+        cluster.round(2)
+        id = next(iter(setup.federation))
+        assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
+    finally:
+        cluster.close()
+
+
+def test_errors_name_the_client() -> None:
+    cluster = RayEngine(replace(small_setup(METHODS["local"](), lr=1e30), workers=2))
+    try:
+        with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
+            for number in (1, 2, 3):
+                cluster.round(number)
+    finally:
+        cluster.close()
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[ray\]'"):
+        RayEngine(small_setup(METHODS["local"]()))
