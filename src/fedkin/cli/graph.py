@@ -30,7 +30,7 @@ _LARGEST_FULL = 5000
 _LARGEST_BETWEENNESS = 3000
 
 _TABLE = typer.Argument(
-    ..., help="A table of clients: .npz (ids, x [n, d] or [n, k, d]), .csv or .parquet (an id column, numbers).",
+    ..., help="A table of clients: .npz (arrays ids and x), .csv or .parquet (an id column, numbers).",
     metavar="SIGNATURES",
 )  # fmt: skip
 _SIMILARITY = typer.Option(
@@ -39,7 +39,7 @@ _SIMILARITY = typer.Option(
 )
 _SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
 _GROUPS = typer.Option(
-    "louvain", help="louvain, leiden, components, hierarchical[:N], kmeans:N, bipartition:T, single, alone."
+    "louvain", help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone."
 )
 _OUT = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.", metavar="DIR")
 

@@ -68,7 +68,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         title=f"test accuracy over clients{many}",
         caption="gain: mean over clients of the accuracy above training alone; hurt: share of clients below it",
         title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
-        box=SIMPLE_HEAD, collapse_padding=True,
+        box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
     )  # fmt: skip
     table.add_column("method", no_wrap=True)
     for head in ("mean", "worst 10%", "gain", "hurt", "groups", "ARI", "sent"):
@@ -91,7 +91,7 @@ def _share(value: tuple[float, float] | None, seeds: int, sign: bool = False) ->
     if value is None:
         return "-"
     text = f"{value[0]:+.3f}" if sign else f"{value[0]:.3f}"
-    return f"{text}±{value[1]:.3f}" if seeds > 1 else text
+    return f"{text}±{value[1]:.3f}".replace("±0.", "±.") if seeds > 1 else text
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:
