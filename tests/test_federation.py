@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,3 +120,19 @@ def test_bad_parts() -> None:
 
 def test_a_client_may_have_no_test_samples() -> None:
     assert len(Federation([client(test=samples().take([]))], TASK)["a"].test) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": "server"}, "no client may be called 'server'"),
+        ({"train": Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1], dtype=torch.int32))},
+         "training rows must be int64"),
+        ({"train": Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), scale=Scale((0.0,) * 2, (1.0,)))},
+         "the scale of training inputs: mean has 2 values; expected 1"),
+    ],
+)  # fmt: skip
+def test_what_records_and_runners_rely_on(change: dict[str, Any], said: str) -> None:
+    plain = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(DataError, match=said):
+        Federation([replace(Client("a", plain, plain), **change)], Task(2, (3,)))

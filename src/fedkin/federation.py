@@ -36,9 +36,15 @@ class Scale:
     std: tuple[float, ...] = (1.0,)
     divide: float = 255.0
 
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not all(value > 0 for value in (*self.std, self.divide)):
-            raise DataError(f"scale: expected as many means as stds, and std and divide above 0, got {self}")
+    def check(self, channels: int, where: str) -> None:
+        """Raise DataError unless mean and std have one value or one per channel, and std and divide are above 0."""
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, channels):
+                raise DataError(
+                    f"{where}: {name} has {len(values)} values; expected 1, or {channels}, one per channel of x"
+                )
+        if min(self.std) <= 0 or self.divide <= 0:
+            raise DataError(f"{where}: expected std and divide above 0, got {self.std} and {self.divide}")
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         shape = (1, -1) + (1,) * (x.ndim - 2)
@@ -197,11 +203,9 @@ def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: se
     shape = tuple(samples.x.shape[1:])
     if shape != task.shape:
         raise DataError(f"client {id!r}: {part} inputs have shape {shape}, the task's is {task.shape}")
-    channels = task.shape[0] if len(task.shape) > 1 else 1
-    if samples.scale is not None and len(samples.scale.mean) not in (1, channels):
-        raise DataError(
-            f"client {id!r}: the scale of {part} inputs has {len(samples.scale.mean)} channels, they have {channels}"
-        )
+    if samples.scale is not None:
+        channels = task.shape[0] if len(task.shape) > 1 else 1
+        samples.scale.check(channels, f"client {id!r}: the scale of {part} inputs")
     if samples.rows is not None and samples.rows.dtype != torch.int64:
         raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
     if samples.rows is not None and len(samples.rows):

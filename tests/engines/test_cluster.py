@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from support import small_setup
 
 from fedkin.engines import LocalEngine
 from fedkin.engines.cluster import RayEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.methods import METHODS
+from support import small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import small_federation
 from torch import nn
 
 import fedkin
@@ -14,6 +13,7 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.methods import FedAvg, SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from support import small_federation
 from tiny import TABLE
 
 PLAN = {"local_steps": 2, "lr": 0.1}

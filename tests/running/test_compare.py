@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tiny import TABLE
 
 from fedkin.engines import Score
 from fedkin.running.compare import compare, gains, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
+from tiny import TABLE
 
 
 def test_table_against_the_records(tmp_path: Path) -> None:

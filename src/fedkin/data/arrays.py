@@ -15,7 +15,6 @@ from fedkin.data.checks import (
     as_numpy,
     check_count,
     check_ids,
-    check_scale,
     first_not_finite,
 )
 from fedkin.data.split import hold_out, rows_by_name
@@ -58,7 +57,7 @@ def federation_from_arrays(
     if bad is not None:
         raise DataError(f"x: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
     if scale is not None:
-        check_scale(scale, inputs.shape[1], "scale")
+        scale.check(inputs.shape[1], "scale")
     classes, labels = _labels(y, owner, classes)
     groups = {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
     if split is None:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
-from fedkin.federation import Scale
 
-__all__ = ["as_inputs", "as_names", "as_numpy", "check_count", "check_ids", "check_scale", "first_not_finite"]
+__all__ = ["as_inputs", "as_names", "as_numpy", "check_count", "check_ids", "first_not_finite"]
 
 _KEPT = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.float64))
 
@@ -74,17 +73,6 @@ def check_ids(ids: Iterable[str], where: str) -> None:
     for id in ids:
         if not id or id != id.strip() or not id.isprintable():
             raise DataError(f"{where}: expected printable ids without spaces around them, got {id!r}")
-
-
-def check_scale(scale: Scale, channels: int, where: str) -> None:
-    """Raise DataError unless mean and std have one value or one per channel, and std is above 0."""
-    for name, values in (("mean", scale.mean), ("std", scale.std)):
-        if len(values) not in (1, channels):
-            raise DataError(
-                f"{where}: {name} has {len(values)} values; expected 1, or {channels}, one per channel of x"
-            )
-    if min(scale.std) <= 0 or scale.divide <= 0:
-        raise DataError(f"{where}: expected std and divide above 0, got {scale.std} and {scale.divide}")
 
 
 def first_not_finite(x: Tensor) -> int | None:

@@ -12,7 +12,7 @@ from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, 
 from fedkin.engines.jobs import Executor, OneByOne, ScoreJob, job_of, one_thread
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.workers import Workers
-from fedkin.errors import FedkinError, MethodError
+from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.keys import key, rng
 from fedkin.views import ClientView, PeerView
@@ -239,6 +239,8 @@ class LocalEngine(Engine):
         """Say at which client and when a user's error happened."""
         try:
             yield
+        except RunError:
+            raise  # the machine's doing, not this client's
         except FedkinError as error:
             raise MethodError(f"round {self.number}, client {id!r}, phase {phase!r}: {error}") from None
 

@@ -19,11 +19,12 @@ __all__ = ["Batch", "CrossEntropy", "Loss", "class_means", "masked_mean"]
 
 
 class Batch(NamedTuple):
-    """x: inputs [b, ...]; y: labels [b]; mask: 1 for a sample, 0 for padding [b]."""
+    """x: inputs [b, ...]; y: labels [b]; mask: 1 for a sample, 0 for padding [b]; whole: there is no padding."""
 
     x: Tensor
     y: Tensor
     mask: Tensor
+    whole: bool = False
 
 
 class Loss(Protocol):
@@ -39,7 +40,7 @@ def masked_mean(values: Tensor, batch: Batch) -> Tensor:
     >>> masked_mean(torch.tensor([3.0, 9.0]), batch)
     tensor(3.)
     """
-    return (values * batch.mask).sum() / batch.mask.sum()
+    return values.mean() if batch.whole else (values * batch.mask).sum() / batch.mask.sum()
 
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -54,4 +55,6 @@ class CrossEntropy:
     """Mean cross-entropy of the batch."""
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
+        if batch.whole:
+            return F.cross_entropy(model(batch.x), batch.y)
         return masked_mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"), batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -50,30 +50,59 @@ def fit(
     module.train()
     trained = dict(module.named_parameters())
     leaves = [trained[name] for name in net.trainable]
-    optimiser = training.build(leaves)
-    total, steps, seen = torch.zeros((), dtype=torch.float64), 0, 0
+    descend = _descent(training, leaves)
+    values: list[Tensor] = []
+    masks: dict[int, Tensor] = {}
+    seen = 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         for rows in training.batches(len(samples), rng):
-            where = torch.from_numpy(rows)
-            mask = torch.ones(len(rows), dtype=net.dtype)
-            batch = Batch(arranged(samples.inputs(where, net.dtype)), samples.labels(where), mask)
+            size, where = len(rows), torch.from_numpy(rows)
+            if size not in masks:
+                masks[size] = torch.ones(size, dtype=net.dtype)
+            batch = Batch(arranged(samples.inputs(where, net.dtype)), samples.labels(where), masks[size], True)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
-            optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
-            if training.clip is not None:
-                torch.nn.utils.clip_grad_norm_(leaves, training.clip)
-            optimiser.step()
-            total += value.detach().double()
-            steps, seen = steps + 1, seen + len(rows)
-    optimiser.zero_grad()
+            descend()
+            values.append(value.detach())
+            seen += size
+    steps = len(values)
+    total = torch.stack(values).double().sum() if values else 0.0
     mean = float(total) / max(steps, 1)
     if not math.isfinite(mean):
         raise MethodError(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     return Fitted({name: t.detach() for name, t in _held(module).items()}, carry, mean, steps, seen)
+
+
+def _descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
+    """What a step does with the gradients, and clears them.
+
+    SGD without momentum is written out: torch.optim's bookkeeping costs more than the step of a small net.
+    """
+    plain = training.optimiser == "sgd" and not training.momentum
+    optimiser = None if plain else training.build(leaves)
+    for leaf in leaves:
+        leaf.grad = None  # a fit that failed may have left one
+
+    @torch.no_grad()
+    def descend() -> None:
+        if training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(leaves, training.clip)
+        if optimiser is not None:
+            optimiser.step()
+            optimiser.zero_grad()
+            return
+        for leaf in leaves:
+            if leaf.grad is not None:
+                if training.weight_decay:
+                    leaf.grad.add_(leaf, alpha=training.weight_decay)
+                leaf.add_(leaf.grad, alpha=-training.lr)
+                leaf.grad = None
+
+    return descend
 
 
 def infer(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -147,13 +146,13 @@ def _values(
 ) -> tuple[Tensor, Any]:
     """Loss of each active member [K], and their new carries."""
 
-    def one(params: dict[str, Tensor], batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
-        result = loss(_Bound(module, params), batch, extras, carry)  # type: ignore[arg-type]
+    def one(params: dict[str, Tensor], batch: tuple[Tensor, ...], extras: Any, carry: Any) -> tuple[Tensor, Any]:
+        result = loss(_Bound(module, params), Batch(*batch), extras, carry)  # type: ignore[arg-type]
         return result if isinstance(result, tuple) else (result, carry)
 
     first = {name: tensor[:active] for name, tensor in stack.items()}
     extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (extras, carry))
-    values, new = vmap(one)(first, batch, extras, carry)
+    values, new = vmap(one)(first, (batch.x, batch.y, batch.mask), extras, carry)
     return values, new
 
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.data.arrays import group_of_each, which_test
-from fedkin.data.checks import as_inputs, as_names, check_count, check_ids, check_scale, first_not_finite
+from fedkin.data.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.split import hold_out, rows_by_name
@@ -119,7 +119,7 @@ class Npz(Source):
     def _scale(self, x: torch.Tensor, path: Path) -> Scale | None:
         divide = self.divide or (255.0 if x.dtype == torch.uint8 else 1.0)
         scale = Scale(self.mean, self.std, divide)
-        check_scale(scale, x.shape[1], f"{path}: [data]")
+        scale.check(x.shape[1], f"{path}: [data]")
         return None if scale == Scale(divide=1.0) else scale
 
 
