@@ -104,3 +104,15 @@ def test_an_empty_message_is_no_bytes() -> None:
 def test_a_message_shows_what_it_holds() -> None:
     message = Message(n=3)
     assert repr(message) == f"Message(n; {len(message.to_bytes())} bytes)"
+
+
+@pytest.mark.parametrize("value", [[torch.zeros(1)], [{"a": 1}], [{1: 2}]])
+def test_lists_hold_small_values_only(value: Any) -> None:
+    with pytest.raises(MethodError, match="a list holds small values only"):
+        codec.encode({"x": value})
+
+
+def test_names_that_would_be_lost() -> None:
+    with pytest.raises(MethodError, match="safetensors' own"):
+        codec.encode({"__metadata__": torch.zeros(1)})
+    assert Message.from_bytes(Message(self=3).to_bytes())["self"] == 3

@@ -13,6 +13,7 @@ from fedkin.errors import DataError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 
 TASK = Task(3, (2,))
+PLAIN = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 
 
 def samples(count: int = 4, **changes: Any) -> Samples:
@@ -126,13 +127,11 @@ def test_a_client_may_have_no_test_samples() -> None:
     ("change", "said"),
     [
         ({"id": "server"}, "no client may be called 'server'"),
-        ({"train": Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1], dtype=torch.int32))},
-         "training rows must be int64"),
-        ({"train": Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), scale=Scale((0.0,) * 2, (1.0,)))},
+        ({"train": replace(PLAIN, rows=torch.tensor([0, 1], dtype=torch.int32))}, "training rows must be int64"),
+        ({"train": replace(PLAIN, scale=Scale((0.0,) * 2, (1.0,)))},
          "the scale of training inputs: mean has 2 values; expected 1"),
     ],
 )  # fmt: skip
 def test_what_records_and_runners_rely_on(change: dict[str, Any], said: str) -> None:
-    plain = Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(DataError, match=said):
-        Federation([replace(Client("a", plain, plain), **change)], Task(2, (3,)))
+        Federation([replace(Client("a", PLAIN, PLAIN), **change)], Task(2, (3,)))

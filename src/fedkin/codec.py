@@ -36,6 +36,8 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if not isinstance(key, str):
             raise MethodError(f"{prefix or 'message'}: keys must be text, got {key!r}")
         name = prefix + key.replace("~", "~0").replace("/", "~1")
+        if name == "__metadata__":
+            raise MethodError(f"{name}: this name is safetensors' own; choose another")
         if isinstance(value, Mapping) and value:
             yield from leaves(value, name + "/")
         else:
@@ -52,6 +54,8 @@ def _checked(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) or value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (Tensor, Mapping)) for item in value):
+            raise MethodError(f"{name}: a list holds small values only; put tensors and dicts into a dict")
         return [_checked(name, item) for item in value]
     raise MethodError(f"{name}: a {type(value).__name__} cannot travel; use tensors, text, numbers, lists or dicts")
 
@@ -91,11 +95,10 @@ def decode(data: bytes) -> dict[str, Any]:
     try:
         length = int.from_bytes(data[:8], "little")
         meta = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        small = json.loads(meta[_META])
-        tensors = load(data)
-    except (ValueError, KeyError, SafetensorError, AttributeError, OverflowError) as error:
+        small = dict(json.loads(meta[_META]))
+        return tree_of({**load(data), **small})
+    except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
         raise MethodError(f"not a fedkin message: {len(data)} bytes that do not parse ({error})") from None
-    return tree_of({**tensors, **small})
 
 
 def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Self
 
 import numpy as np
@@ -158,6 +159,18 @@ class Federation(Mapping[str, Client]):
     def sizes(self) -> dict[str, int]:
         """Training samples per client."""
         return {id: client.size for id, client in self.items()}
+
+    def fingerprint(self) -> str:
+        """A hash of every client's id, group, samples and scale: equal for equal federations in any order."""
+        digest = blake2b(digest_size=16)
+        for id, client in sorted(self.items()):
+            digest.update(repr((id, client.group, client.train.scale, client.test.scale)).encode())
+            for samples in (client.train, client.test):
+                rows = slice(None) if samples.rows is None else samples.rows
+                for values in (samples.x[rows], samples.y[rows]):
+                    digest.update(repr((values.dtype, tuple(values.shape))).encode())
+                    digest.update(values.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def relabel(self, names: Mapping[str, str]) -> Self:
         """The same federation under other ids; ids that `names` leaves out stay."""

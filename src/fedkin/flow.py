@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.federation import Samples
+from fedkin.federation import Federation, Samples
 from fedkin.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Message(Mapping[str, Any]):
     (3, 10)
     """
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         self._fields = fields
 
     def __getitem__(self, name: str) -> Any:
@@ -145,6 +145,9 @@ class Method(Settings):
     paper: ClassVar[str]
     kind: ClassVar[Literal["local", "global", "clustered", "personalised", "peer"]]
     travels: ClassVar[str]
+
+    def check(self, federation: Federation) -> None:
+        """Raise ConfigError, naming the setting, when the method cannot work on this federation."""
 
     def sample(self, server: ServerView) -> list[str]:
         """This round's clients: `training.per_round` of them, uniformly, without replacement."""

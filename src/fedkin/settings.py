@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedkin.errors import ConfigError, nearest
 
@@ -16,6 +16,16 @@ class Settings(BaseModel):
     """Base of every group of settings: frozen, compared by value, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_booleans_for_numbers(cls, table: Any) -> Any:
+        """pydantic reads true as 1: a setting that is no yes-or-no must not."""
+        for name, value in table.items() if isinstance(table, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and "bool" not in str(field.annotation):
+                raise ValueError(f"{name}: expected no true or false, got {value}")
+        return table
 
 
 S = TypeVar("S", bound=Settings)

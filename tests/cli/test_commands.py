@@ -142,6 +142,8 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["methods", "fedagv"], "no 'fedagv'; did you mean 'fedavg'?"),
         (["scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),
         (["report", "nowhere"], "nowhere"),
+        (["compare", "small.toml", "--seeds", "²"], "expected whole numbers from 0 up, got '²'"),
+        (["compare", "--resume", "small.toml", "--seeds", "1"], "no plan.json in it"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -201,3 +203,26 @@ def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
     assert "go on with --resume cut" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert CliRunner().invoke(app, ["run", "--resume", "cut", "--json"]).exit_code == 0
+
+
+def test_compare_uses_the_experiments_seed_unless_told(experiment: Path) -> None:
+    words = ["compare", str(experiment), "--methods", "local", "--rounds", "1", "--json", "--set", "run.seed=5"]
+    (summary,) = json.loads(CliRunner().invoke(app, words).stdout)
+    assert summary["seed"] == 5
+
+
+def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    Path("root").mkdir()
+    rng = np.random.default_rng(0)
+    np.savez("root/own.npz", x=rng.normal(size=(60, 4)), y=rng.integers(0, 3, 60))
+    table = {**TABLE, "data": {"source": "npz", "path": "own.npz"}, "scenario": {"name": "iid", "clients": 4}}
+    experiment.write_text(tomli_w.dumps(table))
+    whole = CliRunner().invoke(app, ["run", "small.toml", "--data-root", "root", "--out", "a"])
+    assert whole.exit_code == 0, whole.output
+    Path("a/summary.json").unlink()
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    again = CliRunner().invoke(app, ["run", "--resume", "../a"])
+    assert again.exit_code == 0, again.output

@@ -67,10 +67,14 @@ def test_errors_name_the_client() -> None:
     cluster = RayEngine(replace(small_setup(METHODS["local"](), lr=1e30), workers=2))
     try:
         with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
-            for number in (1, 2, 3):
-                cluster.round(number)
+            _rounds(cluster, 3)
     finally:
         cluster.close()
+
+
+def _rounds(engine: RayEngine, count: int) -> None:
+    for number in range(1, count + 1):
+        engine.round(number)
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

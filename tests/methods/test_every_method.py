@@ -21,8 +21,8 @@ from support import small_federation, small_setup
 CASES: dict[str, ServerMethod | PeerMethod] = {
     **{name: method() for name, method in METHODS.items()},
     "fedavg-equal": METHODS["fedavg"](weights="equal"),
-    "sfmtl-strong": METHODS["sfmtl-graph"](lam=1.0, anchor_weight=0.01),
-    "sfmtl-mean": METHODS["sfmtl-graph"](lam=1.0, anchor_weight=0.01, anchors="mean"),
+    "sfmtl-strong": METHODS["sfmtl-graph"](lam=0.4, anchor_weight=0.01),
+    "sfmtl-mean": METHODS["sfmtl-graph"](lam=0.4, anchor_weight=0.01, anchors="mean"),
 }
 SERVER_CASES = {name: method for name, method in CASES.items() if isinstance(method, ServerMethod)}
 

@@ -272,7 +272,8 @@ def test_control_graphs_change_nothing_else(control: str) -> None:
             return replies
 
     plain, controlled = (
-        Spy(small_setup(SfmtlGraph(lam=1.0, graph={"control": name}), per_round=5)) for name in ("none", control)
+        Spy(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
+        for name in ("none", control)
     )
     assert plain.round(1).sampled == controlled.round(1).sampled
     assert plain.sent.keys() == controlled.sent.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.methods import FedAvg, SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
@@ -74,3 +75,95 @@ def test_bytes_by_client_add_up() -> None:
     for way in ("up", "down"):
         assert sum(ways[way] for ways in by_client.values()) == result.summary["bytes"][way]
     assert set(by_client) == set(small_federation())
+
+
+def test_other_data_or_another_net_do_not_read_back_an_old_result(tmp_path: Path) -> None:
+    fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, out=tmp_path / "run")
+    with pytest.raises(RunError, match="are not those that this run began with"):
+        fedkin.run("fedavg", small_federation(seed=1), rounds=1, training=PLAN, out=tmp_path / "run")
+    with pytest.raises(RunError, match="differs from the experiment to resume"):
+        fedkin.run("fedavg", small_federation(), rounds=1, training=PLAN, model="linear", out=tmp_path / "run")
+
+
+def test_a_function_that_makes_a_net_is_known_by_what_it_makes(tmp_path: Path) -> None:
+    for _ in range(2):
+        fedkin.run("local", small_federation(), rounds=1, model=lambda task: _flat(), out=tmp_path / "run")
+
+
+def _flat() -> tuple[nn.Module, nn.Module]:
+    return nn.Flatten(), nn.Linear(5, 4)
+
+
+def test_rounds_seed_and_method_are_not_misread() -> None:
+    fed = small_federation()
+    assert fedkin.run("local", fed, training={"rounds": 2}).summary["rounds"] == 2
+    with pytest.raises(ConfigError, match=r"training\.rounds"):
+        fedkin.run("local", fed, rounds=-1)
+    with pytest.raises(ConfigError, match=r"settings\.seed"):
+        fedkin.run("local", fed, settings={"seed": 3})
+    with pytest.raises(ConfigError, match="expected a name or a method object"):
+        fedkin.run(FedAvg, fed)  # type: ignore[arg-type]
+
+
+def test_nets_that_do_not_fit_are_refused_before_training() -> None:
+    fed = small_federation()
+    with pytest.raises(ConfigError, match=r"model: the net does not take inputs of shape \(5,\)"):
+        fedkin.run("local", fed, model=(nn.Linear(6, 3), nn.Linear(3, 4)))
+    with pytest.raises(ConfigError, match=r"model: expected outputs \[batch, 4\], got \(1, 3\)"):
+        fedkin.run("local", fed, model=(nn.Linear(5, 3), nn.Linear(3, 3)))
+    with pytest.raises(MethodError, match=r"features \[batch, d\]"):
+        fedkin.run("sfmtl-graph", fed, model=(nn.Unflatten(1, (1, 5)), nn.Sequential(nn.Flatten(), nn.Linear(5, 4))))
+
+
+def test_oracle_needs_planted_groups() -> None:
+    fed = small_federation()
+    unknown = type(fed)([replace(client, group=None) for client in fed.values()], fed.task)
+    with pytest.raises(ConfigError, match=r"method\.graph\.control: 'oracle' needs planted groups"):
+        fedkin.run("sfmtl-graph", unknown, graph={"control": "oracle"})
+
+
+def test_clients_without_test_samples() -> None:
+    fed = small_federation()
+    blind = type(fed)([replace(client, test=client.test.take([])) for client in fed.values()], fed.task)
+    result = fedkin.run("fedavg", blind, rounds=1, training=PLAN)
+    assert result.accuracy != result.accuracy
+    assert result.summary["accuracy"] == {"clients": 0}
+
+
+def test_inference_counts_as_operations() -> None:
+    def local_training(anchors: str) -> int:
+        result = fedkin.run("sfmtl-graph", small_federation(), rounds=1, training=PLAN, anchors=anchors)
+        return int(result.summary["flops"]["local_training"])
+
+    forward = fedkin.run("local", small_federation(), rounds=0).summary["flops"]["forward_per_sample"]
+    samples = sum(small_federation().sizes.values())
+    assert local_training("mean") - local_training("exponential") == forward * samples
+
+
+def test_the_common_start_cannot_be_changed() -> None:
+    result = fedkin.run("local", small_federation(), rounds=0)
+    start = next(iter(result.models.values()))
+    with pytest.raises((AttributeError, TypeError)):
+        start["head.bias"] = torch.zeros(4)  # type: ignore[index]
+
+
+def test_shared_frozen_and_unsaved_parts_of_a_net() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(5, 5)
+            self.b = nn.Linear(5, 5)
+            self.b.weight = self.a.weight
+            self.a.bias.requires_grad_(False)
+            self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.b(self.a(x)) * self.scale)
+
+    body = Odd()
+    for mode in ("one-by-one", "stacked"):
+        result = fedkin.run("sfmtl-graph", small_federation(), rounds=2, model=(body, nn.Linear(5, 4)), training=PLAN,
+                            settings={"mode": mode})  # fmt: skip
+        for params in result.models.values():
+            assert torch.equal(params["body.a.bias"], body.a.bias)
+            assert not torch.equal(params["body.a.weight"], body.a.weight)

@@ -124,3 +124,36 @@ def test_presets_are_complete_experiments(path: Path) -> None:
     experiment = load(path)
     assert experiment.name == path.stem
     assert path.read_text().startswith("#"), "the first comment says what the preset reached"
+
+
+def test_sections_per_method_change_only_what_they_name() -> None:
+    for table in (changed("methods.fedavg.training.lr", 0.03), changed("methods.fedavg", {"training.lr": 0.03})):
+        fedavg = Experiment.of(table).for_method("fedavg")
+        assert fedavg.training.lr == 0.03
+        assert fedavg.training.per_round == TABLE["training"]["per_round"]
+        assert fedavg.training.rounds == TABLE["training"]["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (3, r"fedavg: expected a section"),
+        ({"training.lrr": 1}, r"methods\.fedavg: training\.lrr: no such setting; did you mean 'lr'"),
+        ({"trainin.lr": 1}, r"methods\.fedavg: no section 'trainin'"),
+    ],
+)
+def test_sections_per_method_are_checked_before_anything_runs(section: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Experiment.of(changed("methods.fedavg", section))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("training.batch_size", True), ("training.per_round", True), ("training.clip", True), ("model.hidden", [-4]),
+        ("model.hidden", [0]), ("training.betas", [1.5, 2]), ("method.graph.seed", 2**40),
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_refused(path: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=path.split(".")[-1]):
+        Experiment.of(changed(path, value))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop
 from tiny import TABLE
+
+# Files that a whole run of TABLE puts in place, one after another.
+WRITES = 36
 
 
 class CutAt:
@@ -72,7 +76,7 @@ def test_a_cut_run_ends_the_same(tmp_path: Path, whole: Result, round: int, how:
         assert all(torch.equal(params[name], result.models[id][name]) for name in params)
 
 
-@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.parametrize("call", [*range(1, 8), *range(8, WRITES, 4), *range(WRITES - 5, WRITES + 2)])
 def test_a_write_that_fails_at_any_point_loses_nothing(
     tmp_path: Path, whole: Result, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,17 +89,19 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
     def failing(source: Any, target: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls == 2 * call:
+        if calls == call:
             raise KeyboardInterrupt
         real(source, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", failing)
-        with pytest.raises(KeyboardInterrupt):
+        if call <= WRITES:
+            with pytest.raises(KeyboardInterrupt):
+                run_experiment(experiment, Path(), folder)
+        else:
             run_experiment(experiment, Path(), folder)
+            assert calls == WRITES
     run_experiment(experiment, Path(), folder, resume=True)
-    for part in folder.rglob("*.part"):
-        part.unlink()
     assert whole.folder is not None
     assert_equal_runs(whole.folder, folder)
 
@@ -162,3 +168,51 @@ def test_an_unfinished_folder_is_no_result(tmp_path: Path) -> None:
 def test_another_dtype_is_another_experiment() -> None:
     with pytest.raises(ConfigError, match=r"run\.dtype"):
         Experiment.of(TABLE).with_changes(**{"run.dtype": "float8"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run.evaluate_every": 3},
+        {"run.mode": "stacked"},
+        {"run.mode": "auto"},
+        {"run.mode": "workers", "run.workers": 2},
+        {"run.dropout": 0.3},
+        {"run.engine": "loopback"},
+        {"method.anchors": "mean"},
+    ],
+    ids=lambda changes: " ".join(map(str, changes.values())),
+)
+def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any]) -> None:
+    experiment = Experiment.of(TABLE).with_changes(**changes)
+    folder = tmp_path / "cut"
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), folder, watcher=CutAt(5, "raise"))
+    chosen = json.loads((folder / "mode.json").read_text())
+    run_experiment(experiment, Path(), folder, resume=True)
+    # An uncut twin in the mode that was measured to be quickest the first time.
+    twin = tmp_path / "whole"
+    twin.mkdir()
+    (twin / "mode.json").write_text((folder / "mode.json").read_text())
+    (twin / "experiment.toml").write_text((folder / "experiment.toml").read_text())
+    run_experiment(experiment, Path(), twin, resume=True)
+    assert json.loads((twin / "summary.json").read_text())["mode"] == chosen
+    assert_equal_runs(twin, folder)
+
+
+def test_other_data_are_not_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(3, "raise"))
+    dataset = Experiment.of(TABLE).data.load(Path())
+    other = replace(dataset, train=replace(dataset.train, x=dataset.train.x.flip(-1)))
+    with pytest.raises(RunError, match="are not those that this run began with"):
+        run_experiment(Experiment.of(TABLE), Path(), folder, resume=True, dataset=other)
+
+
+def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:
+    experiment = Experiment.of(TABLE).with_changes(**{"training.rounds": 0})
+    first = run_experiment(experiment, Path(), tmp_path / "run")
+    again = run_experiment(experiment, Path(), tmp_path / "run", resume=True)
+    assert again.scores == first.scores
+    assert len(again.scores) == 6

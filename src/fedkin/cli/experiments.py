@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json as _json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError
 from fedkin.report.tables import comparison, one_run
+from fedkin.running.files import read_json
 
 __all__ = ["compare", "run"]
 
 _EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
 _SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
-_ROOT = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets.")
+_ROOT = typer.Option(
+    None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."
+)
 _OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
 _RESUME = typer.Option(None, "--resume", help="Go on with the run in this folder.", metavar="DIR")
 _JSON = typer.Option(False, "--json", help="Print the summary as JSON, and nothing else.")
@@ -29,35 +34,39 @@ def run(
     changes: list[str] = _SET,
     seed: int | None = typer.Option(None, "--seed", min=0, help="Seed, in place of run.seed."),
     rounds: int | None = _ROUNDS,
-    data_root: Path = _ROOT,
+    data_root: Path | None = _ROOT,
     out: Path | None = _OUT,
     resume: Path | None = _RESUME,
     json: bool = _JSON,
+    profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
     from fedkin.running.compare import run_experiment
 
     more = [f"run.seed={seed}"] if seed is not None else []
     plan, folder = _plan(experiment, [*changes, *more], rounds, out, resume)
+    root = _root(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         result = run_experiment(
-            plan, data_root, folder, resume=resume is not None, watcher=Progress(plan.method.name, stop, quiet=json)
+            plan, root, folder, resume=resume is not None, watcher=Progress(plan.method.name, stop, quiet=json)
         )
     report = _report([folder])
     if json:
         print(_json.dumps(result.summary, indent=2))
         return
     Console().print(one_run(result))
+    if profile:
+        Console().print(_profile(result.summary))
     _done(folder, report)
 
 
 def compare(
     experiment: Path | None = _EXPERIMENT,
     methods: str | None = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph."),
-    seeds: str = typer.Option("0", "--seeds", help="Comma-separated seeds: 0,1,2."),
+    seeds: str | None = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed)."),
     changes: list[str] = _SET,
     rounds: int | None = _ROUNDS,
-    data_root: Path = _ROOT,
+    data_root: Path | None = _ROOT,
     out: Path | None = _OUT,
     resume: Path | None = _RESUME,
     json: bool = _JSON,
@@ -65,18 +74,20 @@ def compare(
     """Run several methods on the same federations and print mean and spread over seeds."""
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
-    from fedkin.running.files import read_json
 
     plan, folder = _plan(experiment, changes, rounds, out, resume, marker="plan.json")
     if resume is not None:
+        if methods is not None or seeds is not None:
+            raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
         kept = read_json(folder / "plan.json")
         names, numbers = kept["methods"], kept["seeds"]
     else:
         names = _list(methods or plan.method.name, "--methods")
-        numbers = [_number(text) for text in _list(seeds, "--seeds")]
+        numbers = [_number(text) for text in _list(seeds, "--seeds")] if seeds is not None else [plan.run.seed]
+    root = _root(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         results = run_all(
-            plan, names, numbers, data_root, folder, resume=True,
+            plan, names, numbers, root, folder, resume=True,
             watcher=lambda name, number, done, of: Progress(
                 f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -87,6 +98,22 @@ def compare(
         return
     Console().print(comparison(table(results)))
     _done(folder, report)
+
+
+def _profile(summary: Mapping[str, Any]) -> Table:
+    """Where a run's time went; what no part accounts for is set-up, sampling and averaging outside the flows."""
+    titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
+              "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
+    seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
+    parts = {title: seconds[part] for part, title in titles.items() if part in seconds}
+    parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
+    table = Table("where the time went")
+    for heading in ("seconds", "ms a round", "share"):
+        table.add_column(heading, justify="right")
+    for title, spent in [*parts.items(), ("total", seconds["total"])]:
+        share = spent / seconds["total"] if seconds["total"] else 0.0
+        table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
+    return table
 
 
 def _plan(
@@ -115,6 +142,14 @@ def _plan(
     return plan, folder
 
 
+def _root(folder: Path, given: Path | None, resume: bool) -> Path:
+    """The folder of data sets: as given, else the one that the run began with."""
+    kept = folder / "data-root.json"
+    if given is None and resume and kept.exists():
+        return Path(read_json(kept))
+    return given if given is not None else Path("data")
+
+
 def _new(parent: Path, name: str) -> Path:
     """A folder that does not exist yet."""
     number, folder = 1, parent / name
@@ -132,7 +167,7 @@ def _list(text: str, option: str) -> list[str]:
 
 
 def _number(text: str) -> int:
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {text!r}")
     return int(text)
 

@@ -23,6 +23,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.asked = False
+        self.bars: list[Bar] = []
 
 
 @contextmanager
@@ -45,6 +46,8 @@ def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
         console.print(f"{where}; go on with --resume {folder}")
         sys.exit(130)
     finally:
+        for bar in flag.bars:
+            bar.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -67,6 +70,7 @@ class Progress:
         if self.quiet:
             return
         if self.console.is_terminal:
+            self.stop.bars.append(self.bar)
             self.bar.start()
             self.task = self.bar.add_task(self.title, total=rounds, completed=done, figures="")
         elif done:

@@ -45,13 +45,15 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a round did: who took part, the graph it learned, messages, training samples processed by id."""
+    """What a round did: who took part, the graph it learned, messages, training samples processed by id, and how
+    many samples went through a net without training (Infer)."""
 
     round: int
     sampled: tuple[str, ...]
     graph: Graph | None
     traffic: tuple[Traffic, ...]
     samples: Mapping[str, int]
+    inferred: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ class Engine(ABC):
     name: ClassVar[str]
 
     def __init__(self, setup: Setup) -> None:
+        setup.net.check(setup.federation.task)
         self.setup = setup
         self.seconds = {"local": 0.0, "graph": 0.0, "evaluate": 0.0}
         self.server = ServerView(

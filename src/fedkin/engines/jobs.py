@@ -60,6 +60,8 @@ Job = FitJob | InferJob | ScoreJob
 
 def job_of(request: Any, id: str, training: Training, key: int) -> FitJob | InferJob:
     """The job that a client's flow asked for; raises MethodError for anything but Fit and Infer."""
+    if getattr(request, "data", None) is not None and len(request.data) == 0:
+        raise MethodError(f"{type(request).__name__} with data that hold no samples")
     if isinstance(request, Infer):
         return InferJob(id, request.params, request.what, request.data)
     if not isinstance(request, Fit):
@@ -155,11 +157,15 @@ class OneByOne(Executor):
 
 
 def attempt(job: Job, net: Net, module: BodyHead, federation: Mapping[str, Any]) -> Any:
-    """`carry_out`, with an error that a user can act on as its result."""
+    """`carry_out`, with an error that a user can act on as its result; torch's own say what they say."""
     try:
         return carry_out(job, net, module, federation)
     except FedkinError as error:
         return error
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        wrapped = MethodError(f"{type(error).__name__} in the net or the loss: {error}")
+        wrapped.__cause__ = error
+        return wrapped
 
 
 class one_thread:

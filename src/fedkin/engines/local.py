@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from fedkin import codec
 from fedkin.engines.auto import Auto, cores
 from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, checked_ask
 from fedkin.engines.jobs import Executor, OneByOne, ScoreJob, job_of, one_thread
@@ -31,11 +32,13 @@ class LocalEngine(Engine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.executor: Executor = make_executor(setup)
+        self.seconds["messages"] = 0.0
         self.number = 0
         self.steps: dict[tuple[str, str], int] = {}
         self.states: dict[str, Any] = {}
         self.traffic: list[Traffic] = []
         self.samples: dict[str, int] = {}
+        self.inferred = 0
         # Scores are kept with the very parameters that they belong to: an untouched model is not run again.
         self.scores: dict[str, tuple[Params, Score]] = {}
 
@@ -43,14 +46,16 @@ class LocalEngine(Engine):
 
     def round(self, number: int) -> Outcome:
         self.number = number
-        self.traffic, self.samples, self.steps = [], {}, {}
+        self.traffic, self.samples, self.steps, self.inferred = [], {}, {}, 0
         self.server.round, self.server.graph = number, None
         with one_thread():
             if isinstance(self.setup.method, PeerMethod):
                 sampled = self._peers_round(self.setup.method)
             else:
                 sampled = self._server_round(self.setup.method)
-        return Outcome(number, tuple(sampled), self.server.graph, tuple(self.traffic), dict(self.samples))
+        return Outcome(
+            number, tuple(sampled), self.server.graph, tuple(self.traffic), dict(self.samples), self.inferred
+        )
 
     def _server_round(self, method: ServerMethod) -> list[str]:
         sampled = method.sample(self.server)
@@ -116,6 +121,8 @@ class LocalEngine(Engine):
                             raise result
                         if isinstance(result, Fitted):
                             self.samples[job.id] = self.samples.get(job.id, 0) + result.samples
+                        else:
+                            self.inferred += len(result)
                         busy += self._advance(flows, job.id, result, phase, ended)
             yield from ended
 
@@ -217,10 +224,14 @@ class LocalEngine(Engine):
         )  # fmt: skip
         if id in self.states:
             view.state = self.stored(id)
-        elif isinstance(setup.method, PeerMethod):
+            return view
+        # As round 0: a client's first state must not depend on when somebody first looks at it.
+        view.round = 0
+        if isinstance(setup.method, PeerMethod):
             setup.method.join(PeerView(**vars(view), neighbours=()))
         else:
             setup.method.join(view)
+        view.round = self.number
         return view
 
     def _lost(self, id: str, phase: str) -> str:
@@ -232,7 +243,8 @@ class LocalEngine(Engine):
 
     def _count(self, sender: str, receiver: str, phase: str, message: Message) -> None:
         if len(message):
-            self.traffic.append(Traffic(self.number, sender, receiver, phase, message.nbytes, message.floats))
+            with self.timed("messages"):
+                self.traffic.append(Traffic(self.number, sender, receiver, phase, *codec.size(message)))
 
     @contextmanager
     def _named(self, id: str, phase: str) -> Iterator[None]:

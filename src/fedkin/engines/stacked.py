@@ -59,8 +59,8 @@ class Stacked(OneByOne):
             else:
                 fitted = fit_stacked(self.net, self.module, stack[0].loss, stack[0].training, members)
             return list(zip(stack, fitted, strict=True))
-        except FedkinError:
-            # One by one says which client it was.
+        except (FedkinError, RuntimeError, NotImplementedError):
+            # One by one says which client it was; and a net or loss that torch cannot map over clients works there.
             return [(job, attempt(job, self.net, self.module, self.federation)) for job in stack]
 
 

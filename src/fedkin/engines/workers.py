@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -134,22 +135,22 @@ class Workers(Executor):
 
 def _serve(pipe: Connection, shared: SharedClients, net: Net) -> None:
     """A worker's life: take an order, do it, answer; end when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A signal to the whole group is for the parent, which ends the round, checkpoints and closes the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     clients, module = borrow(shared), net.scratch()
     arenas: dict[int, Arena] = {}
-    while True:
-        try:
+    # The parent closes the pipe and drops the files when it ends, which may be in the middle of a job.
+    with suppress(EOFError, ConnectionError, FileNotFoundError):
+        while True:
             order: _Order = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
-        if order.arena is not None:
-            path, size = order.arena
-            arenas[order.slot] = Arena(Path(path), size, create=False)
-            Path(path).unlink()
-        job = _together(order.job, take(arenas[order.slot], order.parcel))
-        pipe.send(_answer(order.slot, attempt(job, net, module, clients), arenas[order.slot]))
+            if order.arena is not None:
+                path, size = order.arena
+                arenas[order.slot] = Arena(Path(path), size, create=False)
+                Path(path).unlink()
+            job = _together(order.job, take(arenas[order.slot], order.parcel))
+            pipe.send(_answer(order.slot, attempt(job, net, module, clients), arenas[order.slot]))
 
 
 def _answer(slot: int, result: Any, arena: Arena) -> _Done:

@@ -67,8 +67,8 @@ def components(a: Any) -> Labels:
 def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
     """Groups of high modularity in affinity `a` [n, n] (Blondel et al. 2008), by scikit-network.
 
-    resolution: above 1 more and smaller groups. seed: of the order in which clients are
-    visited; None is row order.
+    resolution: above 1 more and smaller groups. seed: of the order in which clients are visited, which starts from
+    their weights, never from their place: relabelled clients get the same groups.
 
     >>> louvain(np.kron(np.eye(2), np.ones((2, 2))))
     array([0, 0, 1, 1])
@@ -107,7 +107,8 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     if len(joined) == 0 or linked.data.max() <= 0:
         return np.arange(a.shape[0])
     # Scaled so that single precision, in which scikit-network computes, can hold every weight.
-    matrix = sp.csr_matrix(linked / linked.data.max())
+    order = _order_by_weights(linked)
+    matrix = sp.csr_matrix((linked / linked.data.max())[order][:, order])
     options = {
         "return_probs": False,
         "return_aggregate": False,
@@ -116,8 +117,22 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     }
     model = finder(resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=seed or 0, **options)
     labels = np.arange(a.shape[0]) + len(joined)
-    labels[joined] = model.fit_predict(matrix)
+    labels[joined[order]] = model.fit_predict(matrix)
     return canonical(labels)
+
+
+def _order_by_weights(a: sp.csr_array) -> Labels:
+    """Clients by their weights alone: the finders' result depends on the order of rows, and must not on the ids.
+
+    By number of edges, then total weight, then the largest weights; clients that are alike in all of these keep their
+    order. Sums run over sorted weights, so that they are the same bits whatever the order of the rows.
+    """
+    rows = np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))
+    data = a.data[np.lexsort((a.data, rows))]
+    total = np.add.reduceat(data, a.indptr[:-1])
+    count = np.diff(a.indptr)
+    largest = [data[a.indptr[1:] - np.minimum(k, count)] for k in (1, 2, 3)]
+    return np.lexsort((*largest, total, count)).astype(np.int64)
 
 
 def hierarchical(

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import scipy.sparse as sp
@@ -79,7 +79,7 @@ class Graph:
             raise GraphError("the graph has no groups")
         return np.array([self.groups[id] for id in self.ids], dtype=np.int64)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path | BinaryIO) -> None:
         """Write a .npz without pickles; the same graph always gives the same bytes."""
         meta = {"format": _FORMAT, "directed": self.directed, "round": self.round}
         arrays: dict[str, Any] = {

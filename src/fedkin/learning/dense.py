@@ -91,8 +91,10 @@ def _chunk(net: Net, layers: Sequence[Layer], training: Training, members: Seque
             x = batches.inputs(step).flatten(2)
             if not parts or len(x) < len(parts[0].weight):
                 parts = [_part(layer, stack, len(x)) for layer in layers]
-            inside = _forward(parts, x, losses.space(step - start, *x.shape[:2]))
-            slope = losses.slope(step - start, *x.shape[:2])
+            outputs, target, share = losses.at(step - start, *x.shape[:2])
+            inside = _forward(parts, x, outputs)
+            # The loss's slope at the outputs, [K, b, classes].
+            slope = torch.addcmul(target, torch.softmax(outputs, 1), share).transpose(1, 2)
             if optimiser is None:
                 _descend(parts, inside, slope, training.lr, keep)
             else:
@@ -131,14 +133,15 @@ class _CrossEntropies:
         self.target = self.share.new_zeros(*y.shape[:2], classes, y.shape[3]).scatter_(2, y, -self.share)
         self.outputs = torch.zeros_like(self.target)
 
-    def space(self, step: int, active: int, width: int) -> Tensor:
-        """Where this step's outputs go: [K, classes, b]."""
-        return self.outputs[step, :active, :, :width]
+        self.steps = list(zip(self.outputs.unbind(0), self.target.unbind(0), self.share.unbind(0), strict=True))
 
-    def slope(self, step: int, active: int, width: int) -> Tensor:
-        """The loss's slope at the outputs: [K, b, classes]."""
-        target, share = (t[step, :active, :, :width] for t in (self.target, self.share))
-        return torch.addcmul(target, torch.softmax(self.space(step, active, width), 1), share).transpose(1, 2)
+    def at(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(where this step's outputs go, target, share), each [K, classes or 1, b]."""
+        parts = self.steps[step]
+        if parts[0].shape[::2] == (active, width):
+            return parts
+        outputs, target, share = (part[:active, :, :width] for part in parts)
+        return outputs, target, share
 
     def values(self) -> Tensor:
         """Each member's losses, added up: [K]."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ class BodyHead(nn.Module):
     @property
     def params(self) -> dict[str, Tensor]:
         """The trainable parameters by name, as a loss sees them."""
-        return dict(self.named_parameters())
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
 
 class Net:
@@ -48,10 +49,12 @@ class Net:
     """
 
     def __init__(self, body: nn.Module, head: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.module = BodyHead(copy.deepcopy(body), copy.deepcopy(head)).to(dtype)
+        # One copy of both: weights that body and head share stay shared.
+        self.module = BodyHead(*copy.deepcopy((body, head))).to(dtype)
         self.dtype = dtype
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
-        self.initial: Params = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        self.initial: Params = _Fixed({name: tensor.detach().clone() for name, tensor in named.items()})
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
 
@@ -73,11 +76,51 @@ class Net:
         """Length of a feature vector, for inputs of the task's shape."""
         module = self.scratch().eval()
         with torch.no_grad():
-            return int(module.features(torch.zeros(1, *task.shape, dtype=self.dtype)).shape[1])
+            z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
+        if z.ndim != 2:
+            raise ConfigError(
+                f"model: this method needs features [batch, d], the body gives {tuple(z.shape)} for one sample"
+            )
+        return int(z.shape[1])
+
+    def check(self, task: Task) -> None:
+        """Raise ConfigError unless inputs of the task's shape give features [1, d] and an output per class."""
+        module = self.scratch().eval()
+        try:
+            with torch.no_grad():
+                z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
+                out = module.head(z)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ConfigError(f"model: the net does not take inputs of shape {task.shape} ({error})") from None
+        if out.ndim != 2 or out.shape[1] < task.classes:
+            raise ConfigError(f"model: expected outputs [batch, {task.classes}], got {tuple(out.shape)} for one sample")
+
+    def fingerprint(self) -> str:
+        """A hash of the architecture and of the initial values."""
+        digest = blake2b(repr(self.module).encode(), digest_size=16)
+        for name, tensor in sorted(self.initial.items()):
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(self.initial[name].numel() for name in self.trainable)
+
+
+class _Fixed(Mapping[str, Tensor]):
+    """Parameters that nobody can change by accident: all participants start from this one object."""
+
+    def __init__(self, params: dict[str, Tensor]) -> None:
+        self._params = params
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._params[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
 
 
 def head_of(params: Params) -> dict[str, Tensor]:

@@ -120,7 +120,7 @@ class Batches:
         else:
             self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
         # Steps first, so that the rows of one step lie together.
-        self.rows = rows.transpose(0, 1).contiguous()
+        self.rows = rows.transpose(0, 1).contiguous().unbind(0)
         self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:]) if self.shared and reuse else None
 
     def at(self, step: int) -> Batch:
@@ -130,15 +130,18 @@ class Batches:
 
     def inputs(self, step: int) -> Tensor:
         """The inputs of `at`."""
-        where = self.rows[step, : self.plan.active(step), : self.widths[step]]
+        where = self.rows[step]
+        shape = self.plan.active(step), self.widths[step]
+        if where.shape != shape:
+            where = where[: shape[0], : shape[1]]
         if not self.shared:
             pairs = zip(self.samples, where, strict=False)
             return torch.stack([s.inputs(rows, self.net.dtype) for s, rows in pairs])
         first, flat = self.samples[0], where.reshape(-1)
-        out = None if self.space is None else self.space[: len(flat)]
+        out = self.space if self.space is None or len(self.space) == len(flat) else self.space[: len(flat)]
         x = torch.index_select(first.x, 0, flat, out=out)
         x = x.to(self.net.dtype) if first.scale is None else first.scale(x, self.net.dtype)
-        return x.reshape(*where.shape, *x.shape[1:])
+        return x.view(*shape, *x.shape[1:])
 
 
 def _values(
@@ -160,7 +163,8 @@ class _Bound:
     """A BodyHead whose parameters are the tensors of one member, as a loss sees it."""
 
     def __init__(self, module: BodyHead, params: dict[str, Tensor]) -> None:
-        self.module, self.params = module, params
+        self.module = module
+        self.params = {name: params[name] for name in module.params}
         self.parts = {
             part: {name.removeprefix(part): t for name, t in params.items() if name.startswith(part)}
             for part in ("body.", "head.")

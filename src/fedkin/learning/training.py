@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.settings import Settings
 
 __all__ = ["Training"]
@@ -47,6 +47,8 @@ class Training(Settings):
             raise ValueError('batch_size must be at least 1, or "all"')
         if self.per_round != "all" and (self.per_round <= 0 or (self.per_round > 1 and self.per_round % 1)):
             raise ValueError('per_round must be a whole number, a fraction below 1, or "all"')
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError("betas must be at least 0 and below 1")
         return self
 
     @property
@@ -73,6 +75,8 @@ class Training(Settings):
 
     def batches(self, samples: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
         """Row numbers of each step: a fresh permutation per pass, cut into batches."""
+        if samples < 1:
+            raise MethodError("no samples to train on")
         size = samples if self.batch_size == "all" else self.batch_size
         left = self.steps(samples)
         while left > 0:

@@ -7,6 +7,7 @@ file differ.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from fedkin import graph
 from fedkin.codec import Tree
 from fedkin.errors import ConfigError
+from fedkin.federation import Federation
 from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning.losses import Batch, class_means, masked_mean
@@ -77,7 +79,7 @@ class GraphSettings(Settings):
     sparsify: str = "none"
     groups: str = "louvain"
     resolution: float = Field(1.0, gt=0)
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     control: str = "none"
 
     @field_validator("similarity", "sparsify", "groups", "control")
@@ -119,6 +121,14 @@ class SfmtlGraph(ServerMethod):
     anchors: Literal["exponential", "mean"] = "exponential"
     anchor_rate: float = Field(0.5, gt=0, le=1)
     graph: GraphSettings = GraphSettings()
+
+    def check(self, federation: Federation) -> None:
+        needs = {"control": self.graph.control == "oracle", "groups": self.graph.groups == "planted"}
+        for field in (name for name, asked in needs.items() if asked and federation.planted is None):
+            raise ConfigError(
+                f"method.graph.{field}: {getattr(self.graph, field)!r} needs planted groups, and those of "
+                f"{federation.name} are not known"
+            )
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -164,6 +174,12 @@ class SfmtlGraph(ServerMethod):
         weights, labels = self.communities(server, ids, self.affinity(server, came))
         rate = self.lam * (server.training.lr * server.training.local if self.tau is None else self.tau)
         mixing = _dense(graph.laplacian_step(weights, labels, rate))
+        if mixing.min() < -1e-12:
+            warnings.warn(
+                f"lambda tau times the largest degree is {1 - mixing.diagonal().min():.2g}, above 1: heads overshoot "
+                "their neighbours; lower method.lam or method.tau, or thin the graph with method.graph.sparsify",
+                stacklevel=1,
+            )
         server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
         heads = mixed_heads([reply["head"] for reply in came], mixing)
         anchors = community_anchors(came, labels, server.task.classes)
@@ -221,7 +237,11 @@ def mixed_heads(heads: Sequence[Params], mixing: Array) -> list[dict[str, Tensor
     new: list[dict[str, Tensor]] = [{} for _ in heads]
     for name in heads[0]:
         old = torch.stack([head[name] for head in heads])
-        for k, row in enumerate((mix @ old.flatten(1).double()).to(old.dtype).reshape(old.shape)):
+        if not old.is_floating_point():
+            mixed = old  # counters stay each client's own
+        else:
+            mixed = (mix @ old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+        for k, row in enumerate(mixed):
             new[k][name] = row.clone()
     return new
 

@@ -23,6 +23,7 @@ from fedkin.running.compare import read_result
 from fedkin.running.experiment import RunSettings, without_none
 from fedkin.running.files import claim
 from fedkin.running.loop import Result, Watcher, execute
+from fedkin.running.records import Records
 from fedkin.settings import choose, parse
 
 __all__ = ["run"]
@@ -34,7 +35,7 @@ def run(
     method: str | ServerMethod | PeerMethod,
     federation: Federation,
     *,
-    rounds: int = 20,
+    rounds: int | None = None,
     seed: int = 0,
     model: AnyModel = "mlp",
     training: Training | Mapping[str, Any] | None = None,
@@ -48,6 +49,7 @@ def run(
     method: a name of `fedkin methods`, or a method object; options: its hyper-parameters when it is a name.
     model: a name, a Model, a (body, head) pair of modules (starts from the values they hold), or a function
     of the task that makes such a pair (initialised from the seed).
+    rounds: in place of those of `training` (100 if neither is given).
     training: local optimisation (Training or its fields); settings: fields of RunSettings
     (the mode is "one-by-one" unless you ask for another: "workers" starts processes, so a script that asks for it
     needs the usual `if __name__ == "__main__":`).
@@ -59,26 +61,34 @@ def run(
     >>> sorted(result.scores) == sorted(fed)
     True
     """
+    if not isinstance(method, (str, ServerMethod, PeerMethod)):
+        raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
         method = parse(choose(METHODS, method, "method"), options, "method")
     elif options:
         raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
     if not isinstance(training, Training):
         training = parse(Training, training or {}, "training")
-    training = training.model_copy(update={"rounds": rounds})
-    chosen = parse(RunSettings, {"mode": "one-by-one", **(settings or {}), "seed": seed}, "settings")
+    if rounds is not None:
+        training = parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
+    if "seed" in (settings or {}):
+        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
+    chosen = parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
     net = _net(model, federation.task, seed, chosen.torch_dtype)
+    method.check(federation)
+    training.count(len(federation))
     setup = Setup(method, federation, net, training, seed, chosen.dropout, chosen.mode, chosen.workers)
     folder = Path(out) if out is not None else None
     if folder is not None:
         described = {
             "federation": federation.name,
             "method": {"name": method.name, **method.model_dump(mode="json")},
-            "model": model.model_dump(mode="json") if isinstance(model, Model) else str(model),
+            "net": net.fingerprint(),
             "training": training.model_dump(mode="json"),
             "run": chosen.model_dump(mode="json"),
         }
         claim(folder, tomli_w.dumps(without_none(described)), resume=True)
+        Records(folder).describe(federation)
         if (folder / "summary.json").exists():
             return read_result(folder)
     return execute(setup, chosen, name=federation.name, folder=folder, watcher=watcher)

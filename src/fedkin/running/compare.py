@@ -40,6 +40,7 @@ def run_experiment(
     setup = experiment.setup(experiment.scenario.build(dataset, experiment.run.seed))
     if folder is not None:
         claim(folder, experiment.to_toml(), resume)
+        write_json(folder / "data-root.json", str(data_root.resolve()))
     return execute(
         setup,
         experiment.run,
@@ -91,8 +92,10 @@ def compare(
     for plan in plans.values():
         plan.setup(first)
     if folder is not None:
+        if not (folder / "experiment.toml").exists():
+            write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
         claim(folder, experiment.to_toml(), resume)
-        write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
+        write_json(folder / "data-root.json", str(data_root.resolve()))
     cells = [(seed, name) for seed in seeds for name in plans]
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}
     for done, (seed, name) in enumerate(cells):
@@ -144,6 +147,8 @@ def _against_local(
     if local is None or method == "local":
         return {"gain": None, "hurt": None}
     each = [list(gains(result, local[seed]).values()) for seed, result in by_seed.items()]
+    if not all(each):
+        return {"gain": None, "hurt": None}
     return {
         "gain": _spread([float(np.mean(values)) for values in each]),
         "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),

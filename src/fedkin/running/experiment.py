@@ -35,14 +35,16 @@ class RunSettings(Settings):
     """How a run is carried out, apart from what it computes.
 
     mode: how the engine does local work: client after client, stacked into one computation, in processes of
-    one thread, or whichever is quickest on the first jobs; workers: how many processes (0: one per core).
+    one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
+    stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
+    processes (0: one per core).
     dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; dropout: probability that a
     client's exchange with the server is lost, half of them on the way there, half on the way back.
     """
 
     seed: int = Field(0, ge=0)
     engine: str = "local"
-    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "auto"
+    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
     workers: int = Field(0, ge=0)
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
@@ -92,18 +94,22 @@ class Experiment:
         )
         for other in _section(table, "methods", {}):
             choose(METHODS, other, "methods")
+            experiment.for_method(other)
         return experiment
 
     def for_method(self, method: str) -> Experiment:
         """The experiment as `compare` runs it for one method: its own settings, then `[methods.NAME]`."""
         choose(METHODS, method, "--methods")
         table = copy.deepcopy(dict(self.table))
-        changes = table.pop("methods", {}).get(method, {})
+        changes = _flat(_section(table.pop("methods", {}), method, {}))
         own = table["method"]
         table["method"] = own if own["name"] == method else {"name": method}
         for path, value in changes.items():
             assign(table, path, value, f"methods.{method}")
-        return Experiment.of(table)
+        try:
+            return Experiment.of(table)
+        except ConfigError as error:
+            raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_changes(self, **changes: Any) -> Experiment:
         """The experiment with some fields, written `section.field`, set anew."""
@@ -135,6 +141,7 @@ class Experiment:
     def setup(self, federation: Federation) -> Setup:
         """What a runner needs; raises ConfigError for settings that do not fit the federation."""
         self.training.count(len(federation))
+        self.method.check(federation)
         net = Net.build(lambda: self.model.build(federation.task), key(self.run.seed, "net"), self.run.torch_dtype)
         return Setup(
             self.method,
@@ -208,6 +215,17 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
     if not isinstance(section, Mapping):
         raise ConfigError(f"{name}: expected a section [{name}], got {section!r}")
     return section
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`section.field` of every value, however deep: [methods.X.training] lr and "training.lr" are one thing."""
+    flat: dict[str, Any] = {}
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
 
 
 def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:

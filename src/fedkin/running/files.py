@@ -34,7 +34,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Put this value in place as indented JSON."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -56,6 +56,6 @@ def claim(folder: Path, text: str, resume: bool) -> None:
         if kept.read_text(encoding="utf-8") != text:
             raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting")
         return
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir() if path.name != "plan.json"):
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     write_bytes(kept, text.encode())

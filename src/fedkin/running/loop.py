@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from fedkin.learning.flops import flops_per_sample
 from fedkin.running import metrics
 from fedkin.running.experiment import RunSettings
 from fedkin.running.files import write_json
-from fedkin.running.records import Records, about
+from fedkin.running.records import Records
 
 __all__ = ["Result", "Stop", "Watcher", "execute"]
 
@@ -65,18 +66,12 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Mean over clients of the last round's test accuracy."""
-        return float(self.summary["accuracy"]["mean"])
+        """Mean over clients of the last round's test accuracy; nan when no client has test samples."""
+        return float(self.summary["accuracy"].get("mean", float("nan")))
 
     def bytes_by_client(self) -> dict[str, dict[str, int]]:
         """{client id: {"up": bytes it sent, "down": bytes it received}} over the whole run."""
-        total = {id: {"up": 0, "down": 0} for id in sorted(self.scores)}
-        for _, sender, receiver, _, size, _ in self.messages:
-            if sender != SERVER:
-                total[sender]["up"] += size
-            if receiver != SERVER:
-                total[receiver]["down"] += size
-        return total
+        return _by_client(self.messages, self.scores)
 
 
 def execute(
@@ -86,14 +81,14 @@ def execute(
     """Run all rounds, going on from the folder's checkpoint if there is one; raises Stop when asked to stop."""
     begun = time.perf_counter()
     records = Records(folder)
-    if folder is not None:
-        write_json(folder / "federation.json", about(setup.federation))
+    records.describe(setup.federation)
     done = 0
     before: dict[str, float] = {}
     resumed = records.resume()
-    if resumed is not None and setup.mode == "auto":
+    mode = records.kept_mode()
+    if mode is not None and setup.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
-        setup = replace(setup, mode=resumed[1]["mode"])
+        setup = replace(setup, mode=mode)
     engine = ENGINES[run.engine](setup)
     if resumed is not None:
         done, state = resumed
@@ -106,20 +101,29 @@ def execute(
     try:
         for number in range(done + 1, setup.training.rounds + 1):
             outcome = engine.round(number)
+            if mode is None:
+                mode = engine.mode
+                records.keep_mode(mode)
             last = number == setup.training.rounds
             scores = engine.evaluate() if last or number % run.evaluate_every == 0 else {}
-            row = _row(outcome, scores, setup)
-            records.add(row, {"round": number, **seconds()}, outcome, scores)
+            with seconds.of("records"):
+                row = _row(outcome, scores, setup)
+                records.add(row, {"round": number, **seconds()}, outcome, scores)
             if watcher is not None:
                 watcher.round_done(row)
             stop = watcher is not None and watcher.stopping() and not last
             if last or stop or number % run.checkpoint_every == 0:
-                records.checkpoint(number, {"engine": engine.state(), "seconds": seconds(), "mode": engine.mode})
+                with seconds.of("checkpoint"):
+                    records.checkpoint(number, {"engine": engine.state(), "seconds": seconds()})
             if stop:
                 raise Stop(number, folder)
         if not scores:
             scores = engine.evaluate()
-        records.finish()
+            if setup.training.rounds == 0:
+                outcome = Outcome(0, (), None, (), {})
+                records.add(_row(outcome, scores, setup), {"round": 0, **seconds()}, outcome, scores)
+        with seconds.of("records"):
+            records.finish()
         summary = _summary(setup, run, name, scenario, records, scores, seconds(), engine.mode)
         if folder is not None:
             write_json(folder / "summary.json", summary)
@@ -144,11 +148,31 @@ class _Seconds:
 
     def __init__(self, begun: float, before: Mapping[str, float], engine: Engine) -> None:
         self.begun, self.before, self.engine = begun, before, engine
+        self.own = {"records": 0.0, "checkpoint": 0.0}
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Add the time spent inside to the loop's own share."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.own[what] += time.perf_counter() - start
 
     def __call__(self) -> dict[str, float]:
-        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds}
+        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.own}
         spent = {name: round(spent + self.before.get(name, 0.0), 3) for name, spent in now.items()}
         return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
+
+
+def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:
+    total = {id: {"up": 0, "down": 0} for id in sorted(ids)}
+    for _, sender, receiver, _, size, _ in messages:
+        if sender != SERVER:
+            total[sender]["up"] += size
+        if receiver != SERVER:
+            total[receiver]["down"] += size
+    return total
 
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], setup: Setup) -> dict[str, Any]:
@@ -160,6 +184,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], setup: Setup) -> dict[st
         "groups": metrics.groups(outcome.graph, setup.federation.planted),
         **metrics.traffic(outcome.traffic),
         "samples": sum(outcome.samples.values()),
+        "inferred": outcome.inferred,
     }
 
 
@@ -169,7 +194,7 @@ def _summary(
 ) -> dict[str, Any]:  # fmt: skip
     rounds = records.rows["rounds"]
     forward, both = flops_per_sample(setup.net, next(iter(setup.federation.values())).train)
-    samples = sum(row["samples"] for row in rounds)
+    samples, inferred = (sum(row[what] for row in rounds) for what in ("samples", "inferred"))
     return {
         "name": name,
         "method": setup.method.name,
@@ -178,9 +203,13 @@ def _summary(
         "rounds": setup.training.rounds,
         "clients": len(setup.federation),
         "accuracy": metrics.accuracy(scores),
-        **_traffic_summary(records, len(setup.federation)),
+        **_traffic_summary(records, setup.federation),
         "groups": _group_summary(rounds),
-        "flops": {"forward_per_sample": forward, "step_per_sample": both, "local_training": both * samples},
+        "flops": {
+            "forward_per_sample": forward,
+            "step_per_sample": both,
+            "local_training": both * samples + forward * inferred,
+        },
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": mode,
@@ -191,17 +220,19 @@ def _summary(
     }
 
 
-def _traffic_summary(records: Records, clients: int) -> dict[str, Any]:
-    """Bytes and floats both ways: in total, per client on average, and the largest upload of all."""
+def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
+    """Bytes and floats both ways: in total, per client (mean, and bytes of each), and the largest upload of all."""
+    ids = list(ids)
     total: dict[str, Any] = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
     for row in records.rows["rounds"]:
         for what, ways in total.items():
             ways["up"] += row[what]["up"]
             ways["down"] += row[what]["down"]
     for ways in total.values():
-        ways |= {"up_per_client": ways["up"] / clients, "down_per_client": ways["down"] / clients}
+        ways |= {"up_per_client": ways["up"] / len(ids), "down_per_client": ways["down"] / len(ids)}
     uploads = [message[5] for message in records.rows["messages"] if message[1] != SERVER]
     total["floats"]["largest_upload"] = max(uploads, default=0)
+    total["bytes"]["clients"] = _by_client(records.rows["messages"], ids)
     return total
 
 

@@ -28,12 +28,13 @@ def worst(values: npt.NDArray[np.float64], share: float) -> float:
     return float(np.sort(values)[:count].mean())
 
 
-def accuracy(scores: Mapping[str, Score]) -> dict[str, float]:
+def accuracy(scores: Mapping[str, Score]) -> dict[str, float | None]:
     """Statistics over clients of their test accuracy; clients without test samples are left out.
 
     mean, std (population), variance (of the percentage), worst10 and worst20 (mean of the worst 10 % and 20 %
     of the clients), pooled (all test samples as one), stderr (binomial: sqrt(p (1 - p) / N) of the pooled
-    share p of N samples), loss (mean over clients), clients (how many are in these figures).
+    share p of N samples), loss (mean over clients; None when a model has diverged), clients
+    (how many are in these figures).
     """
     tested = [score for _, score in sorted(scores.items()) if score.n]
     if not tested:
@@ -49,9 +50,14 @@ def accuracy(scores: Mapping[str, Score]) -> dict[str, float]:
         "variance": float((100 * shares).var()),
         "pooled": pooled,
         "stderr": math.sqrt(pooled * (1 - pooled) / count),
-        "loss": float(np.mean([score.loss for score in tested])),
+        "loss": _finite(float(np.mean([score.loss for score in tested]))),
         "clients": len(tested),
     }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, Any]:

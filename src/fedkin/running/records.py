@@ -7,6 +7,7 @@
     messages.parquet  round, from, to, phase, bytes, floats
     timing.jsonl      a line a round: seconds
     graphs/*.npz      the graph of each round
+    mode.json         how local work was done; data-root.json: where the data sets lay
     checkpoint/       round-N.safetensors: the state after round N
     summary.json      written last: a run with it is finished
 
@@ -17,6 +18,7 @@ younger than its checkpoint.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -31,7 +33,7 @@ from fedkin import codec
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
-from fedkin.running.files import write_bytes, write_with
+from fedkin.running.files import read_json, write_bytes, write_json, write_with
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
@@ -59,6 +61,7 @@ def about(federation: Federation) -> dict[str, Any]:
     """What a report says of the federation: never a sample, only counts."""
     return {
         "name": federation.name,
+        "fingerprint": federation.fingerprint(),
         "task": {"classes": federation.task.classes, "shape": list(federation.task.shape)},
         "clients": {
             id: {
@@ -93,14 +96,13 @@ class Records:
         self.rows["messages"] += [tuple(message) for message in outcome.traffic]
         for id, score in scores.items():
             share = score.right / score.n if score.n else None
-            self.rows["clients"].append((outcome.round, id, score.n, score.loss if score.n else None, share))
+            loss = score.loss if math.isfinite(score.loss) else None
+            self.rows["clients"].append((outcome.round, id, score.n, loss, share))
         if outcome.graph is not None:
             if self.folder is None:
                 self.graphs[outcome.round] = outcome.graph
             else:
-                path = self.folder / "graphs" / f"round-{outcome.round:06d}.npz"
-                path.parent.mkdir(exist_ok=True)
-                outcome.graph.save(path)
+                write_with(self.folder / "graphs" / f"round-{outcome.round:06d}.npz", outcome.graph.save)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
         """Write what is new, then the state; only then is the round safe."""
@@ -112,7 +114,7 @@ class Records:
             table = pa.table([list(column) for column in zip(*new, strict=True)] or [[] for _ in schema], schema=schema)
             write_with(parts / f"{name}-{round:06d}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
         for name in _LINES:
-            text = "".join(json.dumps(row) + "\n" for row in self.rows[name][self.flushed[name] :])
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name][self.flushed[name] :])
             write_bytes(parts / f"{name}-{round:06d}.jsonl", text.encode())
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         kept = self.folder / "checkpoint" / f"round-{round:06d}.safetensors"
@@ -132,13 +134,37 @@ class Records:
             )
             write_with(self.folder / f"{name}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
         for name in _LINES:
-            text = "".join(json.dumps(row) + "\n" for row in self.rows[name])
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name])
             write_bytes(self.folder / f"{name}.jsonl", text.encode())
 
     def tidy(self) -> None:
         """Drop the parts; the whole tables are in place."""
         if self.folder is not None:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
+            for left in self.folder.rglob("*.part"):
+                left.unlink()
+
+    def describe(self, federation: Federation) -> None:
+        """Write `federation.json`, or check that a run to go on with began with these very samples."""
+        if self.folder is None:
+            return
+        kept, now = self.folder / "federation.json", about(federation)
+        if kept.exists() and read_json(kept).get("fingerprint") != now["fingerprint"]:
+            raise RunError(
+                f"{kept}: the clients or their samples are not those that this run began with; use another folder"
+            )
+        write_json(kept, now)
+
+    def keep_mode(self, mode: str) -> None:
+        """Write down how local work is done, for a resume to do it the same way."""
+        if self.folder is not None:
+            write_json(self.folder / "mode.json", mode)
+
+    def kept_mode(self) -> str | None:
+        """What `keep_mode` wrote."""
+        if self.folder is None or not (self.folder / "mode.json").exists():
+            return None
+        return str(read_json(self.folder / "mode.json"))
 
     # -- going on ------------------------------------------------------------------------------------------------
 

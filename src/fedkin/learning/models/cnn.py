@@ -1,4 +1,7 @@
-"""The two convolution nets of SFMTL-Graph's experiments; the feature is the ReLU before the last Linear."""
+"""Convolution nets; the feature is the ReLU before the last Linear.
+
+CnnMnist and CnnCifar are those of SFMTL-Graph's experiments, LeNet and LeafCnn those that simulators are timed on.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.base import Model
 
-__all__ = ["CnnCifar", "CnnMnist"]
+__all__ = ["CnnCifar", "CnnMnist", "LeNet", "LeafCnn"]
 
 
 def _image(task: Task, name: str, halvings: int) -> tuple[int, int, int]:
@@ -56,3 +59,27 @@ class CnnCifar(Model):
             nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), self.features), nn.ReLU(),
         )  # fmt: skip
         return body, nn.Linear(self.features, task.classes)
+
+
+class LeNet(Model):
+    """LeNet-5 with ReLU: two 5x5 convolutions (6, 16) with 2x2 max pooling, Linear 120, Linear 84 | head."""
+
+    name: Literal["lenet"] = "lenet"
+
+    def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
+        channels, height, width = _image(task, self.name, 4)
+        # Each convolution without padding takes 4 pixels a side, each pooling halves.
+        pixels = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+        body = nn.Sequential(
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(16 * pixels, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
+        )  # fmt: skip
+        return body, nn.Linear(84, task.classes)
+
+
+class LeafCnn(CnnMnist):
+    """LEAF's net for FEMNIST: CnnMnist with 2048 features, 6.6 M parameters for 28x28 images of 62 classes."""
+
+    name: Literal["leaf-cnn"] = "leaf-cnn"  # type: ignore[assignment]
+    features: int = Field(2048, ge=1)

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from fedkin.federation import Task
@@ -19,7 +19,7 @@ class Mlp(Model):
     """Flatten, then one Linear + ReLU per entry of `hidden`; the last hidden layer is the feature."""
 
     name: Literal["mlp"] = "mlp"
-    hidden: tuple[int, ...] = Field((200,), min_length=1)
+    hidden: tuple[PositiveInt, ...] = Field((200,), min_length=1)
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         widths = [math.prod(task.shape), *self.hidden]

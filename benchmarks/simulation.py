@@ -1,0 +1,216 @@
+"""How long a round of FedAvg takes: fedkin's modes beside a plain PyTorch loop and a loop as PFLlib writes it.
+
+    OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,mlp-200,lenet,leaf-cnn,idle] [--repeats 9]
+
+100 clients x 300 samples, 20 a round, batches of 32, one epoch, SGD; data made here. All sides run in this process,
+one thread, alternating round by round; a ratio is the median over rounds of (plain loop / side), so that what else
+the machine does falls on both. CPU time counts this process; worker processes are compared by wall-clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from fedkin.engines import LocalEngine, Setup
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.learning import Net, Training
+from fedkin.learning.models import LeafCnn, LeNet, Mlp
+from fedkin.methods import FedAvg
+
+CLIENTS, SAMPLES, SAMPLED, BATCH, LR = 100, 300, 20, 32, 0.05
+WORK: dict[str, tuple[Any, Task]] = {
+    "mlp-32": (Mlp(hidden=(32,)), Task(10, (1, 28, 28))),
+    "mlp-200": (Mlp(hidden=(200,)), Task(10, (1, 28, 28))),
+    "lenet": (LeNet(), Task(10, (3, 32, 32))),
+    "leaf-cnn": (LeafCnn(), Task(62, (1, 28, 28))),
+}
+Side = Callable[[int], object]
+
+
+def make_federation(task: Task, clients: int, samples: int, test: int = 20) -> Federation:
+    """Clients that share one array of noise."""
+    draw = np.random.default_rng(0)
+    each = samples + test
+    x = torch.from_numpy(draw.standard_normal((clients * each, *task.shape), dtype=np.float32))
+    y = torch.from_numpy(draw.integers(0, task.classes, clients * each))
+    rows = torch.arange(clients * each).reshape(clients, each)
+    return Federation(
+        [Client(f"c{k:05d}", Samples(x, y, own[:samples]), Samples(x, y, own[samples:])) for k, own in enumerate(rows)],
+        task,
+    )
+
+
+def sampled(number: int, clients: int) -> list[int]:
+    return sorted(np.random.default_rng(number).permutation(clients)[:SAMPLED].tolist())
+
+
+def averaged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+
+
+def plain_loop(net: Net, federation: Federation) -> Side:
+    """One module, the clients' tensors at hand, torch.optim, nothing kept but the average."""
+    module = net.scratch()
+    data = [(c.train.inputs(slice(None)), c.train.labels()) for c in federation.values()]
+    state: dict[str, Tensor] = {name: t.clone() for name, t in net.initial.items()}
+
+    def round(number: int) -> None:
+        nonlocal state
+        made = []
+        for k in sampled(number, len(data)):
+            x, y = data[k]
+            module.load_state_dict(state)
+            optimiser = torch.optim.SGD(module.parameters(), lr=LR)
+            for rows in torch.randperm(len(y)).split(BATCH):
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            made.append({name: t.clone() for name, t in module.state_dict().items()})
+        state = averaged(made)
+
+    return round
+
+
+def object_loop(net: Net, federation: Federation) -> Side:
+    """As PFLlib does it: every client an object with a model of its own, a DataLoader made anew each round."""
+    server = net.scratch()
+    models = [copy.deepcopy(server) for _ in federation]
+    optimisers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
+    data = [list(zip(c.train.inputs(slice(None)), c.train.labels(), strict=True)) for c in federation.values()]
+
+    def round(number: int) -> None:
+        uploads = []
+        for k in sampled(number, len(models)):
+            for new, old in zip(server.parameters(), models[k].parameters(), strict=True):
+                old.data = new.data.clone()
+            models[k].train()
+            for x, y in DataLoader(data[k], BATCH, shuffle=True):  # type: ignore[arg-type]
+                optimisers[k].zero_grad()
+                nn.functional.cross_entropy(models[k](x), y).backward()  # type: ignore[no-untyped-call]
+                optimisers[k].step()
+            uploads.append(models[k])
+        for parameter in server.parameters():
+            parameter.data.zero_()
+        for model in uploads:
+            for total, part in zip(server.parameters(), model.parameters(), strict=True):
+                total.data += part.data.clone() / len(uploads)
+
+    return round
+
+
+def timed(sides: dict[str, Side], repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of CPU time and wall-clock, round by round, after a round to warm up."""
+    spent: dict[str, dict[str, list[float]]] = {name: {"cpu": [], "wall": []} for name in sides}
+    for number in range(1, repeats + 2):
+        for name, side in sides.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            side(number)
+            took = {"cpu": 1e3 * (time.process_time() - cpu), "wall": 1e3 * (time.perf_counter() - wall)}
+            if number > 1:
+                for what, value in took.items():
+                    spent[name][what].append(value)
+    return spent
+
+
+def compare(row: str, repeats: int) -> dict[str, dict[str, float]]:
+    """Every side's round on this row of work."""
+    model, task = WORK[row]
+    federation = make_federation(task, CLIENTS, SAMPLES)
+    net = Net.build(lambda: model.build(task), 1)
+    training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR)
+    engines = {
+        mode: LocalEngine(Setup(FedAvg(), federation, net, training, mode=mode, workers=2))
+        for mode in ("one-by-one", "stacked", "workers")
+    }
+    sides: dict[str, Side] = {"plain loop": plain_loop(net, federation), "model objects": object_loop(net, federation)}
+    try:
+        spent = timed(sides | {mode: engine.round for mode, engine in engines.items()}, repeats)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    return {name: figures(times, spent["plain loop"]) for name, times in spent.items()}
+
+
+def figures(times: dict[str, list[float]], plain: dict[str, list[float]]) -> dict[str, float]:
+    """Medians, quartiles, and how many times less than the plain loop, paired round by round."""
+    made = {}
+    for what, values in times.items():
+        ratios = [p / t for p, t in zip(plain[what], values, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        made |= {f"{what} ms": statistics.median(values), f"{what} ratio": middle, f"{what} low": low,
+                 f"{what} high": high}  # fmt: skip
+    return made
+
+
+def idle(repeats: int) -> dict[str, dict[str, float]]:
+    """A round of 100 clients among 100, 1,000 and 10,000, and what an idle client costs."""
+    task = Task(4, (16,))
+    net = Net.build(lambda: Mlp(hidden=(16,)).build(task), 1)
+    training = Training(per_round=100, batch_size=10, local_epochs=1, lr=LR)
+    counts = (100, 1_000, 10_000)
+    federations = {count: make_federation(task, count, 20, 5) for count in counts}
+    made: dict[int, LocalEngine] = {}
+    held: dict[int, float] = {}
+    for count, federation in federations.items():
+        gc.collect()
+        tracemalloc.start()
+        made[count] = LocalEngine(Setup(FedAvg(), federation, net, training, mode="stacked"))
+        made[count].round(1)
+        gc.collect()
+        held[count] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    spent = timed({str(count): lambda n, e=engine: e.round(n + 1) for count, engine in made.items()}, repeats)  # type: ignore[misc]
+    rows = {}
+    for count, engine in made.items():
+        row = figures(spent[str(count)], spent["100"])
+        evaluated = timed({"evaluate": lambda _, e=engine: e.evaluate()}, 1)["evaluate"]["cpu"][0]  # type: ignore[misc]
+        whole = engine.seconds
+        local = whole["local"] / sum(seconds for name, seconds in whole.items() if name != "evaluate")
+        rows[f"{count} clients"] = row | {"bytes per idle client": (held[count] - held[100]) / max(count - 100, 1),
+                                          "evaluate ms": evaluated, "local share": local}  # fmt: skip
+    return rows
+
+
+def show(row: str, sides: dict[str, dict[str, float]]) -> None:
+    print(f"\n{row}")
+    print(f"{'':16}{'CPU ms':>9}{'ratio':>7}{'quartiles':>14}{'wall ms':>10}{'ratio':>7}{'quartiles':>14}")
+    for name, f in sides.items():
+        spread = {what: f"{f[what + ' low']:.2f}-{f[what + ' high']:.2f}" for what in ("cpu", "wall")}
+        extra = "  ".join(f"{key} {value:.3g}" for key, value in f.items() if key.split()[0] not in ("cpu", "wall"))
+        print(
+            f"{name:16}{f['cpu ms']:9.1f}{f['cpu ratio']:7.2f}{spread['cpu']:>14}"
+            f"{f['wall ms']:10.1f}{f['wall ratio']:7.2f}{spread['wall']:>14}  {extra}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join([*WORK, "idle"]))
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for row in asked.rows.split(","):
+        found[row] = idle(asked.repeats) if row == "idle" else compare(row, asked.repeats)
+        show(row, found[row])
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
