@@ -126,7 +126,7 @@ def timed(sides: dict[str, Side], repeats: int) -> dict[str, dict[str, list[floa
     return spent
 
 
-def compare(row: str, repeats: int) -> dict[str, dict[str, float]]:
+def compare(row: str, repeats: int, wanted: list[str]) -> dict[str, dict[str, float]]:
     """Every side's round on this row of work."""
     model, task = WORK[row]
     federation = make_federation(task, CLIENTS, SAMPLES)
@@ -135,8 +135,11 @@ def compare(row: str, repeats: int) -> dict[str, dict[str, float]]:
     engines = {
         mode: LocalEngine(Setup(FedAvg(), federation, net, training, mode=mode, workers=2))
         for mode in ("one-by-one", "stacked", "workers")
+        if not wanted or mode in wanted
     }
-    sides: dict[str, Side] = {"plain loop": plain_loop(net, federation), "model objects": object_loop(net, federation)}
+    sides: dict[str, Side] = {"plain loop": plain_loop(net, federation)}
+    if not wanted or "model objects" in wanted:
+        sides["model objects"] = object_loop(net, federation)
     try:
         spent = timed(sides | {mode: engine.round for mode, engine in engines.items()}, repeats)
     finally:
@@ -170,18 +173,20 @@ def idle(repeats: int) -> dict[str, dict[str, float]]:
         tracemalloc.start()
         made[count] = LocalEngine(Setup(FedAvg(), federation, net, training, mode="stacked"))
         made[count].round(1)
+        made[count].evaluate()
         gc.collect()
         held[count] = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
+        made[count].seconds = dict.fromkeys(made[count].seconds, 0.0)
     spent = timed({str(count): lambda n, e=engine: e.round(n + 1) for count, engine in made.items()}, repeats)  # type: ignore[misc]
     rows = {}
     for count, engine in made.items():
         row = figures(spent[str(count)], spent["100"])
         evaluated = timed({"evaluate": lambda _, e=engine: e.evaluate()}, 1)["evaluate"]["cpu"][0]  # type: ignore[misc]
-        whole = engine.seconds
-        local = whole["local"] / sum(seconds for name, seconds in whole.items() if name != "evaluate")
+        rounds = (repeats + 1) * row["wall ms"] / 1e3
+        parts = {f"{name} share": engine.seconds[name] / rounds for name in ("local", "graph", "messages")}
         rows[f"{count} clients"] = row | {"bytes per idle client": (held[count] - held[100]) / max(count - 100, 1),
-                                          "evaluate ms": evaluated, "local share": local}  # fmt: skip
+                                          "evaluate ms": evaluated, **parts}  # fmt: skip
     return rows
 
 
@@ -201,12 +206,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default=",".join([*WORK, "idle"]))
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--sides", default="", help="only these beside the plain loop: model objects,stacked,...")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = {}
+    found, wanted = {}, [side for side in asked.sides.split(",") if side]
     for row in asked.rows.split(","):
-        found[row] = idle(asked.repeats) if row == "idle" else compare(row, asked.repeats)
+        found[row] = idle(asked.repeats) if row == "idle" else compare(row, asked.repeats, wanted)
         show(row, found[row])
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))

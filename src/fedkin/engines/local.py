@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines.auto import Auto, cores
@@ -37,6 +39,7 @@ class LocalEngine(Engine):
         self.steps: dict[tuple[str, str], int] = {}
         self.states: dict[str, Any] = {}
         self.traffic: list[Traffic] = []
+        self.sizes: dict[Hashable, tuple[int, int]] = {}
         self.samples: dict[str, int] = {}
         self.inferred = 0
         # Scores are kept with the very parameters that they belong to: an untouched model is not run again.
@@ -244,7 +247,18 @@ class LocalEngine(Engine):
     def _count(self, sender: str, receiver: str, phase: str, message: Message) -> None:
         if len(message):
             with self.timed("messages"):
-                self.traffic.append(Traffic(self.number, sender, receiver, phase, *codec.size(message)))
+                self.traffic.append(Traffic(self.number, sender, receiver, phase, *self._size(message)))
+
+    def _size(self, message: Message) -> tuple[int, int]:
+        """(bytes, floats) of a message; messages of a round are mostly alike, so that one of them is measured."""
+        try:
+            like = _layout(message)
+            known = self.sizes.get(like)
+        except TypeError:  # lists have no hash
+            return codec.size(message)
+        if known is None:
+            known = self.sizes[like] = codec.size(message)
+        return known
 
     @contextmanager
     def _named(self, id: str, phase: str) -> Iterator[None]:
@@ -315,3 +329,15 @@ def make_executor(setup: Setup) -> Executor:
 
 def _parts(ids: list[str], size: int) -> list[tuple[str, ...]]:
     return [tuple(ids[start : start + size]) for start in range(0, len(ids), size)]
+
+
+def _layout(value: Any) -> Hashable:
+    """What a message's size depends on; raises TypeError for lists."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
+    if isinstance(value, Mapping):
+        return tuple([(name, _layout(item)) for name, item in value.items()])
+    if type(value) is int:
+        return int, len(str(value))
+    hash(value)
+    return type(value), value
