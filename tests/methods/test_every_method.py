@@ -263,3 +263,18 @@ def test_errors_name_the_client_and_the_phase() -> None:
     setup = small_setup(METHODS["local"](), lr=1e30)
     with pytest.raises(MethodError, match=r"round \d, client 'site-.', phase 'train': the training loss became"):
         models(LocalEngine(setup), rounds=3)
+
+
+@every_method
+def test_counted_bytes_are_those_of_the_messages(name: str) -> None:
+    sent: list[int] = []
+
+    class Spy(LocalEngine):
+        def carried(self, message: Message) -> Message:
+            if len(message):
+                sent.append(len(message.to_bytes()))
+            return message
+
+    engine = Spy(small_setup(CASES[name]))
+    counted = [message.bytes for number in (1, 2) for message in engine.round(number).traffic]
+    assert sorted(counted) == sorted(sent)
