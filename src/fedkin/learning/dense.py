@@ -26,7 +26,7 @@ from fedkin.learning.training import Training
 __all__ = ["Layer", "fit_dense", "layers_of"]
 
 # Bytes of weights trained side by side: more would leave the cache between steps, fewer make too many calls
-# (measured for 784-200-10: 1 client at a time 75 ms a round, 9 at a time 53 ms, 20 at a time 58 ms).
+# (measured for 784-200-10: 1 client at a time 69 ms a round, 3 at a time 59 ms, 9 at a time 56 ms).
 _CACHE = 6 << 20
 _BLOCK = 64  # steps whose outputs are kept before their losses are found
 _threshold_backward = torch.ops.aten.threshold_backward.default
