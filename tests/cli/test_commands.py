@@ -226,3 +226,13 @@ def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.M
     monkeypatch.chdir("elsewhere")
     again = CliRunner().invoke(app, ["run", "--resume", "../a"])
     assert again.exit_code == 0, again.output
+
+
+def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "small.toml", "--rounds", "2", "--profile"], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    rows = result.stdout[result.stdout.index("where the time went") :].splitlines()
+    shares = {row.split("│")[1].strip(): row.split("│")[4].strip() for row in rows if row.count("│") == 5}
+    assert shares.keys() >= {"local training", "evaluation", "messages", "records", "checkpoints", "the rest", "total"}
+    parts = sum(float(share.rstrip("%")) for name, share in shares.items() if name != "total")
+    assert parts == pytest.approx(100, abs=1)

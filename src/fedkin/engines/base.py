@@ -141,7 +141,7 @@ def checked_ask(method: ServerMethod, request: Any, clients: Mapping[str, Any]) 
         raise MethodError(f"{where}: a server's round yields Ask, got {type(request).__name__}")
     if not callable(getattr(method, request.phase, None)):
         raise MethodError(f"{where}: no phase {request.phase!r}: define a method of that name")
-    unknown = sorted(set(request.messages) - set(clients))
+    unknown = sorted(id for id in request.messages if id not in clients)
     if unknown:
         raise MethodError(f"{where}: phase {request.phase!r} asks unknown clients {unknown[:5]}")
     wrong = [id for id, message in request.messages.items() if not isinstance(message, Message)]
