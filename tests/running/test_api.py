@@ -86,8 +86,11 @@ def test_other_data_or_another_net_do_not_read_back_an_old_result(tmp_path: Path
 
 
 def test_a_function_that_makes_a_net_is_known_by_what_it_makes(tmp_path: Path) -> None:
-    for _ in range(2):
+    first, again = (
         fedkin.run("local", small_federation(), rounds=1, model=lambda task: _flat(), out=tmp_path / "run")
+        for _ in range(2)
+    )
+    assert again.summary == first.summary
 
 
 def _flat() -> tuple[nn.Module, nn.Module]:
