@@ -12,6 +12,7 @@ from fedkin.cli import catalogue, experiments
 from fedkin.cli.graph import graph
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
+from fedkin.cli.tune import tune
 from fedkin.errors import FedkinError
 
 __all__ = ["app", "main"]
@@ -37,6 +38,7 @@ def _root(
 
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
+app.command("tune")(tune)
 app.command("report")(report)
 app.command("graph")(graph)
 app.add_typer(runs, name="runs")

@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.report.tables import comparison, left_out, one_run
 from fedkin.running.files import read_json
 
-__all__ = ["compare", "run"]
+__all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
 
 _EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
 _SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
@@ -44,8 +44,8 @@ def run(
     from fedkin.running.compare import run_experiment
 
     more = [f"run.seed={seed}"] if seed is not None else []
-    plan, folder = _plan(experiment, [*changes, *more], rounds, out, resume)
-    root = _root(folder, data_root, resume is not None)
+    plan, folder = planned(experiment, [*changes, *more], rounds, out, resume)
+    root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         result = run_experiment(
             plan, root, folder, resume=resume is not None, watcher=LiveProgress(plan.method.name, stop, folder, json)
@@ -81,23 +81,25 @@ def compare(
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
 
-    plan, folder = _plan(experiment, changes, rounds, out, resume, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, marker="plan.json")
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None:
             raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
         kept = read_json(folder / "plan.json")
-        names, numbers, groups = kept["methods"], kept["seeds"], kept.get("leave_out")
+        if "try" in kept:
+            raise ConfigError(f"--resume {folder}: a tuning, not a comparison; go on with fedkin tune")
+        names, seeded, groups = kept["methods"], kept["seeds"], kept.get("leave_out")
     else:
-        groups = None if leave_out is None else [] if leave_out == "each" else _list(leave_out, "--leave-out")
-        names = _list(methods or plan.method.name, "--methods")
-        numbers = [_number(text) for text in _list(seeds, "--seeds")] if seeds is not None else [plan.run.seed]
-    root = _root(folder, data_root, resume is not None)
+        groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
+        names = listed(methods or plan.method.name, "--methods")
+        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
+    root = rooted(folder, data_root, resume is not None)
     if groups is not None:
-        _compare_without(plan, names, numbers, root, folder, groups, json)
+        _compare_without(plan, names, seeded, root, folder, groups, json)
         return
     with stop_on_signals(folder) as stop:
         results = run_all(
-            plan, names, numbers, root, folder, resume=True,
+            plan, names, seeded, root, folder, resume=True,
             watcher=lambda name, number, done, of: Progress(
                 f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -111,14 +113,14 @@ def compare(
 
 
 def _compare_without(
-    plan: Any, names: list[str], numbers: list[int], root: Path, folder: Path, groups: list[str], json: bool
+    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
 ) -> None:
     """`compare` with one group left out after another: a report for each, and one table."""
     from fedkin.running.leave_out import leave_out
 
     with stop_on_signals(folder) as stop:
         results = leave_out(
-            plan, names, numbers, root, folder, groups or None, resume=True,
+            plan, names, seeds, root, folder, groups or None, resume=True,
             watcher=lambda group, name, number, done, of: Progress(
                 f"without {group}: {name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -156,7 +158,7 @@ def _profile(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _plan(
+def planned(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
     marker: str = "experiment.toml",
 ) -> tuple[Any, Path]:  # fmt: skip
@@ -182,7 +184,7 @@ def _plan(
     return plan, folder
 
 
-def _root(folder: Path, given: Path | None, resume: bool) -> Path:
+def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
     """The folder of data sets: as given, else the one that the run began with."""
     kept = folder / "data-root.json"
     if given is None and resume and kept.exists():
@@ -199,17 +201,20 @@ def _new(parent: Path, name: str) -> Path:
     return folder
 
 
-def _list(text: str, option: str) -> list[str]:
+def listed(text: str, option: str) -> list[str]:
+    """The parts of a text with commas, each given; raises ConfigError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise ConfigError(f"{option} {text!r}: expected names separated by commas")
     return parts
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {text!r}")
-    return int(text)
+def numbers(text: str) -> list[int]:
+    """Seeds from a text with commas; raises ConfigError."""
+    parts = listed(text, "--seeds")
+    if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
+        raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0]!r}")
+    return [int(part) for part in parts]
 
 
 def _report(folders: list[Any], home: Path | None = None) -> Path:

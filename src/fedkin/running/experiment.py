@@ -29,7 +29,7 @@ from fedkin.running.flat import flat
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, parse
 
-__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table", "without_none"]
+__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table", "setting_value", "without_none"]
 
 SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
 
@@ -193,7 +193,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
         where, equals, text = change.partition("=")
         if not equals:
             raise ConfigError(f"--set {change}: expected section.field=value")
-        assign(table, where.strip(), _value(text.strip()), f"--set {change}")
+        assign(table, where.strip(), setting_value(text.strip()), f"--set {change}")
     try:
         return Experiment.of(table)
     except ConfigError as error:
@@ -231,7 +231,7 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     place[last] = value
 
 
-def _value(text: str) -> Any:
+def setting_value(text: str) -> Any:
     """A setting given as text: a TOML value if it reads as one, else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

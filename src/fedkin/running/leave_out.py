@@ -72,4 +72,4 @@ def _groups(experiment: Experiment, data_root: Path) -> list[str]:
         raise ConfigError(
             "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
         )
-    return groups_of(experiment.federation(data_root))
+    return groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))

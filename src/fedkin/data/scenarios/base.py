@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
+from fedkin.data.scenarios.pooled import pooled
 from fedkin.data.scenarios.unseen import GROUP, UnseenTest, set_apart
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
@@ -26,19 +27,26 @@ class Scenario(Settings):
 
     unseen: clients that never take part and are only evaluated: a share of them, drawn by the seed; an id, or a group
     as "group:NAME"; or a list of these. unseen_test: what they are tested on: their test samples, or all they have.
+    pooled: all clients that take part become one, "pooled": training on all data in one place, as a reference.
     """
 
     name: str
     unseen: Annotated[float, Field(gt=0, lt=1)] | str | tuple[str, ...] | None = None
     unseen_test: UnseenTest = "test"
+    pooled: bool = False
 
     planted: ClassVar[str]
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
         """`build`, then the unseen clients set apart: those of `unseen`, or of the groups that the data set names.
 
-        Raises ConfigError also when `unseen` names others than the groups without which the data set was prepared.
+        With `pooled` those that are left are joined. Raises ConfigError also when `unseen` names others than the
+        groups without which the data set was prepared.
         """
+        made = self._apart(dataset, seed)
+        return pooled(made) if self.pooled else made
+
+    def _apart(self, dataset: Dataset, seed: int) -> Federation:
         made = self.build(dataset, seed)
         unseen, own = self.unseen, tuple(GROUP + name for name in dataset.unseen)
         if unseen is None:

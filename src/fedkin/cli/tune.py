@@ -1,0 +1,86 @@
+"""`fedkin tune`."""
+
+from __future__ import annotations
+
+import json as _json
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedkin.cli.experiments import listed, numbers, planned, rooted
+from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.errors import ConfigError
+from fedkin.running.files import read_json
+
+__all__ = ["tune"]
+
+
+def tune(
+    experiment: Path | None = typer.Argument(None, help="Experiment file (TOML); not needed with --resume."),
+    choices: list[str] = typer.Option(
+        [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
+        "tfl:method.q=0.1,1 is tried for one method only.",
+    ),
+    methods: str | None = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph."),
+    hold_out: str = typer.Option(
+        "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
+        help="What candidates are judged on: samples:0.2 of each client's training samples, or clients:0.25.",
+    ),
+    seeds: str | None = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed)."),
+    changes: list[str] = typer.Option([], "--set", help="Change a setting: section.field=value.", metavar="A.B=C"),
+    rounds: int | None = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds."),
+    data_root: Path | None = typer.Option(None, "--data-root", help="Folder that holds the data sets."),
+    out: Path | None = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/)."),
+    resume: Path | None = typer.Option(None, "--resume", help="Go on with the tuning in this folder.", metavar="DIR"),
+    json: bool = typer.Option(False, "--json", help="Print the candidates as JSON, and nothing else."),
+) -> None:  # fmt: skip
+    """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
+    from fedkin.running.tuning import Choice, HoldOut, best
+    from fedkin.running.tuning import tune as run_all
+
+    plan, folder = planned(experiment, changes, rounds, out, resume, marker="plan.json")
+    if resume is not None:
+        if methods is not None or seeds is not None or choices:
+            raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
+        kept = read_json(folder / "plan.json")
+        if "try" not in kept:
+            raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
+        names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
+        wanted = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
+    else:
+        if not choices:
+            raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1")
+        names = listed(methods or plan.method.name, "--methods")
+        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
+        hold, wanted = HoldOut.parse(hold_out), [Choice.parse(text) for text in choices]
+    root = rooted(folder, data_root, resume is not None)
+    with stop_on_signals(folder) as stop:
+        found = run_all(
+            plan, names, wanted, hold, seeded, root, folder, resume=True,
+            watcher=lambda name, values, seed, done, of: Progress(
+                f"{name} {_settings(values)} seed {seed} ({done + 1} of {of})", stop, quiet=json
+            ),
+        )  # fmt: skip
+    metric = plan.data.load(root).task.metric
+    if json:
+        rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
+                for name, tried in found.items()}  # fmt: skip
+        print(_json.dumps(rows, indent=2))
+        return
+    table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
+    for name, tried in found.items():
+        chosen = best(tried, metric.higher)
+        for one in tried:
+            value = one.failed if one.failed is not None else f"{one.mean:.4f}"
+            table.add_row(name, _settings(one.settings), value, "chosen" if one is chosen else "")
+    console = Console(soft_wrap=True, highlight=False)
+    Console().print(table)
+    console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
+    console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
+
+
+def _settings(values: Any) -> str:
+    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items()) or "as they are"

@@ -1,0 +1,236 @@
+"""Settings chosen per method by a grid, judged on held-out training data; test samples are never looked at."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.pooled import pooled
+from fedkin.errors import ConfigError, MethodError, nearest
+from fedkin.federation import Client, Federation, Samples
+from fedkin.keys import rng
+from fedkin.methods import METHODS
+from fedkin.running.compare import read_result
+from fedkin.running.experiment import Experiment, setting_value
+from fedkin.running.files import claim, read_json, write_bytes, write_json
+from fedkin.running.flat import flat
+from fedkin.running.loop import Watcher, execute
+
+__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """What candidates are judged on: a share of every client's training samples, or of the clients that take part."""
+
+    what: str
+    share: float
+
+    @classmethod
+    def parse(cls, text: str) -> HoldOut:
+        """Read "samples:0.2" or "clients:0.25"; raises ConfigError.
+
+        >>> HoldOut.parse("clients:0.25")
+        HoldOut(what='clients', share=0.25)
+        """
+        what, colon, number = text.partition(":")
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if what not in ("samples", "clients") or not colon or not 0 < share < 1:
+            raise ConfigError(
+                f'--hold-out {text!r}: expected "samples:SHARE" or "clients:SHARE" with a share between 0 and 1'
+            )
+        return cls(what, share)
+
+    def __str__(self) -> str:
+        return f"{self.what}:{self.share:g}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting to try with these values; method: only for this one."""
+
+    path: str
+    values: tuple[Any, ...]
+    method: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Choice:
+        """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError."""
+        where, equals, values = text.partition("=")
+        method, colon, path = where.strip().rpartition(":")
+        parts = [part.strip() for part in values.split(",")]
+        if not equals or not path or not all(parts) or (colon and not method):
+            raise ConfigError(f"--try {text!r}: expected section.field=value,value or METHOD:section.field=value,value")
+        if method and method not in METHODS:
+            raise ConfigError(f"--try {text!r}: no method {method!r}; {nearest(method, METHODS)}")
+        return cls(path, tuple(setting_value(part) for part in parts), method or None)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate of a method: its settings, its metric on what was held out for each seed, or why it failed."""
+
+    settings: Mapping[str, Any]
+    values: tuple[float, ...]
+    failed: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; nan for a candidate that failed."""
+        return float(np.mean(self.values)) if self.values and self.failed is None else math.nan
+
+
+def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
+    """The clients that take part, with their training samples only, of which a part is now what they are tested on.
+
+    By samples: `share` of each client's, at least one and never all; a client with one sample is not tested. By
+    clients: `share` of them are unseen, and tested on all their training samples. Drawn by the seed and the client's
+    id. Samples set aside for testing, and clients that were unseen already, are in neither part.
+    """
+    seen = federation.seen
+    away: set[str] = set()
+    if hold.what == "clients":
+        if len(seen) < 2:
+            raise ConfigError(f"--hold-out {hold}: one client takes part, so that none can be held out")
+        count = min(max(1, round(hold.share * len(seen))), len(seen) - 1)
+        away = {seen[place] for place in rng(seed, "hold-out").permutation(len(seen))[:count]}
+
+    def parted(id: str, train: Samples, phase: int) -> tuple[Samples, Samples]:
+        if hold.what == "clients":
+            return (train.take([]), train) if id in away else (train, train.take([]))
+        order = rng(seed, "hold-out", id, phase).permutation(len(train))
+        count = min(max(1, round(hold.share * len(train))), len(train) - 1)
+        return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))
+
+    def remade(client: Client) -> Client:
+        train, test = parted(client.id, client.train, 0)
+        changes = []
+        for place, change in enumerate(client.changes):
+            later, tested = parted(client.id, change.train, place + 1)
+            changes.append(replace(change, train=later, test=tested))
+        return replace(client, train=train, test=test, seen=client.id not in away, changes=tuple(changes))
+
+    return Federation([remade(federation[id]) for id in seen], federation.task, federation.name)
+
+
+def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
+    """All combinations of the values that concern a method.
+
+    >>> grid([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
+    [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
+    """
+    mine = [choice for choice in choices if choice.method in (None, method)]
+    combined = itertools.product(*(choice.values for choice in mine))
+    return [dict(zip([choice.path for choice in mine], values, strict=True)) for values in combined]
+
+
+def tune(
+    experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], hold: HoldOut, seeds: Sequence[int],
+    data_root: Path, folder: Path, *, resume: bool = False,
+    watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
+) -> dict[str, list[Tried]]:  # fmt: skip
+    """Every candidate of every method, run on `held_out` federations; `tuned.toml` in `folder` has the best of each.
+
+    watcher(method, settings, seed, how many runs are done, of how many) makes a run's watcher. Raises ConfigError for
+    a setting that a method does not know, and when every candidate of a method failed.
+    """
+    for names, option in ((methods, "--methods"), (seeds, "--seeds"), (choices, "--try")):
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"{option}: at least one is needed, and none twice")
+    plans = {
+        name: [(values, experiment.for_method(name).with_changes(**values)) for values in grid(choices, name)]
+        for name in methods
+    }
+    plan = {
+        "methods": list(methods), "seeds": list(seeds), "hold_out": str(hold),
+        "try": [[c.method, c.path, list(c.values)] for c in choices],
+    }  # fmt: skip
+    if (folder / "experiment.toml").exists() and read_json(folder / "plan.json") != plan:
+        raise ConfigError(f"{folder / 'plan.json'} differs from what to tune: it must be the same in every option")
+    dataset = experiment.data.load(data_root)
+    for candidates in plans.values():
+        for _, candidate in candidates:
+            candidate.setup(_federation(candidate, dataset, hold, seeds[0]), data_root)
+    write_json(folder / "plan.json", plan)
+    claim(folder, experiment.to_toml(), resume)
+    write_json(folder / "data-root.json", str(data_root.resolve()))
+    total, done = sum(map(len, plans.values())) * len(seeds), 0
+    found: dict[str, list[Tried]] = {name: [] for name in methods}
+    for name, candidates in plans.items():
+        for place, (values, candidate) in enumerate(candidates):
+            scored: list[float] = []
+            failed = None
+            for seed in seeds:
+                where = folder / f"{name}-{place}-seed{seed}"
+                hears = None if watcher is None else watcher(name, values, seed, done, total)
+                value = _judge(candidate.with_changes(**{"run.seed": seed}), dataset, hold, data_root, where, hears)
+                done += 1
+                if isinstance(value, str):
+                    failed = failed or value
+                else:
+                    scored.append(value)
+            found[name].append(Tried(values, tuple(scored), failed))
+    write_bytes(folder / "tuned.toml", tomli_w.dumps(tuned(experiment, found, dataset.task.metric.higher)).encode())
+    return found
+
+
+def best(tried: Sequence[Tried], higher: bool) -> Tried:
+    """The candidate with the best mean, the first of equals; raises ConfigError when all failed."""
+    known = [one for one in tried if not math.isnan(one.mean)]
+    if not known:
+        raise ConfigError(f"every candidate failed; the first: {tried[0].failed or 'nothing held out could be judged'}")
+    return max(known, key=lambda one: one.mean if higher else -one.mean)
+
+
+def tuned(experiment: Experiment, found: Mapping[str, Sequence[Tried]], higher: bool) -> dict[str, Any]:
+    """The experiment's table with the best settings of each method in `[methods.NAME]`."""
+    table: dict[str, Any] = dict(experiment.table)
+    sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
+    for name, tried in found.items():
+        try:
+            sections[name] = sections.get(name, {}) | dict(best(tried, higher).settings)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    return table | {"methods": sections}
+
+
+def _federation(experiment: Experiment, dataset: Dataset, hold: HoldOut, seed: int) -> Federation:
+    scenario = experiment.scenario
+    apart = held_out(scenario.model_copy(update={"pooled": False}).federation(dataset, seed), hold, seed)
+    return pooled(apart) if scenario.pooled else apart
+
+
+def _judge(
+    experiment: Experiment, dataset: Dataset, hold: HoldOut, data_root: Path, folder: Path, watcher: Watcher | None
+) -> float | str:
+    """The metric's mean on what was held out, or why the run failed."""
+    if (folder / "failed.json").exists():
+        return str(read_json(folder / "failed.json"))
+    if (folder / "summary.json").exists():
+        claim(folder, experiment.to_toml(), True)
+        summary = read_result(folder).summary
+    else:
+        claim(folder, experiment.to_toml(), True)
+        setup = experiment.setup(_federation(experiment, dataset, hold, experiment.run.seed), data_root)
+        try:
+            summary = execute(
+                setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
+                watcher=watcher,
+            ).summary  # fmt: skip
+        except MethodError as error:
+            write_json(folder / "failed.json", str(error))
+            return str(error)
+    entry = summary["unseen" if hold.what == "clients" else dataset.task.metric.name] or {}
+    value = entry.get("mean")
+    return "nothing that was held out could be judged" if value is None else float(value)

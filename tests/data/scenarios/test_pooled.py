@@ -1,0 +1,72 @@
+"""All data in one place: the same samples, one client, and training on them is plain training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedkin
+from fedkin.data import federate
+from fedkin.data.scenarios.iid import Iid
+from fedkin.data.scenarios.pooled import POOLED, pooled
+from fedkin.data.scenarios.rotated_masked import RotatedMasked
+from fedkin.errors import ConfigError
+from fedkin.federation import Change, Client, Federation
+from support import small_federation
+
+
+def test_every_sample_is_there_once_and_unseen_clients_stay() -> None:
+    apart = federate("digits", Iid(clients=6, unseen=0.3), seed=1)
+    joined = pooled(apart)
+    assert joined.seen == federate("digits", Iid(clients=6, unseen=0.3, pooled=True), seed=1).seen
+    assert joined.unseen == apart.unseen
+    assert joined.seen == (POOLED,)
+    for part in ("train", "test"):
+        rows = torch.cat([getattr(apart[id], part).rows for id in apart.seen])
+        assert torch.equal(getattr(joined[POOLED], part).rows, rows)
+        assert getattr(joined[POOLED], part).x is (getattr(apart[apart.seen[0]], part).x)
+
+
+def test_samples_of_different_arrays_are_joined_in_the_order_of_ids() -> None:
+    federation = small_federation()
+    joined = pooled(federation)[POOLED]
+    ids = sorted(federation)
+    assert torch.equal(
+        joined.train.inputs(slice(None)), torch.cat([federation[i].train.inputs(slice(None)) for i in ids])
+    )
+    assert torch.equal(joined.test.labels(), torch.cat([federation[i].test.labels() for i in ids]))
+    turned = pooled(federation.reorder(list(reversed(list(federation)))))[POOLED]
+    assert torch.equal(turned.train.x, joined.train.x)
+
+
+def test_rotated_images_are_pooled_as_each_client_has_them() -> None:
+    settings = {"clients": 4, "train_per_client": 10}
+    apart = federate("digits", RotatedMasked(**settings), seed=0)
+    joined = federate("digits", RotatedMasked(**settings, pooled=True), seed=0)[POOLED].train
+    expected = torch.cat([apart[id].train.inputs(slice(None)) for id in sorted(apart)])
+    assert torch.equal(joined.inputs(slice(None)), expected)
+
+
+def test_fedavg_on_pooled_data_is_local_training_on_them() -> None:
+    joined = pooled(small_federation())
+    one, other = (fedkin.run(m, joined, rounds=3, training={"local_steps": 2}) for m in ("fedavg", "local"))
+    for name, tensor in one.models[POOLED].items():
+        torch.testing.assert_close(tensor, other.models[POOLED][name], rtol=1e-6, atol=1e-7)
+
+
+def test_what_does_not_stand_still_is_refused() -> None:
+    federation = small_federation(3)
+    first = federation[sorted(federation)[0]]
+    for moving in (replace(first, joins=2), replace(first, changes=(Change(2, first.train, first.test),))):
+        clients = [moving if client.id == first.id else client for client in federation.values()]
+        with pytest.raises(ConfigError, match=f"scenario.pooled: client '{first.id}' joins later or its data change"):
+            pooled(Federation(clients, federation.task))
+
+
+def test_an_unseen_client_of_that_name_is_refused() -> None:
+    one, two, _ = small_federation(3).values()
+    named = Client(POOLED, two.train, two.test, seen=False)
+    with pytest.raises(ConfigError, match="an unseen client has the id 'pooled' already"):
+        pooled(Federation([one, named], small_federation(3).task))
