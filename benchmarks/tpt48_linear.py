@@ -1,0 +1,54 @@
+"""Ordinary least squares on TPT-48, all training states pooled: what a network has to beat.
+
+    python benchmarks/tpt48_linear.py --data-root ROOT
+
+July to December of a state's year from its January to June (with an intercept), fitted on the training states'
+training years and judged as `presets/tfl-tpt48-*.toml` judge: the squared error summed over the six months, its mean
+over a state's years, its mean over states; in federation on the years held out, out of federation on all years.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.data.scenarios.natural import Natural
+from fedkin.data.sources.tpt48 import Tpt48
+from fedkin.federation import Federation, Samples
+
+
+def arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    x = samples.inputs(slice(None)).double().numpy()
+    return np.c_[x, np.ones(len(x))], samples.labels().double().numpy()
+
+
+def errors(federation: Federation) -> tuple[float, float]:
+    """(in federation, out of federation)."""
+    x, y = (
+        np.concatenate(part) for part in zip(*[arrays(federation[id].train) for id in federation.seen], strict=True)
+    )
+    weights = np.linalg.lstsq(x, y, rcond=None)[0]
+
+    def error(ids: tuple[str, ...]) -> float:
+        tested = [arrays(federation[id].test) for id in ids]
+        return float(np.mean([((x @ weights - y) ** 2).sum(1).mean() for x, y in tested]))
+
+    return error(federation.seen), error(federation.unseen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    root = parser.parse_args().data_root
+    print(f"{'split':12} {'test years':>10} {'in federation':>14} {'out of federation':>18}")
+    for split in ("east-west", "north-south"):
+        for years in (2, 1):
+            data = Tpt48(split=split, test_years=years).load(root)
+            seen, unseen = errors(Natural(unseen_test="all").federation(data, 0))
+            print(f"{split:12} {years:10} {seen:14.3f} {unseen:18.3f}")
+
+
+if __name__ == "__main__":
+    main()
