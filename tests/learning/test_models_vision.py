@@ -39,7 +39,7 @@ def build(name: str, shape: tuple[int, ...] = (1, 28, 28), width: int = 16) -> N
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
-@pytest.mark.parametrize("name", [*NORMED, "alexnet"])
+@pytest.mark.parametrize("name", [*NORMED, "alexnet", "resnet50"])
 def test_images_are_taken_at_their_own_size(name: str, shape: tuple[int, ...]) -> None:
     net = build(name, shape)
     net.check(Task(4, shape))
@@ -55,6 +55,7 @@ def test_images_are_taken_at_their_own_size(name: str, shape: tuple[int, ...]) -
     # As published for ImageNet, less the first convolution and the last Linear, which are the task's.
     [
         ("resnet18", "conv1", 11_689_512),
+        ("resnet50", "conv1", 25_557_032),
         ("shufflenet-v2", "conv1.0", 2_278_604),
         ("googlenet", "conv1.conv", 6_624_904),
     ],

@@ -9,12 +9,12 @@ from fedkin.learning.models.mlp import Linear, Mlp
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
 from fedkin.learning.models.unet import UNet
-from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ShuffleNetV2
+from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50, ShuffleNetV2
 
 __all__ = [
     "MODELS", "AlexNet", "CnnCifar", "CnnFedAvg", "CnnMnist", "GoogLeNet", "LeNet", "LeafCnn", "Linear", "Mixed", "Mlp",
-    "Mlp3", "Mlp8", "Model", "ResNet18", "ShuffleNetV2", "SmallPlain", "SmallResidual", "SmallSeparable", "SmallWide",
-    "UNet",
+    "Mlp3", "Mlp8", "Model", "ResNet18", "ResNet50", "ShuffleNetV2", "SmallPlain", "SmallResidual", "SmallSeparable",
+    "SmallWide", "UNet",
 ]  # fmt: skip
 
 MODELS: dict[str, type[Model]] = {
@@ -33,6 +33,7 @@ MODELS: dict[str, type[Model]] = {
     "small-separable": SmallSeparable,
     "small-wide": SmallWide,
     "resnet18": ResNet18,
+    "resnet50": ResNet50,
     "shufflenet-v2": ShuffleNetV2,
     "googlenet": GoogLeNet,
     "alexnet": AlexNet,

@@ -1,4 +1,4 @@
-"""torchvision's ResNet18, ShuffleNetV2, GoogLeNet and AlexNet, fed at the images' own size: MAPL's four bodies.
+"""torchvision's nets, fed at the images' own size: MAPL's four bodies, and ResNet50 for folders of photographs.
 
 Each ends in Linear `width` and ReLU; nothing is pretrained. torchvision is an extra: pip install 'fedkin[torchvision]'.
 """
@@ -21,7 +21,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.base import Model
 
-__all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ShuffleNetV2", "torchvision_models"]
+__all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ResNet50", "ShuffleNetV2", "torchvision_models"]
 
 
 class _Vision(Model):
@@ -52,6 +52,17 @@ class ResNet18(_Vision):
 
     def net(self, models: Any, channels: int, side: int) -> Any:
         net = models.resnet18(weights=None, num_classes=self.width)
+        net.conv1 = for_channels(net.conv1, channels)
+        return net
+
+
+class ResNet50(_Vision):
+    """ResNet50 (He et al., 2016): 24.6 M parameters with 512 features, batch normalisation."""
+
+    name: Literal["resnet50"] = "resnet50"
+
+    def net(self, models: Any, channels: int, side: int) -> Any:
+        net = models.resnet50(weights=None, num_classes=self.width)
         net.conv1 = for_channels(net.conv1, channels)
         return net
 
