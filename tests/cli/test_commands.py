@@ -58,6 +58,21 @@ def test_a_second_run_takes_a_folder_of_its_own(experiment: Path) -> None:
         assert f"records: {expected}\n" in result.stdout
 
 
+def test_a_folder_may_have_a_colon_in_its_name(experiment: Path) -> None:
+    """Which some readers of tables take for an address."""
+    folder = "sign-flip:0.2"
+    words = ["compare", str(experiment), "--methods", "fedavg", "--rounds", "2", "--out", folder]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    for again in (
+        ["report", folder],
+        ["compare", "--resume", folder],
+        ["runs", "diff", *[f"{folder}/fedavg-seed0"] * 2],
+    ):
+        result = CliRunner().invoke(app, again)
+        assert result.exit_code == 0, result.output
+
+
 def test_json_is_the_summary_and_nothing_else(experiment: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "2", "--json"])
     summary = json.loads(result.stdout)

@@ -94,7 +94,7 @@ def _read_parquet(path: Path) -> Signatures:
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(path.absolute())
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
     return _from_table(path, table)

@@ -62,7 +62,7 @@ def read_result(folder: Path) -> Result:
     metric = metric_of(summary)
     tables: dict[str, list[tuple[Any, ...]]] = {}
     for name in ("clients", "messages"):
-        columns = pq.read_table(folder / f"{name}.parquet").to_pydict().values()
+        columns = pq.read_table(folder.absolute() / f"{name}.parquet").to_pydict().values()
         tables[name] = list(zip(*columns, strict=True))
     last = max((row[0] for row in tables["clients"]), default=0)
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
