@@ -88,36 +88,48 @@ def _silent(metric: Metric) -> str:
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line per method, in 80 columns; spread over seeds behind the mean where there are several."""
+    """A line per method, in 80 columns; spread over seeds behind the mean where there are several.
+
+    Columns that no method fills are left out.
+    """
     seeds = rows[0]["seeds"]
     many = f", mean±std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f", seed {seeds[0]}"
     metric = METRICS[rows[0].get("metric", "accuracy")]
-    unseen = any(row.get("unseen") for row in rows)
-    gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
-    caption = f"gain: mean over clients of {gain}; hurt: share of clients {'below it' if metric.share else 'worse off'}"
-    if unseen:
-        caption += "; gap: how much worse unseen clients do"
+    columns = {
+        "mean": [_share(row["mean"], len(seeds)) for row in rows],
+        "worst 10%": [_share(row["worst10"], len(seeds)) for row in rows],
+        "unseen": [_share(row.get("unseen"), len(seeds)) for row in rows],
+        "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
+        "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
+        "hurt": ["-" if row["hurt"] is None else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
+        "groups": [_plain(row["found"], 1) for row in rows],
+        "ARI": [_plain(row["ari"], 2) for row in rows],
+        "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
+    }
+    shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
     table = Table(
-        title=f"test {metric.title} over clients{many}", caption=caption,
+        title=f"test {metric.title} over clients{many}", caption=_legend(shown, metric) or None,
         title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
         box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
+        min_width=64,  # room for the title on one line
     )  # fmt: skip
     table.add_column("method", no_wrap=True)
-    for head in ("mean", "worst 10%", *(("unseen", "gap") if unseen else ()), "gain", "hurt", "groups", "ARI", "sent"):
+    for head in shown:
         table.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["method"],
-            _share(row["mean"], len(seeds)),
-            _share(row["worst10"], len(seeds)),
-            *((_share(row["unseen"], len(seeds)), _share(row["gap"], len(seeds), sign=True)) if unseen else ()),
-            _share(row["gain"], len(seeds), sign=True),
-            "-" if row["hurt"] is None else f"{100 * row['hurt'][0]:.0f} %",
-            _plain(row["found"], 1),
-            _plain(row["ari"], 2),
-            megabytes(row["bytes_sent"][0]),
-        )
+    for name, *cells in zip([row["method"] for row in rows], *shown.values(), strict=True):
+        table.add_row(name, *cells)
     return table
+
+
+def _legend(shown: Iterable[str], metric: Metric) -> str:
+    """What the columns' heads mean, of those that are there."""
+    gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
+    worse = "below it" if metric.share else "worse off"
+    meaning = {
+        "gain": f"gain: mean over clients of {gain}; hurt: share of clients {worse}",
+        "gap": "gap: how much worse unseen clients do",
+    }
+    return "; ".join(text for head, text in meaning.items() if head in shown)
 
 
 def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table:
