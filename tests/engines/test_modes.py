@@ -122,6 +122,31 @@ def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> 
     engine.close()
 
 
+class _Unreadable:
+    """A loss that can be sent, and not be read."""
+
+    def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
+        return torch.nn.functional.cross_entropy(model(batch.x), batch.y)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+class SendsUnreadable(FedAvg):
+    """FedAvg with such a loss."""
+
+    def train(self, client: Any, message: Message) -> Flow:
+        fitted = yield Fit(message["params"], _Unreadable())
+        return Message(params=fitted.params, n=client.size)
+
+
+def test_a_worker_says_what_it_cannot_read() -> None:
+    setup = small_setup(SendsUnreadable())
+    after(setup, "one-by-one", rounds=1)
+    with pytest.raises(RunError, match=r"client 'site-.' \(ValueError: invalid literal.*'no number'\).*'one-by-one'"):
+        after(setup, "workers")
+
+
 class _NotOverStacks:
     """A loss that looks into the body, which only a module has."""
 

@@ -62,6 +62,25 @@ def test_saved_and_loaded_is_the_same_and_in_the_same_bytes(tmp_path: Path, grap
     assert path.read_bytes() == again.read_bytes()
 
 
+@given(graphs())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_digest_is_of_all_but_the_round(tmp_path: Path, graph: g.Graph) -> None:
+    graph.save(tmp_path / "graph.npz")
+    assert g.load_graph(tmp_path / "graph.npz").digest() == graph.digest()
+    assert dataclasses.replace(graph, round=1234).digest() == graph.digest()
+    n = len(graph.ids)
+    others = [
+        {"ids": tuple(f"{id}!" for id in graph.ids), "groups": None},
+        {"weights": dense(graph.weights) + np.eye(n)},
+        {"groups": dict(zip(graph.ids, range(7, 7 + n), strict=True))},
+        {"directed": not graph.directed, "weights": np.zeros((n, n))},
+        {"values": {**graph.values, "prior": np.arange(n) / 7 + 1e-12}},
+        {"values": {}},
+        {"mixing": np.full((n, n), 0.5)},
+    ]
+    assert all(dataclasses.replace(graph, **other).digest() != graph.digest() for other in others)
+
+
 def test_plain_numpy_reads_it_without_pickles(tmp_path: Path) -> None:
     _three().save(tmp_path / "g.npz")
     with np.load(tmp_path / "g.npz", allow_pickle=False) as file:

@@ -126,10 +126,10 @@ def test_infer_and_score() -> None:
     own = infer(setup.net, module, setup.net.initial, lambda model, batch: batch.y, samples)
     assert torch.equal(own, samples.labels())
     task = setup.federation.task
-    loss, right = score(setup.net, module, setup.net.initial, samples, task)[:2]
+    loss, right = score(setup.net, module, setup.net.initial, [samples], task)[0][:2]
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, samples.labels())), rel=1e-5)
     assert right == int((logits.argmax(1) == samples.labels()).sum())
-    loss, right = score(setup.net, module, setup.net.initial, samples.take([]), task)[:2]
+    loss, right = score(setup.net, module, setup.net.initial, [samples.take([])], task)[0][:2]
     assert math.isnan(loss)
     assert right == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,13 +17,14 @@ import pytest
 import torch
 
 from fedkin.errors import ConfigError, RunError
+from fedkin.graph import load_graph
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop
 from tiny import TABLE
 
 # Files that a whole run of TABLE puts in place, one after another.
-WRITES = 37
+WRITES = 38
 
 
 class CutAt:
@@ -216,3 +218,19 @@ def test_a_run_of_no_rounds_is_read_back(tmp_path: Path) -> None:
     again = run_experiment(experiment, Path(), tmp_path / "run", resume=True)
     assert again.scores == first.scores
     assert len(again.scores) == 6
+
+
+def test_a_graph_that_stands_still_is_written_once_cut_or_not(tmp_path: Path) -> None:
+    method = {"name": "fedsem", "clusters": 2}
+    experiment = Experiment.of({**TABLE, "method": method, "training": {**TABLE["training"], "rounds": 12}})
+    whole = run_experiment(experiment, Path(), tmp_path / "whole").folder
+    assert whole is not None
+    kept = [load_graph(path) for path in sorted((whole / "graphs").glob("*.npz"))]
+    assert 1 <= len(kept) < 12
+    assert all(one.digest() != two.digest() for one, two in itertools.pairwise(kept))
+    for round in (3, 6, 9):
+        folder = tmp_path / f"cut-{round}"
+        with pytest.raises(Stop):
+            run_experiment(experiment, Path(), folder, watcher=CutAt(round, "stop"))
+        run_experiment(experiment, Path(), folder, resume=True)
+        assert_equal_runs(whole, folder)

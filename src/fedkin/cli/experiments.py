@@ -148,6 +148,10 @@ def _profile(summary: Mapping[str, Any]) -> Table:
               "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
     seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
     parts = {title: seconds[part] for part, title in titles.items() if part in seconds}
+    phases = {name.removeprefix("local."): spent for name, spent in seconds.items() if name.startswith("local.")}
+    if len(phases) > 1:
+        del parts["local training"]
+        parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
     parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
     table = Table("where the time went")
     for heading in ("seconds", "ms a round", "share"):

@@ -77,6 +77,7 @@ class Setup:
     network: which peers are neighbours, a spec of `fedkin.graph.network`.
     adversaries: which clients hand on something else than they trained, a spec of `engines.adversaries.Attack`.
     public(name): a data set that the server owns.
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies on disk (None: no limit).
     """
 
     method: ServerMethod | PeerMethod
@@ -91,6 +92,7 @@ class Setup:
     network: str = "full"
     adversaries: str = "none"
     public: Callable[[str], Dataset] = no_public_data
+    state_limit_mb: float | None = None
 
     def __post_init__(self) -> None:
         if self.method.needs_classes:
@@ -176,7 +178,7 @@ class Engine(ABC):
         try:
             yield
         finally:
-            self.seconds[what] += time.perf_counter() - start
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
 
 def checked_ask(method: ServerMethod, request: Any, clients: Container[str]) -> Ask:

@@ -119,7 +119,7 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     net = job.net or net
     module = modules(net)
     if isinstance(job, ScoreJob):
-        return [score(net, module, job.params, federation[id].at(job.round).test, job.task) for id in job.ids]
+        return score(net, module, job.params, [federation[id].at(job.round).test for id in job.ids], job.task)
     samples = samples_of(job, federation)
     if isinstance(job, InferJob):
         return infer(net, module, job.params, job.what, samples)

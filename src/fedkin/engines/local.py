@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedkin import codec
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.auto import Auto, cores
 from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, checked_ask
 from fedkin.engines.jobs import Executor, FitJob, OneByOne, ScoreJob, job_of, one_thread
+from fedkin.engines.offload import Offload
+from fedkin.engines.scores import Scores
 from fedkin.engines.stacked import Stacked
+from fedkin.engines.traffic import Scales
 from fedkin.engines.workers import Workers
 from fedkin.errors import FedkinError, MethodError, RunError
-from fedkin.federation import Samples
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.graph import network
 from fedkin.keys import key, rng
 from fedkin.views import ClientView, PeerView
 
 __all__ = ["LocalEngine"]
-
-# Clients with one model are scored so many at a time: large batches, and yet work for every worker.
-_TOGETHER = 4
-_LAYOUTS = 4096  # message layouts whose sizes are remembered
 
 
 class LocalEngine(Engine):
@@ -46,18 +42,20 @@ class LocalEngine(Engine):
         self.number = 0
         self.steps: dict[tuple[str, str], int] = {}
         self.states: dict[str, Any] = {}
+        self.offload = _offload(self.setup)
         self.traffic: list[Traffic] = []
-        self.sizes: dict[Hashable, tuple[int, int]] = {}
+        self.scales = Scales()
         self.samples: dict[str, int] = {}
         self.inferred = 0
-        # Scores are kept with the very parameters and samples that they belong to: an untouched model is not run again.
-        self.scores: dict[str, tuple[Params, Samples, Score]] = {}
+        self.scores = Scores()
 
     # -- rounds ---------------------------------------------------------------------------------------------
 
     def round(self, number: int) -> Outcome:
         self.turn_to(number)
         self.traffic, self.samples, self.steps, self.inferred = [], {}, {}, 0
+        if self.offload is not None:
+            self.offload.rest()  # a checkpoint has read them all
         with one_thread():
             if isinstance(self.setup.method, PeerMethod):
                 sampled = self._peers_round(self.setup.method)
@@ -70,9 +68,11 @@ class LocalEngine(Engine):
     def turn_to(self, number: int) -> None:
         """Let it be this round: who is there, and with which samples."""
         self.number = number
-        self.federation = self.setup.federation.at(number)
         self.server.round, self.server.graph = number, None
-        self.server.clients, self.server.planted = self.federation.seen, self.federation.planted
+        now = self.setup.federation.at(number)
+        if now is not self.federation:
+            self.federation = now
+            self.server.clients, self.server.planted = now.seen, now.planted
 
     def _server_round(self, method: ServerMethod) -> list[str]:
         sampled = method.sample(self.server)
@@ -90,8 +90,7 @@ class LocalEngine(Engine):
     def _ask(self, ask: Ask) -> dict[str, Message]:
         views: dict[str, ClientView] = {}
         lost = {id: self._lost(id, ask.phase) for id in ask.messages}
-        for id in self.order(ask.messages):
-            self._count(SERVER, id, ask.phase, ask.messages[id])
+        self._count(ask.phase, [(SERVER, id, ask.messages[id]) for id in self.order(ask.messages)])
         # Who has no samples to train on, as an unseen client may, has nothing to answer with.
         reached = [id for id in self.order(ask.messages) if lost[id] != "there" and self.federation[id].size]
         answers: dict[str, Message] = {}
@@ -108,8 +107,7 @@ class LocalEngine(Engine):
             self.keep(id, views.pop(id).state)
             answers[id] = reply
         # Workers end in any order; what is recorded must not show it.
-        for id in reached:
-            self._count(id, SERVER, ask.phase, answers[id])
+        self._count(ask.phase, [(id, SERVER, answers[id]) for id in reached])
         return {id: self.carried(answers[id]) for id in reached if lost[id] != "back"}
 
     def _drive(
@@ -126,7 +124,7 @@ class LocalEngine(Engine):
         busy = 0
         while waiting or busy:
             ended: list[tuple[str, Any]] = []
-            with self.timed("local"):
+            with self.timed("local"), self.timed(f"local.{phase}"):
                 while waiting and self.executor.room > 0:
                     id = waiting.pop()
                     with self._named(id, phase):
@@ -143,6 +141,8 @@ class LocalEngine(Engine):
                             result = self._handed_on(job, result, phase)
                         else:
                             self.inferred += len(result)
+                        if self.offload is not None:
+                            self.offload.rest(job.params.values())
                         busy += self._advance(flows, job.id, result, phase, ended)
             yield from ended
 
@@ -212,8 +212,8 @@ class LocalEngine(Engine):
         strangers = sorted(set(letters) - set(sender.neighbours))
         if strangers:
             raise MethodError(f"peer {sender.id!r} shares with {strangers[:5]}, which are not its neighbours")
+        self._count("share", [(sender.id, receiver, letter) for receiver, letter in letters.items()])
         for receiver, letter in letters.items():
-            self._count(sender.id, receiver, "share", letter)
             if receiver in inbox and not self._lost(sender.id, f"share to {receiver}"):
                 inbox[receiver][sender.id] = self.carried(letter)
 
@@ -237,6 +237,8 @@ class LocalEngine(Engine):
     def keep(self, id: str, state: dict[str, Any]) -> None:
         """Store a client's state until it is next needed."""
         self.states[id] = state
+        if self.offload is not None:
+            self.offload.keep(id, state)
 
     def stored(self, id: str) -> dict[str, Any]:
         """A client's state as it was stored."""
@@ -272,23 +274,9 @@ class LocalEngine(Engine):
         draw = rng(self.setup.seed, id, self.number, phase, "dropout").random()
         return "" if draw >= self.setup.dropout else ("there" if draw < self.setup.dropout / 2 else "back")
 
-    def _count(self, sender: str, receiver: str, phase: str, message: Message) -> None:
-        if len(message):
-            with self.timed("messages"):
-                self.traffic.append(Traffic(self.number, sender, receiver, phase, *self._size(message)))
-
-    def _size(self, message: Message) -> tuple[int, int]:
-        """(bytes, floats) of a message; messages of a round are mostly alike, so that one of them is measured."""
-        try:
-            like = _layout(message)
-            known = self.sizes.get(like)
-        except TypeError:  # lists have no hash
-            return codec.size(message)
-        if known is None:
-            if len(self.sizes) >= _LAYOUTS:  # every other float in a message is another layout
-                self.sizes.clear()
-            known = self.sizes[like] = codec.size(message)
-        return known
+    def _count(self, phase: str, sent: Sequence[tuple[str, str, Message]]) -> None:
+        with self.timed("messages"):
+            self.traffic += self.scales.weigh(self.number, phase, sent)
 
     @contextmanager
     def _named(self, id: str, phase: str) -> Iterator[None]:
@@ -305,28 +293,13 @@ class LocalEngine(Engine):
     def evaluate(self) -> dict[str, Score]:
         with self.timed("evaluate"), one_thread():
             models = self.models()
-            # One model on one test set is one score, however many clients share both.
-            stale: dict[tuple[int, int], list[str]] = {}
-            for id, params in models.items():
-                test, known = self.federation[id].test, self.scores.get(id)
-                if known is None or known[0] is not params or known[1] is not test:
-                    stale.setdefault((builtins.id(params), builtins.id(test)), []).append(id)
-            alike: dict[int, list[str]] = {}
-            for (model, _), ids in stale.items():
-                alike.setdefault(model, []).append(ids[0])
-            same = {ids[0]: ids for ids in stale.values()}
-            jobs = [
-                ScoreJob(part, models[part[0]], self.federation.task, self.setup.net_of(part[0]), self.number)
-                for ids in alike.values()
-                for part in _parts(ids, _TOGETHER)
-            ]
+            jobs = list(self.scores.jobs(models, self.federation, self.setup.net_of, self.number))
             for job, results in self.executor.run(jobs):
                 assert isinstance(job, ScoreJob)
-                for first, found in zip(job.ids, results, strict=True):
-                    for id in same[first]:
-                        test = self.federation[id].test
-                        self.scores[id] = models[id], test, Score(len(test), *found)
-            return {id: self.scores[id][2] for id in models}
+                self.scores.take(job, results, models, self.federation)
+                if self.offload is not None:
+                    self.offload.rest(job.params.values())
+            return {id: self.scores.known[id][2] for id in models}
 
     def models(self) -> dict[str, Params]:
         """What every honest client of this round would use now, those that never take part included."""
@@ -367,6 +340,8 @@ class LocalEngine(Engine):
         finally:
             for id in ids:
                 self.states.pop(id, None)
+                if self.offload is not None:
+                    self.offload.drop(id)
             self.traffic, self.samples, self.steps, self.inferred, self.server = held
             self.setup = setup
 
@@ -384,13 +359,15 @@ class LocalEngine(Engine):
     def restore(self, state: Mapping[str, Any]) -> None:
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
-        self.scores = {}
+        self.scores = Scores()
         self.states = {}
         for id, kept in state["clients"].items():
             self.keep(id, kept)
 
     def close(self) -> None:
         self.executor.close()
+        if self.offload is not None:
+            self.offload.close()
 
     @property
     def mode(self) -> str:
@@ -413,8 +390,12 @@ def make_executor(setup: Setup) -> Executor:
     return OneByOne(net, federation)
 
 
-def _parts(ids: list[str], size: int) -> list[tuple[str, ...]]:
-    return [tuple(ids[start : start + size]) for start in range(0, len(ids), size)]
+def _offload(setup: Setup) -> Offload | None:
+    """Where states go above the limit; initial parameters are everyone's, and stay."""
+    if setup.state_limit_mb is None:
+        return None
+    nets = [setup.net, *(setup.nets or {}).values()]
+    return Offload(int(setup.state_limit_mb * 2**20), [tensor for net in nets for tensor in net.initial.values()])
 
 
 def _copied(tree: Any) -> Any:
@@ -422,15 +403,3 @@ def _copied(tree: Any) -> Any:
     if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
         return tree
     return {name: _copied(item) for name, item in tree.items()}
-
-
-def _layout(value: Any) -> Hashable:
-    """What a message's size depends on; raises TypeError for lists."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape
-    if isinstance(value, Mapping):
-        return tuple([(name, _layout(item)) for name, item in value.items()])
-    if type(value) is int:
-        return int, len(str(value))
-    hash(value)
-    return type(value), value

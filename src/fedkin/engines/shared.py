@@ -20,7 +20,7 @@ from fedkin.federation import Change, Client, Federation, Samples, Scale
 
 __all__ = ["Arena", "Layout", "Lent", "Parcel", "SharedClients", "borrow", "lend", "place"]
 
-_ALIGN = 64
+ALIGN = 64
 
 
 class Place(NamedTuple):
@@ -59,7 +59,7 @@ class Arena:
 
 def room_for(tree: codec.Tree) -> int:
     """Bytes that `place` needs for this tree."""
-    return sum(-(-t.numel() * t.element_size() // _ALIGN) * _ALIGN for t in codec.tensors_of(tree).values())
+    return sum(-(-t.numel() * t.element_size() // ALIGN) * ALIGN for t in codec.tensors_of(tree).values())
 
 
 def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
@@ -75,7 +75,7 @@ def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
             continue
         layout[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
         arena.view(layout[name]).copy_(leaf.detach())
-        offset += -(-leaf.numel() * leaf.element_size() // _ALIGN) * _ALIGN
+        offset += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
     return Parcel(layout, small)
 
 

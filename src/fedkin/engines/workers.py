@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,13 +46,23 @@ class _Order(NamedTuple):
     new: the net, the first time that this worker needs it.
     """
 
-    slot: int
-    arena: tuple[str, int] | None
     job: Job
     parcel: Parcel
     net: int
     new: Net | None
     data: Lent | Samples | None
+
+
+class _Letter(NamedTuple):
+    """An order that may turn out unreadable, and what must be known of it even then.
+
+    arena: path and size of the slot's new arena.
+    """
+
+    slot: int
+    whose: str
+    arena: tuple[str, int] | None
+    order: bytes
 
 
 class _Done(NamedTuple):
@@ -65,17 +77,17 @@ class _Worker:
     """The parent's side of one process."""
 
     def __init__(self, number: int, clients: SharedClients, net: Net, folder: Path) -> None:
-        self.number, self.folder, self.clients = number, folder, clients
+        self.number, self.folder, self.clients, self.net = number, folder, clients, net
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, clients, net), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, clients), daemon=True)
         self.process.start()
         theirs.close()
         self.arenas: dict[int, Arena] = {}
         self.jobs: dict[int, Job] = {}
         self.made = 0
         # Held, so that no other net can come to have the same id.
-        self.nets: dict[int, tuple[int, Net]] = {id(net): (0, net)}
+        self.nets: dict[int, tuple[int, Net]] = {}
 
     def send(self, job: Job) -> None:
         """Lay the job's tensors into a free slot and tell the worker."""
@@ -95,18 +107,18 @@ class _Worker:
         assert parcel is not None
         self.jobs[slot] = job
         try:
-            self.pipe.send(_Order(slot, new, bare, parcel, *self._net(job), data))
-        except (AttributeError, TypeError) as error:
+            order = bytes(ForkingPickler.dumps(_Order(bare, parcel, *self._net(job), data)))
+            self.pipe.send(_Letter(slot, _whose(job), new, order))
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise RunError(f"this job cannot go to another process ({error}); set run.mode = 'one-by-one'") from None
         except ConnectionError:
             raise self._gone() from None
 
     def _net(self, job: Job) -> tuple[int, Net | None]:
         """(the number of the job's net, the net itself if the worker does not have it yet)."""
-        if job.net is None:
-            return 0, None
-        known = id(job.net) in self.nets
-        number, net = self.nets.setdefault(id(job.net), (len(self.nets), job.net))
+        net = job.net or self.net
+        known = id(net) in self.nets
+        number, _ = self.nets.setdefault(id(net), (len(self.nets), net))
         return number, None if known else net
 
     def _data(self, job: Job) -> Lent | Samples | None:
@@ -175,26 +187,43 @@ class Workers(Executor):
         self.folder.cleanup()
 
 
-def _serve(pipe: Connection, shared: SharedClients, net: Net) -> None:
+def _serve(pipe: Connection, shared: SharedClients) -> None:
     """A worker's life: take an order, do it, answer; end when the parent is gone."""
     # A signal to the whole group is for the parent, which ends the round, checkpoints and closes the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
-    clients, modules, nets = borrow(shared), Modules(), {0: net}
+    clients, modules = borrow(shared), Modules()
+    nets: dict[int, Net] = {}
     arenas: dict[int, Arena] = {}
     # The parent closes the pipe and drops the files when it ends, which may be in the middle of a job.
     with suppress(EOFError, ConnectionError, FileNotFoundError):
         while True:
-            order: _Order = pipe.recv()
-            if order.arena is not None:
-                path, size = order.arena
-                arenas[order.slot] = Arena(Path(path), size, create=False)
+            letter: _Letter = pipe.recv()
+            if letter.arena is not None:
+                path, size = letter.arena
+                arenas[letter.slot] = Arena(Path(path), size, create=False)
                 Path(path).unlink()
+            order = _read(letter)
+            if isinstance(order, RunError):
+                pipe.send(_Done(letter.slot, None, order))
+                continue
             if order.new is not None:
                 nets[order.net] = order.new
-            job = _together(order, take(arenas[order.slot], order.parcel), clients)
-            pipe.send(_answer(order.slot, attempt(job, nets[order.net], modules, clients), arenas[order.slot]))
+            job = _together(order, take(arenas[letter.slot], order.parcel), clients)
+            pipe.send(_answer(letter.slot, attempt(job, nets[order.net], modules, clients), arenas[letter.slot]))
+
+
+def _read(letter: _Letter) -> _Order | RunError:
+    """The order, or what keeps this process from reading it: anything, for it is other people's code that is loaded."""
+    try:
+        order: _Order = pickle.loads(letter.order)
+        return order
+    except Exception as error:
+        return RunError(
+            f"a worker process cannot load the work of client {letter.whose!r} ({type(error).__name__}: {error}): "
+            "define nets, losses and functions in a module that can be imported, or set run.mode = 'one-by-one'"
+        )
 
 
 def _answer(slot: int, result: Any, arena: Arena) -> _Done:

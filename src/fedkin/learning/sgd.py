@@ -22,7 +22,9 @@ from fedkin.tasks import Task
 
 __all__ = ["arranged", "fit", "infer", "load", "score"]
 
-_ROWS = 512  # rows per pass without gradients: enough to fill a core, small enough to stay in cache
+# Rows per pass without gradients. On one core 128 are as fast as 512 for dense nets and LeNet, and 1.2 to 1.5 times as
+# fast for nets whose feature maps are then still in its cache (CnnFedAvg, LeafCnn).
+_ROWS = 128
 
 
 def load(module: BodyHead, params: Params) -> None:
@@ -113,6 +115,13 @@ def infer(
 ) -> Tensor:  # fmt: skip
     """The net's outputs over all samples, [n, ...], in evaluation mode."""
     load(module, params)
+    return _outputs(net, module, what, samples)
+
+
+def _outputs(
+    net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
+) -> Tensor:
+    """What `infer` gives, of a module that holds the parameters."""
     module.eval()
     parts = []
     with torch.no_grad():
@@ -128,11 +137,13 @@ def infer(
     return torch.cat(parts)
 
 
-def score(net: Net, module: BodyHead, params: Params, samples: Samples, task: Task) -> Marks:
-    """The model judged on these samples; NO_MARKS for none."""
-    if len(samples) == 0:
-        return NO_MARKS
-    return marks(task, infer(net, module, params, "logits", samples), samples.labels())
+def score(net: Net, module: BodyHead, params: Params, parts: Sequence[Samples], task: Task) -> list[Marks]:
+    """The model judged on each of these sets of samples, one after another; NO_MARKS for an empty one."""
+    load(module, params)
+    return [
+        marks(task, _outputs(net, module, "logits", samples), samples.labels()) if len(samples) else NO_MARKS
+        for samples in parts
+    ]
 
 
 def _held(module: BodyHead) -> dict[str, Tensor]:

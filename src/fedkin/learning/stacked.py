@@ -257,18 +257,17 @@ def _put(active: int) -> Any:
 def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
     """What each member learned, in the members' own order; `carry` is in that order already."""
     made = []
+    sums, seen = totals.tolist(), plan.counts.sum(1).tolist()
+    rows = {name: tensor.detach().unbind(0) for name, tensor in stack.items()}
+    # A member's part must not keep the others' memory alive.
+    alone = len(plan.places) == 1
     for own, place in zip(carry, plan.places, strict=True):
         steps = plan.steps[place]
-        mean = float(totals[place]) / max(steps, 1)
+        mean = sums[place] / max(steps, 1)
         if not math.isfinite(mean):
             raise MethodError(
                 f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
             )
-        params = {name: _alone(tensor.detach(), place) for name, tensor in stack.items()}
-        made.append(Fitted(params, own, mean, steps, int(plan.counts[place].sum())))
+        params = {name: parts[place] if alone else parts[place].clone() for name, parts in rows.items()}
+        made.append(Fitted(params, own, mean, steps, seen[place]))
     return made
-
-
-def _alone(tensor: Tensor, place: int) -> Tensor:
-    """One member's part, which does not keep the others' memory alive."""
-    return tensor[place] if len(tensor) == 1 else tensor[place].clone()

@@ -41,11 +41,15 @@ class RunSettings(Settings):
     one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
     stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
     processes (0: one per core).
-    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; dropout: probability that a
+    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
+    rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
+    that one); dropout: probability that a
     client's exchange with the server is lost, half of them on the way there, half on the way back;
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
     "erdos-renyi:0.3", and with ", changing" anew each round; adversaries: "sign-flip:0.2" lets a fifth of the clients
     hand on the opposite of what they learned (also "scale", "shuffle", "noise"); these are not evaluated.
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies in the folder for temporary files
+    (None: all in memory; for personal models of many clients).
     trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
     """
 
@@ -56,9 +60,11 @@ class RunSettings(Settings):
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
+    embeddings_every: int = Field(0, ge=0)
     dropout: float = Field(0.0, ge=0, lt=1)
     network: str = "full"
     adversaries: str = "none"
+    state_limit_mb: float | None = Field(None, ge=0)
     trackers: tuple[str, ...] = ()
 
     @field_validator("trackers", mode="before")
@@ -84,6 +90,10 @@ class RunSettings(Settings):
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
         return spec
+
+    def keeps_features(self, round: int) -> bool:
+        """Whether `embeddings_every` names this round."""
+        return self.embeddings_every > 0 and round % self.embeddings_every == 0
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedkin._version import __version__
+from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
@@ -105,7 +106,7 @@ def execute(
     if mode is not None and setup.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
         setup = replace(setup, mode=mode)
-    engine = ENGINES[run.engine](setup)
+    engine = ENGINES[run.engine](replace(setup, state_limit_mb=run.state_limit_mb))
     setup = engine.setup
     if resumed is not None:
         done, state = resumed
@@ -127,6 +128,8 @@ def execute(
             scores = engine.evaluate() if last or number % run.evaluate_every == 0 else {}
             with seconds.of("records"):
                 row = _row(outcome, scores, engine)
+                if folder is not None and scores and (last or run.keeps_features(number)):
+                    records.keep_features(measure(engine, scores))
                 records.add(row, {"round": number, **seconds()}, outcome, scores)
             # Before the checkpoint: a tracker may hear of a round twice, but must not miss one.
             tracking.round_done(row)
@@ -187,7 +190,8 @@ class _Seconds:
 
     def __call__(self) -> dict[str, float]:
         now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.own}
-        spent = {name: round(spent + self.before.get(name, 0.0), 3) for name, spent in now.items()}
+        names = [*now, *(name for name in self.before if name not in now and not name.startswith("step "))]
+        spent = {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
         return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
 
 

@@ -7,7 +7,8 @@
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
     messages.parquet  round, from, to, phase, bytes, floats
     timing.jsonl      a line a round: seconds
-    graphs/*.npz      the graph of each round
+    graphs/*.npz      the graph of each round in which it is another one than before
+    features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     mode.json         how local work was done; data-root.json: where the data sets lay
     checkpoint/       round-N.safetensors: the state after round N
     summary.json      written last: a run with it is finished
@@ -33,6 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedkin import codec
+from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation
@@ -107,6 +109,7 @@ class Records:
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
         self.flushed = dict.fromkeys(self.rows, 0)
         self.graphs: dict[int, Graph] = {}
+        self.last_graph: str | None = None
 
     # -- while running ----------------------------------------------------------------------------------------
 
@@ -122,10 +125,20 @@ class Records:
             loss = score.loss if math.isfinite(score.loss) else None
             self.rows["clients"].append((outcome.round, id, score.n, loss, *figures))
         if outcome.graph is not None:
+            digest = outcome.graph.digest()
+            # Groups of thousands stand still for most of a run.
+            if digest == self.last_graph:
+                return
+            self.last_graph = digest
             if self.folder is None:
                 self.graphs[outcome.round] = outcome.graph
             else:
                 write_with(self.folder / "graphs" / f"round-{outcome.round:06d}.npz", outcome.graph.save)
+
+    def keep_features(self, features: Features | None) -> None:
+        """Write what a round left in feature space."""
+        if self.folder is not None and features is not None:
+            write_bytes(self.folder / "features" / f"round-{features.round:06d}.safetensors", features.to_bytes())
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
         """Write what is new, then the state; only then is the round safe."""
@@ -220,11 +233,15 @@ class Records:
             if match is None or int(match[2]) > round:
                 path.unlink()
             elif match[1] in _TABLES:
-                columns = pq.read_table(path).to_pydict().values()
+                columns = pq.read_table(path.absolute()).to_pydict().values()
                 self.rows[match[1]] += list(zip(*columns, strict=True))
             else:
                 self.rows[match[1]] += [json.loads(line) for line in path.read_text().splitlines()]
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        for path in (self.folder / "graphs").glob("round-*.npz"):
+        for path in [*self.folder.glob("graphs/round-*.npz"), *self.folder.glob("features/round-*.safetensors")]:
             if int(path.stem.removeprefix("round-")) > round:
                 path.unlink()
+        if graphs := sorted(self.folder.glob("graphs/round-*.npz")):
+            from fedkin.graph import load_graph
+
+            self.last_graph = load_graph(graphs[-1]).digest()

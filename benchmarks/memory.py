@@ -1,0 +1,111 @@
+"""Peak memory of 600 clients with a net of 6.6 million parameters, 120 a round, each as a process of its own.
+
+    OMP_NUM_THREADS=1 python benchmarks/memory.py [--clients 600] [--a-round 120] [--rounds 6] [--limit-mb 1024]
+
+LEAF CNN, 28x28, 62 classes, 26 MB a model; clients are sampled in turns, so that all have trained after five rounds.
+Few samples and one step a client: memory is what is measured, not learning. FedAvg holds one model; under local
+training 600 models are 15 GB, which go to the folder for temporary files above the limit. Peak is the largest resident
+set (pages of mapped files count while they are resident); "on disk" is what files without a name hold at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+from simulation import make_federation
+
+from fedkin.engines import LocalEngine, Setup
+from fedkin.federation import Task
+from fedkin.learning import Net, Training
+from fedkin.learning.models import LeafCnn
+from fedkin.methods import FedAvg, Local
+from fedkin.views import ServerView
+
+
+def in_turns(server: ServerView) -> list[str]:
+    """The next `per_round` clients of the federation, round after round."""
+    ids: Sequence[str] = server.clients
+    count = server.training.count(len(ids))
+    return sorted(ids[((server.round - 1) * count + k) % len(ids)] for k in range(count))
+
+
+class FedAvgInTurns(FedAvg):
+    """FedAvg whose clients take turns."""
+
+    def sample(self, server: ServerView) -> list[str]:
+        return in_turns(server)
+
+
+class LocalInTurns(Local):
+    """Local training whose clients take turns."""
+
+    def sample(self, server: ServerView) -> list[str]:
+        return in_turns(server)
+
+
+METHODS = {"fedavg": FedAvgInTurns, "local": LocalInTurns}
+
+
+def gigabytes(what: str) -> float:
+    """A line of this process' status, in GB (2^30 bytes)."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(what + ":")) / 2**20
+
+
+def measure(method: str, clients: int, a_round: int, rounds: int, limit: float) -> dict[str, float]:
+    """Run the rounds, each with an evaluation, in this process."""
+    task = Task(62, (1, 28, 28))
+    federation = make_federation(task, clients, 4, 2)
+    net = Net.build(lambda: LeafCnn().build(task), 1)
+    training = Training(per_round=a_round, batch_size=4, local_steps=1, lr=0.01)
+    before = gigabytes("VmRSS")
+    engine = LocalEngine(Setup(METHODS[method](), federation, net, training, state_limit_mb=limit))
+    start = time.perf_counter()
+    for number in range(1, rounds + 1):
+        engine.round(number)
+        engine.evaluate()
+    wall = time.perf_counter() - start
+    held = {id(arena): arena.size for arena in engine.offload.mapped.values()} if engine.offload else {}
+    made = {
+        "parameters": net.parameters(),
+        "start GB": before,
+        "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "anonymous GB at the end": gigabytes("RssAnon"),
+        "on disk GB": sum(held.values()) / 2**30,
+        "wall s a round": wall / rounds,
+        "CPU s a round": time.process_time() / rounds,
+    }
+    engine.close()
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default="fedavg,local")
+    parser.add_argument("--clients", type=int, default=600)
+    parser.add_argument("--a-round", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--limit-mb", type=float, default=1024.0)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.inside:
+        print(json.dumps(measure(asked.inside, asked.clients, asked.a_round, asked.rounds, asked.limit_mb)))
+        return
+    for method in asked.methods.split(","):
+        told = subprocess.run(
+            [sys.executable, *sys.argv, "--inside", method], check=True, capture_output=True, text=True, env=os.environ
+        ).stdout
+        print(method, "  ".join(f"{name} {value:.4g}" for name, value in json.loads(told).items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

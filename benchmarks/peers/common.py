@@ -1,0 +1,102 @@
+"""What all sides share: the nets, the data, and the pace of rounds. Needs nothing but torch and numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLIENTS, SAMPLES, SAMPLED, BATCH, TEST = 100, 300, 20, 32, 2000
+SHAPES = {"mlp-32": (1, 28, 28), "mlp-200": (1, 28, 28), "lenet": (3, 32, 32), "leaf-cnn": (1, 28, 28)}
+CLASSES = {"mlp-32": 10, "mlp-200": 10, "lenet": 10, "leaf-cnn": 62}
+LR = {"mlp-32": 0.05, "mlp-200": 0.05, "lenet": 0.05, "leaf-cnn": 0.05}
+# Of the patterns in noise of deviation 1: learned within a few rounds, and never without errors.
+SIGNAL = {"mlp-32": 0.15, "mlp-200": 0.15, "lenet": 0.1, "leaf-cnn": 0.2}
+
+
+class BodyHead(nn.Module):
+    """head(body(x))."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def build(row: str) -> BodyHead:
+    """The row's net, initialised by PyTorch from a fixed seed."""
+    torch.manual_seed(1)
+    if row.startswith("mlp"):
+        width = int(row.removeprefix("mlp-"))
+        return BodyHead(nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU()), nn.Linear(width, 10))
+    if row == "lenet":
+        body = nn.Sequential(
+            nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
+        )  # fmt: skip
+        return BodyHead(body, nn.Linear(84, 10))
+    body = nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 49, 2048), nn.ReLU(),
+    )  # fmt: skip
+    return BodyHead(body, nn.Linear(2048, 62))
+
+
+def make(row: str, folder: Path) -> None:
+    """Write the row's samples: a smooth pattern per class with noise over it, alike at all clients."""
+    draw, shape, classes = np.random.default_rng(0), SHAPES[row], CLASSES[row]
+    count = CLIENTS * SAMPLES + TEST
+    coarse = draw.standard_normal((classes, shape[0], shape[1] // 4, shape[2] // 4))
+    patterns = coarse.repeat(4, 2).repeat(4, 3).astype(np.float32)
+    y = draw.integers(0, classes, count)
+    x = SIGNAL[row] * patterns[y] + draw.standard_normal((count, *shape), dtype=np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+
+
+def load(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x [clients, samples, ...], y [clients, samples], and x, y of the test samples."""
+    x, y = (torch.from_numpy(np.load(folder / name)) for name in ("x.npy", "y.npy"))
+    own = CLIENTS * SAMPLES
+    return x[:own].unflatten(0, (CLIENTS, SAMPLES)), y[:own].unflatten(0, (CLIENTS, SAMPLES)), x[own:], y[own:]
+
+
+class Pace:
+    """Lets a side do one round when it is told to, and says how long it took."""
+
+    def __init__(self) -> None:
+        self.row, self.folder, self.rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+        # What frameworks print goes elsewhere: answers have a pipe of their own.
+        self.out = os.fdopen(int(os.environ["PEERS_ANSWER"]), "w")
+        torch.set_num_threads(1)
+
+    def begin(self) -> None:
+        """Wait for the word."""
+        self._say({"ready": True})
+        if not sys.stdin.readline():
+            os._exit(1)
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        """The round is over."""
+        self._say({"cpu": time.process_time() - self.cpu, "wall": time.perf_counter() - self.wall})
+
+    def done(self, state: dict[str, Tensor]) -> None:
+        """All rounds are over, with these parameters."""
+        path = self.folder / f"{os.getpid()}.pt"
+        torch.save({name: tensor.detach().clone() for name, tensor in state.items()}, path)
+        self._say({"model": str(path)})
+
+    def _say(self, what: dict[str, Any]) -> None:
+        self.out.write(json.dumps(what) + "\n")
+        self.out.flush()

@@ -1,0 +1,170 @@
+"""Rounds of FedAvg in fedkin beside fluke, pfl-research, Flower's simulation and PFLlib's way of writing it.
+
+    sh benchmarks/peers/setup.sh FOLDER
+    OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,mlp-200,lenet,leaf-cnn] [--rounds 9]
+
+100 clients x 300 samples, 20 a round, batches of 32, one epoch, SGD: the same net, initial values, samples and
+number of steps everywhere. Each side is a small experiment as its own users write it (side_*.py), in an environment
+and a process of its own, one thread. The sides take turns round by round; the first round of each is not counted.
+CPU time is of a side's process and all that it started. A ratio is the median over rounds of (side / plain loop).
+Accuracy is of the last model on 2,000 other samples, a share p, with 2 standard errors sqrt(p (1 - p) / n).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import TEST, build, load, make
+
+HERE = Path(__file__).parent
+SIDES: dict[str, tuple[str, list[str]]] = {
+    "plain loop": ("", ["side_plain.py"]),
+    "PFLlib-style": ("", ["side_plain.py", "objects"]),
+    "one-by-one": ("", ["side_fedkin.py", "one-by-one"]),
+    "stacked": ("", ["side_fedkin.py", "stacked"]),
+    "fluke": ("fluke", ["side_fluke.py"]),
+    "pfl": ("pfl", ["side_pfl.py"]),
+    "flower": ("flower", ["side_flower.py"]),
+}
+
+
+class Side:
+    """A process that does a round when told to."""
+
+    def __init__(self, name: str, python: Path, arguments: list[str], row: str, data: Path, rounds: int) -> None:
+        self.name = name
+        reading, writing = os.pipe()
+        script, *more = arguments
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+        environment |= {"PEERS_ANSWER": str(writing), "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
+        environment |= {"WANDB_MODE": "disabled", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_DEDUP_LOGS": "0"}
+        self.log = (data / f"{name.replace(' ', '-')}.log").open("w")
+        self.process = subprocess.Popen(
+            [str(python), str(HERE / script), row, str(data), str(rounds), *more], env=environment,
+            pass_fds=[writing], stdin=subprocess.PIPE, stdout=self.log, stderr=subprocess.STDOUT, text=True, cwd=data,
+        )  # fmt: skip
+        os.close(writing)
+        self.answers = os.fdopen(reading)
+
+    def hear(self) -> dict[str, Any]:
+        """The side's next word."""
+        line = self.answers.readline()
+        if not line:
+            self.process.wait()
+            last = Path(self.log.name).read_text(encoding="utf-8")[-2000:]
+            raise SystemExit(f"{self.name} ended with status {self.process.returncode}:\n{last}")
+        return dict(json.loads(line))
+
+    def round(self) -> tuple[float, float]:
+        """CPU and wall-clock seconds of one round."""
+        self.hear()
+        before = started_by(self.process.pid)
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        told = self.hear()
+        return told["cpu"] + max(started_by(self.process.pid) - before, 0.0), told["wall"]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.log.close()
+
+
+def started_by(root: int) -> float:
+    """CPU seconds of all processes below this one (Linux; in steps of a clock tick)."""
+    below, ticks = {root}, 0
+    found: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            found[int(entry.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    for pid in sorted(found):
+        if found[pid][0] in below:
+            below.add(pid)
+            ticks += found[pid][1]
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def accuracy(row: str, path: str, data: Path) -> float:
+    """Share of test samples that the model in this file gets right."""
+    module = build(row)
+    module.load_state_dict(torch.load(path, weights_only=True))
+    _, _, x, y = load(data)
+    with torch.no_grad():
+        return float((module(x).argmax(1) == y).float().mean())
+
+
+def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """All sides on one row, in turns."""
+    with tempfile.TemporaryDirectory() as name:
+        data = Path(name)
+        make(row, data)
+        sides = []
+        for name in names:
+            environment, arguments = SIDES[name]
+            # Not resolved: a link to the interpreter is what makes an environment.
+            python = environments.absolute() / environment / "bin" / "python" if environment else Path(sys.executable)
+            sides.append(Side(name, python, arguments, row, data, rounds + 1))
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for number in range(rounds + 1):
+            for side in sides:
+                took = side.round()
+                if number:
+                    spent[side.name].append(took)
+        made = {}
+        for side in sides:
+            made[side.name] = figures(spent[side.name], spent["plain loop"])
+            made[side.name]["accuracy"] = accuracy(row, side.hear()["model"], data)
+            side.close()
+        return made
+
+
+def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, float]:
+    """Medians of CPU and wall-clock, and median and quartiles of the ratio to the plain loop, paired by round."""
+    made = {}
+    for place, what in enumerate(("cpu", "wall")):
+        ratios = [one[place] / other[place] for one, other in zip(spent, plain, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        made |= {what: statistics.median(one[place] for one in spent), f"{what} ratio": middle,
+                 f"{what} low": low, f"{what} high": high}  # fmt: skip
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environments", type=Path)
+    parser.add_argument("--rows", default="mlp-32,mlp-200,lenet,leaf-cnn")
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--rounds", type=int, default=9)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    for row in asked.rows.split(","):
+        names = ["plain loop", *[name for name in asked.sides.split(",") if name != "plain loop"]]
+        print(f"\n{row}\n{'':14}{'CPU s':>9}{'ratio':>8}{'quartiles':>14}{'wall s':>9}{'ratio':>8}   accuracy")
+        for name, f in compare(row, names, asked.environments, asked.rounds).items():
+            p = f["accuracy"]
+            print(
+                f"{name:14}{f['cpu']:9.4f}{f['cpu ratio']:8.2f}{f['cpu low']:7.2f}-{f['cpu high']:.2f}"
+                f"{f['wall']:11.4f}{f['wall ratio']:8.2f}   {p:.3f} +- {2 * math.sqrt(p * (1 - p) / TEST):.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A plain PyTorch loop, and ("objects") the same as PFLlib writes it: every client with a model of its own."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import torch
+from common import BATCH, LR, SAMPLED, Pace, build, load
+from torch import nn
+from torch.utils.data import DataLoader
+
+pace = Pace()
+x, y, _, _ = load(pace.folder)
+server, lr = build(pace.row), LR[pace.row]
+torch.manual_seed(7)
+
+
+def plain() -> None:
+    """One module, the clients' tensors at hand, nothing kept but the average."""
+    global server
+    made = []
+    state = {name: tensor.clone() for name, tensor in server.state_dict().items()}
+    for k in torch.randperm(len(x))[:SAMPLED].tolist():
+        server.load_state_dict(state)
+        optimiser = torch.optim.SGD(server.parameters(), lr=lr)
+        for rows in torch.randperm(len(y[k])).split(BATCH):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(server(x[k][rows]), y[k][rows]).backward()
+            optimiser.step()
+        made.append({name: tensor.clone() for name, tensor in server.state_dict().items()})
+    server.load_state_dict({name: torch.stack([one[name] for one in made]).mean(0) for name in state})
+
+
+def objects() -> None:
+    """A model and an optimiser for each client, a DataLoader made anew each round."""
+    taking = torch.randperm(len(x))[:SAMPLED].tolist()
+    for k in taking:
+        for new, old in zip(server.parameters(), models[k].parameters(), strict=True):
+            old.data = new.data.clone()
+        models[k].train()
+        for inputs, labels in DataLoader(data[k], BATCH, shuffle=True):
+            optimisers[k].zero_grad()
+            nn.functional.cross_entropy(models[k](inputs), labels).backward()
+            optimisers[k].step()
+    for parameter in server.parameters():
+        parameter.data.zero_()
+    for k in taking:
+        for total, part in zip(server.parameters(), models[k].parameters(), strict=True):
+            total.data += part.data.clone() / len(taking)
+
+
+work = plain
+if sys.argv[4:] == ["objects"]:
+    work = objects
+    models = [copy.deepcopy(server) for _ in x]
+    optimisers = [torch.optim.SGD(model.parameters(), lr=lr) for model in models]
+    data = [list(zip(inputs, labels, strict=True)) for inputs, labels in zip(x, y, strict=True)]
+for _ in range(pace.rounds):
+    pace.begin()
+    work()
+    pace.end()
+pace.done(server.state_dict())

@@ -1,0 +1,13 @@
+"""What the figures of the papers take from a run's records, as numbers: nothing here draws."""
+
+from __future__ import annotations
+
+from fedkin.analysis.embeddings import Cloud, Features, measure, read_features
+from fedkin.analysis.hierarchy import Tree, tree
+from fedkin.analysis.overlap import class_overlap, correlation, mean_by_level
+from fedkin.analysis.projection import project, separation
+
+__all__ = [
+    "Cloud", "Features", "Tree", "class_overlap", "correlation", "mean_by_level", "measure", "project",
+    "read_features", "separation", "tree",
+]  # fmt: skip

@@ -1,0 +1,154 @@
+"""What a round leaves in feature space: against plain loops, and without a trace in the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.analysis import embeddings, measure, read_features
+from fedkin.engines import ENGINES, Engine
+from fedkin.errors import RunError
+from fedkin.graph import head_response
+from fedkin.learning.net import head_of
+from fedkin.learning.sgd import load
+from fedkin.methods import METHODS
+from fedkin.running import records
+from support import small_setup
+
+
+def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> Engine:
+    made = ENGINES[engine](small_setup(METHODS[name](**settings)))
+    for number in range(1, rounds + 1):
+        made.round(number)
+    return made
+
+
+def test_points_are_class_means_under_each_clients_own_model() -> None:
+    engine = trained()
+    found = measure(engine, engine.federation)
+    assert found is not None
+    assert sorted(found.ids) == sorted(engine.federation)
+    module = engine.setup.net.scratch().eval()
+    for client, label, point in zip(found.features.client, found.features.label, found.features.points, strict=True):
+        id = found.ids[client]
+        load(module, engine.model(id))
+        samples = engine.federation[id].train
+        rows = [i for i, y in enumerate(samples.labels().tolist()) if y == label]
+        with torch.no_grad():
+            mean = torch.stack([module.features(samples.inputs(slice(i, i + 1)))[0] for i in rows[:32]]).mean(0)
+        np.testing.assert_allclose(point, mean.numpy(), rtol=1e-5, atol=1e-6)
+    owned = {(id, y) for id, client in engine.federation.items() for y in client.train.labels().tolist()}
+    assert len(found.features.label) == len(owned)
+
+
+def test_heads_are_compared_as_sfmtl_graph_does() -> None:
+    engine = trained()
+    found = measure(engine, engine.federation)
+    assert found is not None
+    assert found.heads is not None
+    classes, width = engine.setup.federation.task.classes, found.features.points.shape[1]
+    h, owned = np.zeros((len(found.ids), classes, width)), np.zeros((len(found.ids), classes), bool)
+    for client, label, point in zip(found.features.client, found.features.label, found.features.points, strict=True):
+        h[client, label], owned[client, label] = point, True
+    heads = [head_of(engine.model(id)) for id in found.ids]
+    w, b = (np.stack([head[f"head.{part}"].numpy() for head in heads]) for part in ("weight", "bias"))
+    np.testing.assert_allclose(found.heads, head_response(w, b, h, owned), atol=1e-5)
+
+
+def test_anchors_are_those_that_the_method_keeps() -> None:
+    engine = trained()
+    found = measure(engine, engine.federation)
+    assert found is not None
+    assert found.anchors is not None
+    state = engine.state()["clients"]
+    for client, label, point in zip(found.anchors.client, found.anchors.label, found.anchors.points, strict=True):
+        np.testing.assert_array_equal(point, state[found.ids[client]]["anchors"][label].numpy())
+    assert len(found.anchors.label) == sum(int(state[id]["known"].sum()) for id in found.ids)
+    peers = trained("mapl", hidden=4)
+    kept = measure(peers, peers.federation)
+    assert kept is not None
+    assert kept.anchors is not None
+    params = peers.model(kept.ids[0])["prototypes.weight"]
+    rows = kept.anchors.client == 0
+    np.testing.assert_array_equal(kept.anchors.points[rows], params[kept.anchors.label[rows]].numpy())
+
+
+def test_a_servers_prototypes_are_points_of_nobody() -> None:
+    engine = trained("fedproto")
+    found = measure(engine, engine.federation)
+    assert found is not None
+    server = found.features.client == -1
+    state = engine.state()["server"]
+    assert server.sum() == int(state["known"].sum()) > 0
+    np.testing.assert_array_equal(
+        found.features.points[server], state["prototypes"][found.features.label[server]].numpy()
+    )
+
+
+def test_one_model_for_all_has_no_heads_to_compare() -> None:
+    engine = trained("fedavg")
+    found = measure(engine, engine.federation)
+    assert found is not None
+    assert found.heads is None
+    assert found.anchors is None
+
+
+def test_measuring_leaves_the_engine_as_it_was() -> None:
+    engine, untouched = trained(rounds=1), trained(rounds=1)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    measure(engine, engine.federation)
+    assert torch.equal(before, torch.get_rng_state())
+    for one in (engine, untouched):
+        one.round(2)
+    for id in engine.federation:
+        for name, tensor in engine.model(id).items():
+            assert torch.equal(tensor, untouched.model(id)[name])
+
+
+def test_loopback_measures_the_same() -> None:
+    one, other = (measure(engine, engine.federation) for engine in (trained(), trained(engine="loopback")))
+    assert one is not None
+    assert other is not None
+    assert one.to_bytes() == other.to_bytes()
+
+
+def test_too_many_points_leave_out_whole_clients_the_same_ones_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "_POINTS", 9)
+    engine = trained(rounds=1)
+    first = measure(engine, engine.federation)
+    engine.round(2)
+    second = measure(engine, engine.federation)
+    assert first is not None
+    assert second is not None
+    assert first.ids == second.ids
+    assert first.clients == len(engine.federation) > len(first.ids)
+    assert len(first.features.label) <= 9
+    for place, id in enumerate(first.ids):
+        labels = set(engine.federation[id].train.labels().tolist())
+        assert set(first.features.label[first.features.client == place].tolist()) == labels
+
+
+def test_file_and_back(tmp_path: Path) -> None:
+    engine = trained()
+    found = measure(engine, engine.federation)
+    assert found is not None
+    records.Records(tmp_path).keep_features(found)
+    path = tmp_path / "features" / "round-000002.safetensors"
+    again = read_features(path)
+    assert (again.round, again.ids, again.clients) == (2, found.ids, found.clients)
+    np.testing.assert_array_equal(again.features.points, found.features.points)
+    assert again.to_bytes() == found.to_bytes() == path.read_bytes()
+    path.write_bytes(b"nothing")
+    with pytest.raises(RunError, match="not the features of a round"):
+        read_features(path)
+
+
+def test_what_has_no_class_means_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trained("fedavg", rounds=1)
+    assert measure(engine, []) is None
+    monkeypatch.setattr(embeddings, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
+    assert measure(engine, engine.federation) is None

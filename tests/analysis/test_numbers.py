@@ -1,0 +1,117 @@
+"""Trees, overlaps and projections against scipy, scikit-learn and plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import pdist, squareform
+from scipy.stats import pearsonr
+from sklearn.metrics import silhouette_score
+
+from fedkin.analysis import class_overlap, correlation, mean_by_level, project, separation, tree
+
+
+def similarities(seed: int, n: int) -> np.ndarray:
+    upper = np.triu(np.random.default_rng(seed).random((n, n)), 1)
+    return upper + upper.T
+
+
+@given(seed=st.integers(0, 2**20), n=st.integers(2, 30))
+@settings(max_examples=40, deadline=None)
+def test_branches_are_those_that_scipy_draws(seed: int, n: int) -> None:
+    weights = similarities(seed, n)
+    found = tree(weights)
+    rows = weights + weights.max() * np.eye(n)
+    merges = hierarchy.linkage(pdist(rows), "ward")
+    drawn = hierarchy.dendrogram(merges, no_plot=True, distance_sort="ascending")
+    assert found.order.tolist() == drawn["leaves"]
+    # scipy's leaves stand at 5, 15, 25, ...
+    theirs = sorted(
+        [(x[0] - 5) / 10, (x[2] - 5) / 10, y[0], y[3], y[1]]
+        for x, y in zip(drawn["icoord"], drawn["dcoord"], strict=True)
+    )
+    np.testing.assert_allclose(sorted(found.branches[:, :5].tolist()), theirs)
+    assert (np.diff(found.branches[:, 4]) >= -1e-12).all()
+
+
+def test_branches_hold_the_leaves_of_their_cluster() -> None:
+    n = 17
+    found = tree(similarities(3, n))
+    inside = np.sort(found.branches[:, 6] - found.branches[:, 5] + 1)
+    rows = similarities(3, n)
+    merges = hierarchy.linkage(pdist(rows + rows.max() * np.eye(n)), "ward")
+    np.testing.assert_array_equal(inside, np.sort(merges[:, 3]))
+
+
+def test_tree_puts_blocks_together_whatever_the_order() -> None:
+    labels = np.array([0, 1, 2] * 6)
+    weights = (labels[:, None] == labels[None, :]).astype(float)
+    np.fill_diagonal(weights, 0)
+    order = tree(weights).order
+    assert len({tuple(labels[order[k : k + 6]]) for k in (0, 6, 12)}) == 3
+    assert all(len(set(labels[order[k : k + 6]])) == 1 for k in (0, 6, 12))
+    assert tree(np.zeros((1, 1))).branches.shape == (0, 7)
+
+
+@given(classes=st.lists(st.sets(st.sampled_from("abcde"), min_size=0), min_size=2, max_size=8), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_overlap_and_levels_by_a_plain_loop(classes: list[set[str]], seed: int) -> None:
+    overlap = class_overlap(classes)
+    weights = np.random.default_rng(seed).random((len(classes), len(classes)))
+    levels: dict[str, list[float]] = {"none": [], "some": [], "all": []}
+    pairs = []
+    for i, one in enumerate(classes):
+        for j, other in enumerate(classes):
+            share = len(one & other) / len(one | other) if one | other else 0.0
+            assert overlap[i, j] == pytest.approx(share)
+            if i != j:
+                pairs.append((weights[i, j], share))
+                levels["none" if share == 0 else "all" if share == 1 else "some"].append(weights[i, j])
+    means = [np.mean(level) if level else None for level in levels.values()]
+    assert list(mean_by_level(weights, overlap)) == [None if m is None else pytest.approx(m) for m in means]
+    given_weights, shares = zip(*pairs, strict=True)
+    if len(set(np.round(shares, 12))) > 1:
+        assert correlation(weights, overlap) == pytest.approx(pearsonr(given_weights, shares)[0])
+    else:
+        assert correlation(np.ones_like(weights), overlap) is None
+
+
+def blobs(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 2
+    return rng.normal(size=(n, 12)) + 20 * labels[:, None], labels
+
+
+def test_projection_keeps_blobs_apart_and_is_the_same_each_time() -> None:
+    x, labels = blobs()
+    found = project(x)
+    assert found.shape == (40, 2)
+    assert np.abs(found).max() == pytest.approx(1)
+    np.testing.assert_array_equal(found, project(x))
+    for placed in (found, project(x + 0.01, found)):
+        apart = squareform(pdist(placed)) + 9 * np.eye(len(placed))
+        np.testing.assert_array_equal(labels[apart.argmin(1)], labels)
+        assert silhouette_score(placed, labels) > 0.3
+
+
+@pytest.mark.parametrize("n", [1, 2, 11, 13])
+def test_few_or_equal_points_have_places(n: int) -> None:
+    for x in (np.ones((n, 3)), np.random.default_rng(n).normal(size=(n, 3)), np.zeros((n, 1))):
+        found = project(x)
+        assert found.shape == (n, 2)
+        assert np.isfinite(found).all()
+
+
+@given(seed=st.integers(0, 2**20), n=st.integers(4, 25), kinds=st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_separation_is_scikit_learns_silhouette(seed: int, n: int, kinds: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, labels = rng.normal(size=(n, 3)), rng.integers(0, kinds, n)
+    if 2 <= len(set(labels.tolist())) < n:
+        assert separation(x, labels.tolist()) == pytest.approx(silhouette_score(x, labels))
+    else:
+        assert separation(x, labels.tolist()) is None
+    assert separation(x, list(range(n))) is None
