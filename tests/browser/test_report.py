@@ -42,7 +42,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     names = {0: '<b title="x">bold</b>'}
-    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, per_round=16, names=names, wandering=0.2)
+    make_comparison(folder / "made", (0, 1), clients=24, rounds=8, groups=4, per_round=16, names=names, wandering=0.2,
+                    features=(4, 8), owned=4)  # fmt: skip
     out: Path = write_report([folder / "made"], folder / "report.html")
     return out.as_uri()
 
@@ -95,7 +96,8 @@ def click_point(driver: Any, chart: str, trace: int, point: int) -> int:
 def test_no_errors_and_nothing_loaded(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert open_page.execute_script("return performance.getEntriesByType('resource').length") == 0
-    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "traffic-plot")
+    charts = ("curves", "gain", "graph-plot", "history", "matrix-plot", "sharing-plot", "sharing-curve",
+              "influence-plot", "features-plot", "heads-plot", "traffic-plot")  # fmt: skip
     for chart in charts:
         assert drawn(open_page, chart), chart
 
@@ -108,6 +110,96 @@ def test_slider_changes_the_graph_and_the_matrix(open_page: Any) -> None:
     assert find(open_page, "#round-text").text.startswith("round 5: 16 clients")
     assert drawn(open_page, "graph-plot") != before[0]
     assert find(open_page, "#matrix-note").text.startswith("Round 5 ")
+
+
+def choose(driver: Any, select: str, value: str) -> None:
+    find(driver, f"#{select} option[value='{value}']").click()
+
+
+def test_matrix_by_hierarchy_has_its_tree(open_page: Any) -> None:
+    before = open_page.execute_script("return document.getElementById('matrix-plot').data[0].z")
+    choose(open_page, "matrix-order", "tree")
+    order, branches = open_page.execute_script(
+        "const {tree} = frames()[state.frame]; return [tree.order, tree.branches]"
+    )
+    tree = [trace for trace in drawn(open_page, "matrix-plot") if trace["meta"] == "tree"]
+    heights = [y for trace in tree for y in trace["y"] if y is not None]
+    assert max(heights) == pytest.approx(max(branch[4] for branch in branches))
+    assert sum(y is None for trace in tree for y in trace["y"]) == len(order) - 1 == 15
+    after = open_page.execute_script("return document.getElementById('matrix-plot').data[0].z")
+    assert [[before[i][j] for j in order] for i in order] == after
+    choose(open_page, "matrix-order", "names")
+    assert "ordered by name" in find(open_page, "#matrix-note").text
+
+
+def test_groups_are_listed_round_by_round(open_page: Any) -> None:
+    rows = open_page.execute_script(
+        "return [...document.querySelectorAll('#communities tbody tr')].map(r => r.innerText)"
+    )
+    assert len(rows) == 8
+    clients = open_page.execute_script("return frames()[0].clients.map((c) => federation().ids[c])")
+    assert all(id in rows[0] for id in clients)
+
+
+def test_weights_beside_what_is_shared(open_page: Any) -> None:
+    pictures = drawn(open_page, "sharing-plot")
+    assert [picture["meta"] for picture in pictures] == ["overlap", "round 1", "round 5", "round 8"]
+    assert {trace["name"] for trace in drawn(open_page, "sharing-curve")} >= {"no class in common", "the same classes"}
+    assert "Correlation of weights" in find(open_page, "#sharing-text").text
+    choose(open_page, "method", "fedavg")
+    assert "records no weights" in find(open_page, "#sharing-text").text
+    assert not find(open_page, "#sharing-plot").is_displayed()
+
+
+def test_influential_clients_by_region(open_page: Any) -> None:
+    counts = [int(cell.text) for cell in open_page.find_elements("css selector", "#influence-table td:nth-of-type(2)")]
+    others, top = drawn(open_page, "influence-plot")
+    assert sum(counts) == len(top["x"]) == 2
+    assert min(top["x"]) > max(others["x"])
+    choose(open_page, "influence-by", "about rotation")
+    regions = [cell.text for cell in open_page.find_elements("css selector", "#influence-table tbody th")]
+    assert regions == ["0", "90", "180", "270"]
+    client = click_point(open_page, "influence-plot", 1, 0)
+    assert open_page.execute_script("return state.client") == client
+
+
+def test_more_than_half_equally_central_are_not_influential(open_page: Any) -> None:
+    def influential(values: list[float]) -> list[int]:
+        return sorted(open_page.execute_script("return [...influential(arguments[0])]", values))
+
+    assert influential([0, 1, 2, 3, 4]) == [4]
+    assert influential(list(range(11))) == [9, 10]
+    assert influential([0, 5, 5, 1, 5, 5, *[0] * 4]) == [1, 2, 4, 5]
+    assert influential([1, 1, 1, 0]) == []
+    assert influential([0, 0, 0]) == []
+
+
+def test_features_by_round_colour_and_kind(open_page: Any) -> None:
+    later = drawn(open_page, "features-plot")[0]
+    assert len(later["x"]) == 24 * 3
+    find(open_page, "#features-round option:first-child").click()
+    assert drawn(open_page, "features-plot")[0]["x"] != later["x"]
+    assert find(open_page, "#features-text").text.startswith("Round 4: class means")
+    choose(open_page, "features-what", "anchors")
+    choose(open_page, "features-colour", "planted")
+    legend = find(open_page, "#features-legend").text
+    assert all(name in legend for name in ("rot0", "rot90", "rot180", "rot270"))
+    # The point that lies farthest from any other: a click on it can mean no other.
+    alone = open_page.execute_script(
+        """const {x, y} = document.getElementById("features-plot").data[0];
+        const apart = (i, j) => (i === j ? 9 : Math.hypot(x[i] - x[j], y[i] - y[j]));
+        const near = x.map((_, i) => Math.min(...x.map((_, j) => apart(i, j))));
+        return near.indexOf(Math.max(...near));"""
+    )
+    client = click_point(open_page, "features-plot", 0, alone)
+    assert open_page.execute_script("return state.client") == client
+    assert [trace["meta"] for trace in drawn(open_page, "features-plot")][-1] == "followed"
+    choose(open_page, "method", "fedavg")
+    assert "Everyone uses the same head" in find(open_page, "#heads-note").text
+    choose(open_page, "seed", "1")
+    assert not find(open_page, "#features-plot").is_displayed()
+    assert "one seed only" in find(open_page, "#features-note").text
+    assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def test_legend_switches_a_method(open_page: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedkin.analysis import Cloud, Features
 from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER, Traffic
 from fedkin.graph import Graph
@@ -23,9 +24,13 @@ SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85}
 def make_run(
     folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4,
     groups: int = 2, per_round: int | None = None, planted: bool = True, tested: int = 20,
-    names: Mapping[int, str] | None = None, wandering: float = 0.1,
+    names: Mapping[int, str] | None = None, wandering: float = 0.1, features: Collection[int] = (),
+    owned: int = 10,
 ) -> Path:  # fmt: skip
-    """Write a finished run; `wandering`: share of clients that the graph puts elsewhere in a round."""
+    """Write a finished run; `wandering`: share of clients that the graph puts elsewhere in a round.
+
+    features: rounds that leave features; owned: classes of a client, those of its planted group.
+    """
     rng = np.random.default_rng(seed)
     ids = [(names or {}).get(i, f"site-{i:03d}") for i in range(clients)]
     group = {id: i % groups for i, id in enumerate(ids)}
@@ -34,7 +39,8 @@ def make_run(
     facts = {
         id: {
             "n_train": 100 + i, "n_test": tested, "group": f"rot{90 * group[id]}" if planted else None,
-            "labels": {str(y): 10 + (y + i) % 5 for y in range(10)}, "about": {"rotation": 90 * group[id]},
+            "labels": {str((y + owned * group[id]) % 10): 10 + (y + i) % 5 for y in range(owned)},
+            "about": {"rotation": 90 * group[id]},
         }
         for i, id in enumerate(ids)
     }  # fmt: skip
@@ -49,6 +55,10 @@ def make_run(
         found = {id: group[id] if rng.random() > wandering else int(rng.integers(groups)) for id in here}
         graph = _graph(here, found, number, rng) if method == "sfmtl-graph" else None
         traffic = _traffic(here, number, SIZES[method])
+        if method == "fedavg" and number == 1:
+            traffic += tuple(Traffic(1, id, SERVER, "sign", 1000, 250) for id in ids)
+        if number in features:
+            records.keep_features(_features(ids, group, number, rng, method == "sfmtl-graph"))
         outcome = Outcome(number, tuple(here), graph, traffic, dict.fromkeys(here, 160))
         growth = 1 - 0.6 * np.exp(-3 * number / rounds)
         scores = {id: Score(tested, 1 - level[id] * growth, round(tested * level[id] * growth)) for id in ids}
@@ -83,7 +93,21 @@ def _graph(here: list[str], found: Mapping[str, int], number: int, rng: np.rando
     label = np.array([found[id] for id in here])
     weights = rng.uniform(0, 0.4, (len(here), len(here))) + 0.5 * (label[:, None] == label[None, :])
     weights = np.triu(weights, 1)
-    return Graph(tuple(here), weights + weights.T, groups=dict(found), round=number)
+    central = {"centrality": np.arange(len(here)) / len(here), "prior": np.full(len(here), 1 / len(here))}
+    return Graph(tuple(here), weights + weights.T, groups=dict(found), round=number, values=central)
+
+
+def _features(
+    ids: list[str], group: Mapping[str, int], number: int, rng: np.random.Generator, personal: bool
+) -> Features:
+    """Three classes of each client: the closer to their class's place, the later."""
+    client, label = np.repeat(np.arange(len(ids)), 3), np.tile(np.arange(3), len(ids))
+    points = np.eye(3)[label] * number + 0.2 * rng.normal(size=(len(label), 3))
+    cloud = Cloud(client, label, points.astype(np.float32))
+    same = np.array([[group[a] == group[b] for a in ids] for b in ids])
+    heads = np.where(same, 0.9, 0.1) + 0.1 * np.eye(len(ids))
+    anchors, heads_known = (cloud, heads) if personal else (None, None)
+    return Features(number, tuple(ids), len(ids), cloud, anchors, heads_known)
 
 
 def _traffic(here: list[str], number: int, size: int) -> tuple[Traffic, ...]:

@@ -10,12 +10,15 @@ from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.report.fairness import Gains, entropy, gains, jain
+from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget, graph_of
 from fedkin.report.headline import facts, subject
 from fedkin.report.packing import pack_values
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
 from fedkin.report.sentence import FEDAVG, LOCAL, sentence
+from fedkin.report.sharing import sharing_of
+from fedkin.report.traffic import phases_of
 
 __all__ = ["collect"]
 
@@ -39,6 +42,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
     labels = _labels(runs)
     gained = [_gains(run, runs) for run in runs]
     budget = GraphBudget.shared(run for run in runs if run.graphs)
+    places_left = FeatureBudget.shared(runs)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.clients) for run in runs)))
     federations = _Federations()
     entries = []
@@ -55,6 +59,8 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
                 "clients": pack_values(run.values, ids, points, metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "graph": graph_of(run, ids, budget),
+                "sharing": sharing_of(run, ids, budget),
+                "features": features_of(run, ids, places_left),
             }
         )
     names = list(dict.fromkeys(labels))
@@ -71,7 +77,11 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
         "runs": entries,
         "federations": federations.found,
         "table": [_row(name, runs, labels, gained) for name in names],
-        "phases": [row for name in names for row in _phases(name, runs, labels)],
+        "phases": [
+            row
+            for name in names
+            for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
+        ],
         "rerun": rerun(runs, labels),
     }
 
@@ -187,27 +197,6 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         each["bytes"].append(run.sent)
         each["seconds"].append((run.summary.get("seconds") or {}).get("total"))
     return {"label": label, "seeds": len(mine), **{name: _spread(values) for name, values in each.items()}}
-
-
-def _phases(label: str, runs: Sequence[Run], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """What each phase of a method sent, mean over its seeds."""
-    mine = [run for run, other in zip(runs, labels, strict=True) if other == label]
-    total: dict[tuple[str, str], list[int]] = {}
-    for run in mine:
-        for phase in run.phases:
-            counts = total.setdefault((phase.name, phase.way), [0, 0])
-            counts[0] += phase.messages
-            counts[1] += phase.bytes
-    return [
-        {
-            "label": label,
-            "phase": name,
-            "way": way,
-            "messages": messages / len(mine),
-            "bytes": size / len(mine),
-        }
-        for (name, way), (messages, size) in total.items()
-    ]
 
 
 def _spread(values: Sequence[float | None]) -> list[float] | None:

@@ -112,7 +112,7 @@ function lineSample({ color, dash }) {
 function drawTraffic() {
   const arrows = { up: "↑ to server", down: "↓ to clients", peer: "⇄ between clients" };
   const rows = DATA.phases.filter((row) => row.bytes > 0).reverse();
-  const names = rows.map((row) => `${escaped(title(row.label))} · ${escaped(row.phase)} ${narrow() ? arrows[row.way][0] : arrows[row.way]}`);
+  const names = rows.map((row) => `${escaped(title(row.label))} · ${escaped(row.phase)} ${narrow() ? arrows[row.way][0] : arrows[row.way]}${row.once ? " (once)" : ""}`);
   $("traffic-plot").style.height = `${70 + 30 * rows.length}px`;
   draw("traffic-plot", [{
     type: "bar", orientation: "h", y: names, x: rows.map((row) => row.bytes), text: rows.map((row) => megabytes(row.bytes)),

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fedkin.analysis.hierarchy import tree
 from fedkin.graph import Graph
 from fedkin.report.drawing import blocks, evenly, layout, strongest
 from fedkin.report.following import Follower, moves
 from fedkin.report.packing import NOTHING, pack
 from fedkin.report.reading import Run
 
-__all__ = ["GraphBudget", "graph_of"]
+__all__ = ["GraphBudget", "dense", "graph_of"]
 
 # Of one run: more rounds than this make the slider no clearer.
 _ROUNDS = 40
@@ -26,7 +27,10 @@ _MOVES = 2000
 _EDGES = 200_000
 _CELLS = 2_000_000
 _HISTORY_CELLS = 600_000
+_LEAVES = 30_000
 _SIDE = 200
+# What a graph may tell of its clients (TFL).
+_VALUES = ("centrality", "prior", "lambda")
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,13 @@ class GraphBudget:
     edges: int
     cells: int
     history: int
+    leaves: int
 
     @classmethod
     def shared(cls, runs: Iterable[Run]) -> GraphBudget:
         """Equal parts for each run that has graphs."""
         count = max(1, sum(1 for _ in runs))
-        return cls(_EDGES // count, _CELLS // count, _HISTORY_CELLS // count)
+        return cls(_EDGES // count, _CELLS // count, _HISTORY_CELLS // count, _LEAVES // count)
 
 
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
@@ -55,7 +60,9 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
     number = {id: i for i, id in enumerate(ids)}
     present = max((len(row.get("sampled") or ids) for row in run.rounds), default=len(ids))
     per_node = 5 if present <= 60 else 3 if present <= 300 else 2
-    kept = set(evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget))))
+    kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
+    # A large graph's tree takes a matrix of its own: one is enough.
+    trees = evenly(kept, max(1, budget.leaves // present) if present <= _SIDE else 1)
     follower, ties = Follower(), _Ties(len(ids))
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -65,7 +72,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
         if graph.groups is not None:
             named[round] = follower.name(graph.groups)
         if round in kept:
-            frames.append({"round": round, **_frame(graph, named.get(round), number, per_node, ties)})
+            frames.append({"round": round, **_frame(graph, named.get(round), number, per_node, ties, round in trees)})
     place = layout(ties.strongest(), iterations=120 if len(ids) <= 300 else 60)
     return {
         "x": np.round(place[:, 0], 4).tolist(),
@@ -116,16 +123,16 @@ class _Ties:
         return kept
 
 
-def _dense(graph: Graph) -> npt.NDArray[np.float64]:
-    weights = graph.weights
-    return weights if isinstance(weights, np.ndarray) else sp.csr_array(weights).toarray()
+def dense(matrix: Any) -> npt.NDArray[np.float64]:
+    """A graph's matrix as an array that may be written to."""
+    return np.array(matrix if isinstance(matrix, np.ndarray) else sp.csr_array(matrix).toarray(), dtype=np.float64)
 
 
 def _frame(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, ties: _Ties
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, ties: _Ties, treed: bool
 ) -> dict[str, Any]:
     """One round: clients sorted by group, so that the matrix is in that order."""
-    weights = _dense(graph)
+    weights = dense(graph.weights)
     both = np.maximum(weights, weights.T)
     np.fill_diagonal(both, 0.0)
     group = np.array([named[id] for id in graph.ids] if named else [0] * len(graph.ids))
@@ -141,7 +148,26 @@ def _frame(
         "from": client[row].tolist(),
         "to": client[column].tolist(),
         "weight": [_short(value) for value in both[row, column].tolist()],
+        "values": {
+            name: [_short(value) for value in graph.values[name][order].tolist()]
+            for name in _VALUES if name in graph.values
+        },
+        "tree": _tree(both) if treed and len(both) > 1 else None,
         **_matrix(both),
+    }  # fmt: skip
+
+
+def _tree(both: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """The hierarchy of the frame's clients: their order, the highest branches, and the matrix in this order if large.
+
+    A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.hierarchy`.
+    """
+    found = tree(both)
+    ordered = both[np.ix_(found.order, found.order)]
+    return {
+        "order": found.order.tolist(),
+        "branches": [[_short(value) for value in branch] for branch in found.branches[-_SIDE:].tolist()],
+        "matrix": _matrix(ordered)["matrix"] if len(both) > _SIDE else None,
     }
 
 

@@ -13,7 +13,7 @@ const FILLS = ["", "-dot", "-open", "-open-dot"];
 const SHAPES = ["circle", "square", "diamond", "triangle-up", "pentagon", "cross", "star", "triangle-down", "hexagon", "x"];
 const DASHES = ["solid", "dash", "dashdot", "longdashdot"];
 
-const state = { run: DATA.shown, frame: 0, client: null };
+const state = { run: DATA.shown, frame: 0, client: null, order: "groups" };
 const redraws = [];          // each draws one chart anew from the state
 const run = () => DATA.runs[state.run];
 const federation = () => DATA.federations[run().federation];
@@ -96,6 +96,7 @@ function layout(more) {
     margin: { l: narrow() ? 44 : 60, r: 12, t: 12, b: 44 }, dragmode: narrow() ? false : "zoom",
     ...more,
     xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
+    ...Object.fromEntries(Object.entries(more).filter(([key]) => /^[xy]axis\d/.test(key)).map(([key, own]) => [key, { ...axis, ...own }])),
   };
 }
 

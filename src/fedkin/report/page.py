@@ -16,7 +16,10 @@ from fedkin.report.sections import sections
 
 __all__ = ["embedded", "page"]
 
-_SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js")
+_SCRIPTS = (
+    "page.js", "curves.js", "clients.js", "graph.js", "groups.js", "matrix.js", "sharing.js", "influence.js",
+    "features.js", "start.js",
+)  # fmt: skip
 
 
 def page(data: Mapping[str, Any]) -> str:

@@ -29,17 +29,27 @@ _SERVER = "server"
 
 @dataclass(frozen=True)
 class Phase:
-    """What one phase of a method sent in one direction ("up", "down", "peer"), over all rounds."""
+    """What one phase of a method sent in one direction ("up", "down", "peer"), over all rounds.
+
+    rounds: in how many of them; once: whether no client went through it twice, and it took place in fewer than half
+    of the rounds.
+    """
 
     name: str
     way: str
     messages: int
     bytes: int
+    floats: int
+    rounds: int
+    once: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run. `values`: {evaluated round: {client id: its metric's value}}; `graphs`: {round: file}."""
+    """A finished run.
+
+    values: {evaluated round: {client id: its metric's value}}; graphs, features: {round: file}.
+    """
 
     folder: Path
     summary: Mapping[str, Any]
@@ -50,6 +60,7 @@ class Run:
     values: Mapping[int, Mapping[str, float]]
     phases: Sequence[Phase]
     graphs: Mapping[int, Path]
+    features: Mapping[int, Path]
 
     @property
     def method(self) -> str:
@@ -162,10 +173,9 @@ def read_run(folder: Path) -> Run:
         rounds=_lines(folder / "rounds.jsonl"),
         timing=_lines(folder / "timing.jsonl") if (folder / "timing.jsonl").is_file() else [],
         values=_values(folder / "clients.parquet", metric_of(summary).name),
-        phases=_phases(folder / "messages.parquet"),
-        graphs={
-            int(path.stem.removeprefix("round-")): path for path in sorted((folder / "graphs").glob("round-*.npz"))
-        },
+        phases=_phases(folder / "messages.parquet", int(summary["rounds"])),
+        graphs=_by_round(folder / "graphs", "npz"),
+        features=_by_round(folder / "features", "safetensors"),
     )
     try:
         tomllib.loads(run.experiment)
@@ -185,7 +195,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _table(path: Path, names: Sequence[str]) -> Any:
     try:
-        return pq.read_table(path, columns=list(names)).select(list(names))
+        return pq.read_table(path.absolute(), columns=list(names)).select(list(names))
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -202,18 +212,28 @@ def _values(path: Path, metric: str) -> dict[int, dict[str, float]]:
     return dict(found)
 
 
-def _phases(path: Path) -> list[Phase]:
+def _by_round(folder: Path, kind: str) -> dict[int, Path]:
+    return {int(path.stem.removeprefix("round-")): path for path in sorted(folder.glob(f"round-*.{kind}"))}
+
+
+def _phases(path: Path, rounds: int) -> list[Phase]:
     """Phases and ways in the order in which they first occur."""
-    table = _table(path, ("from", "to", "phase", "bytes"))
+    table = _table(path, ("round", "from", "to", "phase", "bytes", "floats"))
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]
     # One thread keeps the order of first occurrence.
-    total = table.group_by(keys, use_threads=False).aggregate([("bytes", "count"), ("bytes", "sum")]).to_pylist()
+    figures = [("bytes", "count"), ("bytes", "sum"), ("floats", "sum"), ("round", "count_distinct")]
+    total = table.group_by(keys, use_threads=False).aggregate(figures).to_pylist()
+    # Who sent to whom in how many rounds; more than one is what makes a phase a repeated one.
+    pairs = table.group_by([*keys, "from", "to"]).aggregate([("round", "count_distinct")])
+    most = pairs.group_by(keys).aggregate([("round_count_distinct", "max")]).to_pylist()
+    often = {tuple(row[key] for key in keys): row["round_count_distinct_max"] for row in most}
     return [
         Phase(
             row["phase"], "down" if row["from_server"] else "up" if row["to_server"] else "peer",
-            row["bytes_count"], row["bytes_sum"],
+            row["bytes_count"], row["bytes_sum"], row["floats_sum"], row["round_count_distinct"],
+            once=often[tuple(row[key] for key in keys)] == 1 and 2 * row["round_count_distinct"] < rounds,
         )
         for row in total
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from fedkin.report.tables import megabytes
+from fedkin.report.traffic import traffic_tables
 
 __all__ = ["Section", "sections"]
 
@@ -28,6 +29,9 @@ def sections(data: Data) -> list[Section]:
     graphs = any(run["graph"] for run in data["runs"])
     grouped = any(run["graph"] and run["graph"]["history"] for run in data["runs"])
     gains = any(run["gain"] for run in data["runs"])
+    shared = any(run["sharing"] for run in data["runs"])
+    central = any(frame["values"] for run in data["runs"] if run["graph"] for frame in run["graph"]["frames"])
+    features = any(run["features"] for run in data["runs"])
     title = data["metric"]["title"]
     title = title[:1].upper() + title[1:]
     curves = any(run["curve"].get("round") for run in data["runs"])
@@ -37,8 +41,13 @@ def sections(data: Data) -> list[Section]:
         _section("clients", "Clients", "Client by client", _clients(gains, graphs)),
         _section("graph", "Graph", "The client graph", _GRAPH) if graphs else None,
         _section("moves", "Moves", "Who moved group, and when", _MOVES) if grouped else None,
-        _section("matrix", "Matrix", "Similarity of clients, ordered by group", _MATRIX) if graphs else None,
-        _section("traffic", "Traffic", "What was sent, phase by phase", _traffic(data)) if data["phases"] else None,
+        _section("matrix", "Matrix", "Similarity of clients", _MATRIX) if graphs else None,
+        _section("sharing", "Weights", "Weights, and what clients have in common", _SHARING) if shared else None,
+        _section("influence", "Influence", "Influential clients, by region", _INFLUENCE) if central else None,
+        _section("features", "Features", "Classes in feature space, and heads", _FEATURES) if features else None,
+        _section("traffic", "Traffic", "What was sent, once and every round", _traffic(data))
+        if data["phases"]
+        else None,
         _section("settings", "Settings", "Settings, and how to run this again", _settings(data)),
     ]
     return [section for section in found if section is not None]
@@ -80,10 +89,49 @@ _GRAPH = f"""<div class="beside">
 _MOVES = f"""<p id="moves-text"></p>
 {_chart("history", "Group of each client over the rounds")}
 <p class="note" id="history-note"></p>
-<div class="scroll" id="moves-table"></div>"""
+<div class="scroll" id="moves-table"></div>
+<h3 id="communities-head">Groups, round by round</h3>
+<div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
+<p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
 
-_MATRIX = f"""<p class="note" id="matrix-note"></p>
-{_chart("matrix-plot", "Similarity matrix", "square")}"""
+_MATRIX = f"""<div class="controls" id="matrix-controls">
+  <label>Ordered by <select id="matrix-order"></select></label>
+</div>
+<p class="note" id="matrix-note"></p>
+{_chart("matrix-plot", "Similarity matrix")}"""
+
+_SHARING = f"""<p id="sharing-text"></p>
+{_chart("sharing-plot", "What clients have in common, and the learned weights after some rounds")}
+<p class="note" id="sharing-note"></p>
+<div class="legend" id="sharing-legend"></div>
+{_chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
+
+_INFLUENCE = f"""<p id="influence-text"></p>
+<div class="controls" id="influence-controls"><label>Region <select id="influence-by"></select></label></div>
+{_chart("influence-plot", "Centrality of each client, by region")}
+<p class="note" id="influence-note"></p>
+<div class="scroll" id="influence-table" tabindex="0" role="region" aria-label="Influence by region"></div>"""
+
+_FEATURES = f"""<p id="features-text"></p>
+<div class="controls" id="features-controls">
+  <label>Round <select id="features-round"></select></label>
+  <label>Show <select id="features-what"></select></label>
+  <label>Colour by <select id="features-colour"></select></label>
+</div>
+<div class="pair" id="features-body">
+  <div>
+    {_chart("features-plot", "Classes of clients in feature space", "square")}
+    <div class="legend" id="features-legend"></div>
+  </div>
+  <div>
+    <h3>Similarity of heads</h3>
+    {_chart("heads-plot", "Similarity of clients' heads")}
+    <p class="note" id="heads-note"></p>
+    <h3>How far apart kinds of points lie</h3>
+    <div class="scroll" id="features-table" tabindex="0" role="region" aria-label="Silhouettes"></div>
+  </div>
+</div>
+<p class="note" id="features-note"></p>"""
 
 _CHOOSER = """<div class="controls" id="chooser">
   <label>Method <select id="method"></select></label>
@@ -103,7 +151,9 @@ clients is among these runs.</p>"""
 
 def _clients(gains: bool, graphs: bool) -> str:
     """What the sections below show, the gain per client, and the client followed if no graph section has it."""
-    scope = '<p class="note">Everything from here to the matrix is about this method and seed.</p>' if graphs else ""
+    scope = (
+        '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
+    )
     return _CHOOSER + scope + (_GAIN if gains else _NO_GAIN) + ("" if graphs else _PANEL)
 
 
@@ -208,18 +258,15 @@ def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) ->
 
 def _traffic(data: Data) -> str:
     titles = _titles(data)
-    ways = {"up": "client to server", "down": "server to client", "peer": "client to client"}
-    heads = [(name, "") for name in ("method", "phase", "way", "messages", "bytes")]
-    rows = [
-        [titles[row["label"]], escape(row["phase"]), ways[row["way"]], f"{row['messages']:,.0f}",
-         megabytes(row["bytes"])]
-        for row in data["phases"]
-    ]  # fmt: skip
+    (heads, rows), (all_heads, all_rows) = traffic_tables(data["phases"], titles)
     silent = [titles[row["label"]] for row in data["table"] if not row["bytes"] or not row["bytes"][0]]
     return (
-        _chart("traffic-plot", "Bytes of each phase")
+        _table(heads, rows, "What is sent once, and what is sent again and again")
+        + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than half of '
+        "the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the run.</p>"
+        + _chart("traffic-plot", "Bytes of each phase")
         + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
-        + _details("As a table", _table(heads, rows, "Bytes of each phase"))
+        + _details("Every phase as a table", _table(all_heads, all_rows, "Every phase"))
         + '<p class="note">All messages of a run in their encoded size, graph building included'
         + (", mean over seeds" if len(data["seeds"]) > 1 else "")
         + ".</p>"

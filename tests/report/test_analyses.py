@@ -1,0 +1,248 @@
+"""The analyses of a report: every figure is the records' own, checked by plain loops and scipy."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import pearsonr
+from sklearn.metrics import silhouette_score
+
+from fedkin.analysis import read_features
+from fedkin.graph import Graph, load_graph
+from fedkin.report.collect import collect
+from fedkin.report.features import FeatureBudget, features_of
+from fedkin.report.page import page
+from fedkin.report.reading import read_run
+from fedkin.report.sharing import learned_weights
+from report.made import make_comparison, make_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("analyses") / "made"
+    return make_comparison(folder, (0, 1), clients=12, rounds=6, groups=3, per_round=8, features=(3, 6), owned=3)
+
+
+@pytest.fixture(scope="module")
+def data(place: Path) -> Any:
+    return collect([place])
+
+
+def run_of(data: Any, label: str, seed: int = 0) -> Any:
+    return next(run for run in data["runs"] if run["label"] == label and run["seed"] == seed)
+
+
+def graph(place: Path, round: int) -> Graph:
+    return load_graph(place / f"sfmtl-graph-seed0/graphs/round-{round:06d}.npz")
+
+
+# -- traffic ------------------------------------------------------------------------------------------------------
+
+
+def test_phases_count_floats_and_bytes_of_every_message(place: Path, data: Any) -> None:
+    messages = pq.read_table(place / "fedavg-seed0/messages.parquet").to_pylist()
+    for phase in (phase for phase in data["phases"] if phase["label"] == "fedavg"):
+        mine = [
+            m for m in messages
+            if m["phase"] == phase["phase"] and (m["from"] == "server") == (phase["way"] == "down")
+        ]  # fmt: skip
+        assert phase["bytes"] == sum(m["bytes"] for m in mine)
+        assert phase["floats"] == sum(m["floats"] for m in mine)
+        assert phase["rounds"] == len({m["round"] for m in mine})
+        assert phase["clients"] == 12
+
+
+def test_what_happens_once_is_told_from_what_is_repeated(data: Any) -> None:
+    once = {(phase["label"], phase["phase"], phase["way"]): phase["once"] for phase in data["phases"]}
+    assert once["fedavg", "sign", "up"]
+    assert not once["fedavg", "train", "up"]
+    assert not once["sfmtl-graph", "train", "down"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "once"),
+    [
+        ([(1, "a"), (1, "b")], True),
+        ([(1, "a"), (4, "b")], True),  # a newcomer signs later
+        ([(1, "a"), (4, "a")], False),  # signs again
+        ([(n, f"c{n}") for n in range(1, 11)], False),  # a phase of every round that meets nobody twice
+        ([(n, f"c{n}") for n in range(1, 5)], True),
+    ],
+)
+def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tuple[int, str]], once: bool) -> None:
+    folder = make_run(tmp_path / "run", "local", rounds=10)
+    table = pq.read_table(folder / "messages.parquet")
+    columns = {
+        "round": [n for n, _ in rows], "from": [id for _, id in rows], "to": ["server"] * len(rows),
+        "phase": ["sign"] * len(rows), "bytes": [8] * len(rows), "floats": [2] * len(rows),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns, schema=table.schema), folder / "messages.parquet")
+    (phase,) = read_run(folder).phases
+    assert (phase.once, phase.floats) == (once, 2 * len(rows))
+
+
+def test_one_off_traffic_has_columns_of_its_own(data: Any) -> None:
+    html = page(data)
+    section = html[html.index('<section id="traffic"') :]
+    assert "once, a client" in section
+    # Each of the 12 clients signs once, with 1,000 bytes and 250 floats.
+    assert "1.0 kB<small>250 floats</small>" in section
+    assert "12.0 kB<small>3,000 floats</small>" in section
+
+
+# -- the tree and the matrix ----------------------------------------------------------------------------------------
+
+
+def test_the_tree_of_a_frame_orders_its_own_clients(place: Path, data: Any) -> None:
+    run = run_of(data, "sfmtl-graph")
+    for frame in run["graph"]["frames"]:
+        assert sorted(frame["tree"]["order"]) == list(range(8))
+        assert len(frame["tree"]["branches"]) == 7
+        # The highest branch holds everyone.
+        assert frame["tree"]["branches"][-1][5:] == [0, 7]
+        assert frame["tree"]["matrix"] is None
+
+
+def test_a_large_graphs_tree_comes_with_its_own_matrix(tmp_path: Path) -> None:
+    frames = collect([make_run(tmp_path / "run", clients=230, rounds=2)])["runs"][0]["graph"]["frames"]
+    assert frames[0]["tree"] is None
+    tree = frames[1]["tree"]
+    assert sorted(tree["order"]) == list(range(230))
+    assert len(tree["branches"]) == 200
+    assert len(base64.b64decode(tree["matrix"])) == 200 * 200
+
+
+# -- weights and what is shared -------------------------------------------------------------------------------------
+
+
+def test_weights_are_compared_with_the_classes_in_common(place: Path, data: Any) -> None:
+    run = run_of(data, "sfmtl-graph")
+    sharing, facts = run["sharing"], data["federations"][run["federation"]]
+    assert sharing["by"] == "classes"
+    labels = dict(zip(facts["ids"], map(set, facts["labels"]), strict=True))
+    for k, round in enumerate(sharing["figures"]["round"]):
+        found = graph(place, round)
+        pairs = [(i, j) for i in range(8) for j in range(8) if i != j]
+        shares = [
+            len(labels[found.ids[i]] & labels[found.ids[j]]) / len(labels[found.ids[i]] | labels[found.ids[j]])
+            for i, j in pairs
+        ]
+        weights = [found.weights[i, j] for i, j in pairs]
+        assert sharing["figures"]["correlation"][k] == pytest.approx(pearsonr(weights, shares)[0], abs=1e-3)
+        alike = [weight for weight, share in zip(weights, shares, strict=True) if share == 1]
+        assert sharing["figures"]["all"][k] == pytest.approx(np.mean(alike), rel=1e-3)
+
+
+def test_pictures_show_the_weights_of_those_who_were_there(place: Path, data: Any) -> None:
+    sharing = run_of(data, "sfmtl-graph")["sharing"]
+    ids = [data["federations"][0]["ids"][i] for i in sharing["order"]]
+    assert sharing["rounds"][-1] == 6
+    for round, packed in zip(sharing["rounds"], sharing["matrices"], strict=True):
+        found = graph(place, round)
+        at = {id: i for i, id in enumerate(found.ids)}
+        cells = np.frombuffer(base64.b64decode(packed), "u1").reshape(12, 12)
+        for i, one in enumerate(ids):
+            for j, other in enumerate(ids):
+                if i == j or one not in at or other not in at:
+                    assert cells[i, j] == 255
+                else:
+                    value = sharing["low"] + (sharing["high"] - sharing["low"]) * cells[i, j] / 254
+                    assert value == pytest.approx(found.weights[at[one], at[other]], abs=0.004)
+
+
+def test_without_unlike_classes_it_is_the_planted_group(tmp_path: Path) -> None:
+    assert collect([make_run(tmp_path / "same")])["runs"][0]["sharing"]["by"] == "groups"
+    assert collect([make_run(tmp_path / "unknown", planted=False)])["runs"][0]["sharing"] is None
+
+
+def test_learned_rows_are_told_from_a_mixing_step() -> None:
+    rows = np.array([[0.5, 0.5, 0.0], [0.1, 0.6, 0.3], [0.0, 0.2, 0.8]])
+    weights = (rows + rows.T) / 2
+    np.fill_diagonal(weights, 0)
+    found, learned = learned_weights(Graph(("a", "b", "c"), weights, mixing=rows))
+    assert learned
+    np.testing.assert_array_equal(found, rows)
+    found, learned = learned_weights(Graph(("a", "b", "c"), weights, mixing=np.eye(3)))
+    assert not learned
+    np.testing.assert_array_equal(found, weights)
+
+
+# -- influence --------------------------------------------------------------------------------------------------------
+
+
+def test_centrality_follows_the_frames_clients(place: Path, data: Any) -> None:
+    run = run_of(data, "sfmtl-graph")
+    ids = data["federations"][run["federation"]]["ids"]
+    for frame in run["graph"]["frames"]:
+        found = graph(place, frame["round"])
+        expected = dict(zip(found.ids, found.values["centrality"].tolist(), strict=True))
+        for client, value in zip(frame["clients"], frame["values"]["centrality"], strict=True):
+            assert value == pytest.approx(expected[ids[client]], rel=0.01)
+        assert "lambda" not in frame["values"]
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+def test_features_of_the_lowest_seed_are_drawn(place: Path, data: Any) -> None:
+    first, second = (run_of(data, "local", seed)["features"] for seed in (0, 1))
+    assert first["drawn"]
+    assert not second["drawn"]
+    assert [entry["round"] for entry in first["rounds"]] == [3, 6]
+    cloud = first["rounds"][1]["clouds"]["features"]
+    assert len(cloud["x"]) == len(cloud["client"]) == 36
+    assert "x" not in second["rounds"][0]["clouds"]["features"]
+    assert first["rounds"][0]["heads"] is None
+
+
+def test_silhouettes_are_scikit_learns(place: Path, data: Any) -> None:
+    run = run_of(data, "sfmtl-graph")
+    facts = data["federations"][run["federation"]]
+    planted = dict(zip(facts["ids"], facts["planted"], strict=True))
+    for entry in run["features"]["rounds"]:
+        found = read_features(place / f"sfmtl-graph-seed0/features/round-{entry['round']:06d}.safetensors")
+        points, owner = found.features.points, [found.ids[i] for i in found.features.client]
+        told = entry["clouds"]["features"]["separation"]
+        assert told["class"] == pytest.approx(silhouette_score(points, found.features.label), abs=1e-3)
+        assert told["planted"] == pytest.approx(silhouette_score(points, [planted[id] for id in owner]), abs=1e-3)
+        groups = graph(place, entry["round"]).groups
+        assert groups is not None
+        known = [i for i, id in enumerate(owner) if id in groups]
+        expected = silhouette_score(points[known], [groups[owner[i]] for i in known])
+        assert told["found"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_heads_are_ordered_by_planted_group(data: Any) -> None:
+    run = run_of(data, "sfmtl-graph")
+    heads, facts = run["features"]["rounds"][-1]["heads"], data["federations"][run["federation"]]
+    groups = [facts["planted"][client] for client in heads["clients"]]
+    assert groups == sorted(groups)
+    cells = np.frombuffer(base64.b64decode(heads["matrix"]), "u1").reshape(12, 12)
+    same = np.array([[a == b for a in groups] for b in groups])
+    apart = ~np.eye(12, dtype=bool)
+    assert cells[same & apart].min() == 255
+    assert cells[~same].max() == 0
+
+
+def test_a_small_budget_leaves_whole_clients(place: Path) -> None:
+    run = read_run(place / "sfmtl-graph-seed0")
+    found = features_of(run, sorted(run.clients), FeatureBudget(points=10, seed=0))
+    assert found is not None
+    clients = found["rounds"][0]["clouds"]["features"]["client"]
+    assert len(clients) == 9
+    assert len(set(clients)) == 3
+
+
+def test_sections_stand_only_where_there_are_records(place: Path, tmp_path: Path) -> None:
+    every = page(collect([place]))
+    for id in ("sharing", "influence", "features", "matrix", "traffic"):
+        assert f'<section id="{id}"' in every
+    alone = page(collect([make_run(tmp_path / "run", "local")]))
+    for id in ("sharing", "influence", "features", "matrix", "traffic"):
+        assert f'<section id="{id}"' not in alone
