@@ -248,7 +248,8 @@ def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = result.stdout[result.stdout.index("where the time went") :].splitlines()
     shares = {row.split("│")[1].strip(): row.split("│")[4].strip() for row in rows if row.count("│") == 5}
-    assert shares.keys() >= {"local training", "evaluation", "messages", "records", "checkpoints", "the rest", "total"}
+    assert shares.keys() >= {"evaluation", "messages", "records", "checkpoints", "the rest", "total"}
+    assert {name for name in shares if name.startswith("at clients")} == {"at clients: train", "at clients: update"}
     parts = sum(float(share.rstrip("%")) for name, share in shares.items() if name != "total")
     assert parts == pytest.approx(100, abs=1)
 
