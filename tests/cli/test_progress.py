@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedkin.cli.progress import LiveProgress, Progress, StopFlag, sparkline
+from fedkin.cli.progress import LiveProgress, Progress, StopFlag, _figures, sparkline
 from tiny import TABLE
 
 
@@ -163,6 +163,13 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
         assert said[1] == "fedavg: round 6 of 30  accuracy 0.500  2 groups, ARI 0.50"
         assert len(said) == 10
         assert "\x1b" not in text.getvalue()
+
+
+def test_a_figure_that_nobody_has_is_not_in_a_line() -> None:
+    unseen = row(1, None) | {"squared_error": {"clients": 0}, "unseen": {"mean": 0.5}}
+    del unseen["accuracy"]
+    assert _figures(unseen).startswith("unseen 0.500")
+    assert "squared" not in _figures(unseen)
 
 
 def test_quiet_says_nothing(tmp_path: Path) -> None:

@@ -235,10 +235,10 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> 
 def _figures(row: Mapping[str, Any]) -> str:
     parts = []
     metric = metric_of(row)
-    if row[metric.name]:
-        parts.append(f"{metric.title} {row[metric.name].get('mean', float('nan')):.3f}")
-    if row.get("unseen"):
-        parts.append(f"unseen {row['unseen'].get('mean', float('nan')):.3f}")
+    for title, figures in ((metric.title, row[metric.name]), ("unseen", row.get("unseen"))):
+        # Nobody may have test samples, or none that say.
+        if figures and figures.get("mean") is not None:
+            parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:
         ari = row["groups"]["ari"]
         parts.append(f"{row['groups']['found']} groups" + (f", ARI {ari:.2f}" if ari is not None else ""))
