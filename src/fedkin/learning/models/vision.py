@@ -45,26 +45,25 @@ class _Vision(Model):
         return nn.Sequential(with_bearing_norms(net), nn.ReLU()), nn.Linear(self.width, task.classes)
 
 
-class ResNet18(_Vision):
+class _ResNet(_Vision):
+    """torchvision's ResNet of the model's name."""
+
+    def net(self, models: Any, channels: int, side: int) -> Any:
+        net = getattr(models, self.name)(weights=None, num_classes=self.width)
+        net.conv1 = for_channels(net.conv1, channels)
+        return net
+
+
+class ResNet18(_ResNet):
     """ResNet18 (He et al., 2016): 11.4 M parameters with 512 features, batch normalisation."""
 
     name: Literal["resnet18"] = "resnet18"
 
-    def net(self, models: Any, channels: int, side: int) -> Any:
-        net = models.resnet18(weights=None, num_classes=self.width)
-        net.conv1 = for_channels(net.conv1, channels)
-        return net
 
-
-class ResNet50(_Vision):
+class ResNet50(_ResNet):
     """ResNet50 (He et al., 2016): 24.6 M parameters with 512 features, batch normalisation."""
 
     name: Literal["resnet50"] = "resnet50"
-
-    def net(self, models: Any, channels: int, side: int) -> Any:
-        net = models.resnet50(weights=None, num_classes=self.width)
-        net.conv1 = for_channels(net.conv1, channels)
-        return net
 
 
 class ShuffleNetV2(_Vision):
