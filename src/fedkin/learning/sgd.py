@@ -22,8 +22,8 @@ from fedkin.tasks import Task
 
 __all__ = ["arranged", "fit", "infer", "load", "score"]
 
-# Rows per pass without gradients. On one core 128 are as fast as 512 for dense nets and LeNet, and 1.2 to 1.5 times as
-# fast for nets whose feature maps are then still in its cache (CnnFedAvg, LeafCnn).
+# Rows per pass without gradients. 128 are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for nets
+# whose feature maps are then still in a core's cache (benchmarks/inference.py).
 _ROWS = 128
 
 
