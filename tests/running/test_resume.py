@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,30 +20,10 @@ from fedkin.graph import load_graph
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop
-from tiny import TABLE
+from tiny import TABLE, CutAt
 
 # Files that a whole run of TABLE puts in place, one after another.
 WRITES = 38
-
-
-class CutAt:
-    """A watcher that stops a run, one way or another, after a round."""
-
-    def __init__(self, round: int, how: str) -> None:
-        self.round, self.how, self.now = round, how, 0
-
-    def started(self, rounds: int, done: int) -> None:
-        pass
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        self.now = row["round"]
-        if self.now == self.round and self.how == "raise":
-            raise RuntimeError("cut")
-        if self.now == self.round and self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def stopping(self) -> bool:
-        return self.how == "stop" and self.now == self.round
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +93,7 @@ def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
     code = (
         "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from pathlib import Path\n"
-        "from test_resume import CutAt\n"
-        "from tiny import TABLE\n"
+        "from tiny import TABLE, CutAt\n"
         "from fedkin.running.compare import run_experiment\n"
         "from fedkin.running.experiment import Experiment\n"
         "run_experiment(Experiment.of(TABLE), Path(), Path(sys.argv[2]), watcher=CutAt(int(sys.argv[3]), 'kill'))\n"

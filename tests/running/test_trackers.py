@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result
 from fedkin.running.trackers import TensorBoard, figures_of, totals_of
 from support import small_federation
-from tiny import TABLE
+from tiny import TABLE, CutAt
 
 PLAN = {"lr": 0.1, "local_steps": 2, "batch_size": 8}
 
@@ -48,33 +47,13 @@ class Heard:
         self.ended.append(summary)
 
 
-class CutAt:
-    """A watcher that breaks a run off after a round."""
-
-    def __init__(self, round: int, how: str = "raise") -> None:
-        self.round, self.how, self.now = round, how, 0
-
-    def started(self, rounds: int, done: int) -> None:
-        pass
-
-    def round_done(self, row: Mapping[str, Any]) -> None:
-        self.now = row["round"]
-        if self.now == self.round and self.how == "raise":
-            raise KeyError("cut")
-        if self.now == self.round and self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def stopping(self) -> bool:
-        return self.how == "stop" and self.now == self.round
-
-
 def tracked(*names: str, **changes: Any) -> Experiment:
     return Experiment.of(TABLE).with_changes(**{"run.trackers": list(names)} | changes)
 
 
 def cut_and_resumed(experiment: Experiment, folder: Path, round: int = 5) -> Result:
     """A run that broke off in `round`, past the checkpoint before it, and was resumed."""
-    with pytest.raises(KeyError, match="cut"):
+    with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), folder, watcher=CutAt(round))
     return run_experiment(experiment, Path(), folder, resume=True)
 
@@ -143,7 +122,7 @@ def test_further_figures_of_a_task() -> None:
 
 def test_a_run_that_breaks_off_tells_its_trackers() -> None:
     heard = Heard()
-    with pytest.raises(KeyError, match="cut"):
+    with pytest.raises(RuntimeError, match="cut"):
         fedkin.run("local", small_federation(), rounds=3, training=PLAN, trackers=[heard], watcher=CutAt(2))
     assert [round for round, _ in heard.rounds] == [1, 2]
     assert heard.ended == [None]
@@ -152,7 +131,7 @@ def test_a_run_that_breaks_off_tells_its_trackers() -> None:
 def test_a_resumed_run_says_how_far_it_was(tmp_path: Path) -> None:
     heard = Heard()
     said: dict[str, Any] = {"rounds": 5, "training": PLAN, "settings": {"checkpoint_every": 2}, "out": tmp_path / "run"}
-    with pytest.raises(KeyError, match="cut"):
+    with pytest.raises(RuntimeError, match="cut"):
         fedkin.run("local", small_federation(), trackers=[heard], watcher=CutAt(3), **said)
     fedkin.run("local", small_federation(), trackers=[heard], **said)
     assert [done for _, done, _ in heard.begun] == [0, 2]
@@ -211,7 +190,7 @@ def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from pathlib import Path\n"
-        "from test_trackers import CutAt, tracked\n"
+        "from test_trackers import tracked\nfrom tiny import CutAt\n"
         "from fedkin.running.compare import run_experiment\n"
         "run_experiment(tracked('tensorboard'), Path(), Path(sys.argv[2]), watcher=CutAt(5, 'kill'))\n"
     )
@@ -354,7 +333,7 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, mlflow: Store, round: 
 def test_mlflow_on_a_server(mlflow: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    with pytest.raises(KeyError, match="cut"):
+    with pytest.raises(RuntimeError, match="cut"):
         fedkin.run("local", small_federation(), rounds=2, training=PLAN, trackers=["mlflow"], watcher=CutAt(1))
     assert mlflow.uris == ["http://localhost:5000"]
     assert list(mlflow.experiments) == ["mine"]

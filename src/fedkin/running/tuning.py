@@ -217,11 +217,10 @@ def _judge(
     """The metric's mean on what was held out, or why the run failed."""
     if (folder / "failed.json").exists():
         return str(read_json(folder / "failed.json"))
+    claim(folder, experiment.to_toml(), True)
     if (folder / "summary.json").exists():
-        claim(folder, experiment.to_toml(), True)
         summary = read_result(folder).summary
     else:
-        claim(folder, experiment.to_toml(), True)
         setup = experiment.setup(_federation(experiment, dataset, hold, experiment.run.seed), data_root)
         try:
             summary = execute(
