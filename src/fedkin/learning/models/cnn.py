@@ -1,6 +1,7 @@
 """Convolution nets; the feature is the ReLU before the last Linear.
 
 CnnMnist and CnnCifar are those of SFMTL-Graph's experiments, LeNet and LeafCnn those that simulators are timed on.
+Pooling stands before ReLU: the maximum of ReLUs is the ReLU of the maximum, in every bit, at a quarter of the work.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class CnnMnist(Model):
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         channels, height, width = _image(task, self.name, 2)
         body = nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), self.features), nn.ReLU(),
         )  # fmt: skip
         return body, nn.Linear(self.features, task.outputs)
@@ -53,9 +54,9 @@ class CnnCifar(Model):
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         channels, height, width = _image(task, self.name, 3)
         body = nn.Sequential(
-            nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(64, 128, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Linear(128 * (height // 8) * (width // 8), self.features), nn.ReLU(),
         )  # fmt: skip
         return body, nn.Linear(self.features, task.outputs)
@@ -77,8 +78,8 @@ class LeNet(Model):
         # Each convolution without padding takes 4 pixels a side, each pooling halves.
         pixels = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
         body = nn.Sequential(
-            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Linear(16 * pixels, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
         )  # fmt: skip
         return body, nn.Linear(84, task.outputs)

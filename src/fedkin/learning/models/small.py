@@ -1,7 +1,8 @@
 """Four small convolution nets of unlike build with one feature width, for federations of unlike models on CPUs.
 
 All take images of 8 pixels a side or more and any number of channels, end in Linear `width` and ReLU, and have
-neither dropout nor running statistics, so that clients with one of them can be stacked.
+neither dropout nor running statistics, so that clients with one of them can be stacked. Pooling before ReLU gives the
+bits of ReLU before pooling.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class SmallPlain(_Small):
 
     def stem(self, channels: int) -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(channels, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels, 16, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(16, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
         )  # fmt: skip
 
 
