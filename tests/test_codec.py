@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from fedkin import codec
 from fedkin.errors import MethodError
@@ -45,6 +49,54 @@ def test_round_trip_and_size(tree: dict[str, Any]) -> None:
     assert same(codec.decode(data), tree)
     assert codec.size(tree)[0] == len(data)
     assert codec.encode(codec.decode(data)) == data
+
+
+@given(trees)
+def test_the_bytes_are_those_of_safetensors(tree: dict[str, Any]) -> None:
+    data = codec.encode(tree)
+    meta = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    assert save({name: tensor.clone() for name, tensor in codec.tensors_of(tree).items()}, meta) == data
+
+
+def test_a_file_is_read_as_its_bytes_are_and_may_be_removed_while_in_use(tmp_path: Path) -> None:
+    tree = {
+        "round": 4, "states": {"a/b": {"w": torch.randn(5, 3).T, "n": 2}, "b": {}}, "none": torch.zeros(0, 3),
+        "mask": torch.tensor([True, False]), "half": torch.ones((), dtype=torch.bfloat16),
+    }  # fmt: skip
+    path = tmp_path / "tree.safetensors"
+    with path.open("wb") as file:
+        codec.write(tree, file)
+    assert path.read_bytes() == codec.encode(tree)
+    back = codec.read(path)
+    path.unlink()
+    assert same(back, tree)
+    back["states"]["a/b"]["w"] += 1  # a private copy, as the state of a resumed run has to be
+
+
+def test_a_file_is_written_one_tensor_after_another() -> None:
+    class Sink(BytesIO):
+        largest = 0
+
+        def write(self, data: Any) -> int:
+            self.largest = max(self.largest, len(data))
+            return super().write(data)
+
+    sink = Sink()
+    codec.write({f"x{k}": torch.ones(1000) for k in range(50)}, sink)
+    assert sink.getbuffer().nbytes > 200_000
+    assert sink.largest < 10_000
+
+
+def test_every_truncation_of_a_file_is_refused(tmp_path: Path) -> None:
+    data = codec.encode({"x": torch.ones(3), "n": 2})
+    path = tmp_path / "cut"
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(MethodError, match="does not parse"):
+            codec.read(path)
+    path.write_bytes((2**50).to_bytes(8, "little") + data[8:])
+    with pytest.raises(MethodError, match="does not parse"):
+        codec.read(path)
 
 
 def test_floats_counts_floating_point_numbers_only() -> None:

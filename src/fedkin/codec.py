@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file
 from torch import Tensor
 
 from fedkin.errors import MethodError
 
-__all__ = ["Tree", "decode", "encode", "leaves", "size", "tensors_of", "tree_of"]
+__all__ = ["Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
 
 Tree = Mapping[str, Any]
 _META = "fedkin"
@@ -78,16 +80,9 @@ def tensors_of(tree: Tree) -> dict[str, Tensor]:
 
 def encode(tree: Tree) -> bytes:
     """The tree as safetensors bytes; the same tree gives the same bytes."""
-    tensors, small = _split(tree)
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # safetensors refuses two names for one memory; a message may well hold one tensor twice.
-    seen: set[int] = set()
-    for name, tensor in plain.items():
-        start = tensor.untyped_storage().data_ptr()
-        if start in seen or tensor.untyped_storage().nbytes() != tensor.nbytes:
-            plain[name] = tensor.clone()
-        seen.add(start)
-    return bytes(save(plain, metadata={_META: _dumps(small)}))
+    file = BytesIO()
+    write(tree, file)
+    return file.getvalue()
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -113,14 +108,42 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def write(tree: Tree, file: BinaryIO) -> None:
+    """Write `encode(tree)` to a file, one tensor after another: a tree whose tensors are mapped may exceed memory."""
+    tensors, small = _split(tree)
+    header, order = _header(tensors, small)
+    file.write(header)
+    for name in order:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        file.write(flat.view(torch.uint8).numpy().data)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tree in a file, its tensors mapped: they are read when they are used. Raises MethodError and OSError."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            meta = json.loads(file.read(min(length, path.stat().st_size))).get("__metadata__", {})
+        return tree_of({**load_file(path), **json.loads(meta[_META])})
+    except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
+        raise MethodError(f"not a fedkin message: {path} does not parse ({error})") from None
+
+
 def size(tree: Tree) -> tuple[int, int]:
     """(bytes, floats): the length of `encode(tree)`, found without encoding, and how many floats it holds."""
     tensors, small = _split(tree)
+    header, _ = _header(tensors, small)
+    floats = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
+    return len(header) + sum(tensor.numel() * _DTYPES[tensor.dtype][1] for tensor in tensors.values()), floats
+
+
+def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
+    """(safetensors' header with its length before it, names of the tensors in the order in which they follow)."""
     meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
     entries = ['"__metadata__":{' + meta + "}"]
     # safetensors lays tensors out by falling alignment, then by name.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
-    offset = floats = 0
+    offset = 0
     for name in order:
         tensor = tensors[name]
         code, width = _DTYPES[tensor.dtype]
@@ -129,9 +152,9 @@ def size(tree: Tree) -> tuple[int, int]:
         quoted = json.dumps(name, ensure_ascii=False)
         entries.append(f'{quoted}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{offset},{end}]}}')
         offset = end
-        floats += tensor.numel() if tensor.is_floating_point() else 0
-    header = len(("{" + ",".join(entries) + "}").encode())
-    return 8 + (header + 7) // 8 * 8 + offset, floats
+    header = ("{" + ",".join(entries) + "}").encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header, order
 
 
 def _dumps(small: Mapping[str, Any]) -> str:

@@ -126,8 +126,23 @@ def test_a_folder_that_holds_a_run_is_not_written_over(whole: Result) -> None:
 def test_another_experiment_is_not_resumed(whole: Result) -> None:
     assert whole.folder is not None
     other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
-    with pytest.raises(RunError, match="differs from the experiment to resume"):
+    with pytest.raises(RunError, match=r"differs from the experiment to resume.* training\.lr: 0\.1 there, 0\.2 here$"):
         run_experiment(other, Path(), whole.folder, resume=True)
+
+
+def test_a_run_from_before_a_setting_is_resumed_with_its_default(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(5, "raise"))
+    kept = folder / "experiment.toml"
+    lines = kept.read_text().splitlines(keepends=True)
+    older = [line for line in lines if not line.startswith("state_limit_mb") and not line.startswith("dropout")]
+    assert len(older) < len(lines)
+    kept.write_text("".join(older))
+    with pytest.raises(RunError, match=r"run\.dropout: 0\.0 there, 0\.1 here"):
+        run_experiment(Experiment.of(TABLE).with_changes(**{"run.dropout": 0.1}), Path(), folder, resume=True)
+    resumed = run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
+    assert len(resumed.scores) > 5
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:

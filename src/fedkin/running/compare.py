@@ -14,7 +14,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import claim, read_json, write_json
+from fedkin.running.files import read_json, write_json
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.metrics import metric_of, value_of
 from fedkin.tasks import Metric
@@ -36,12 +36,12 @@ def run_experiment(
     Data and settings are checked before the folder is made.
     """
     if folder is not None and (folder / "summary.json").exists():
-        claim(folder, experiment.to_toml(), resume)
+        experiment.claim(folder, resume)
         return read_result(folder)
     dataset = dataset if dataset is not None else experiment.data.load(data_root)
     setup = experiment.setup(experiment.scenario.federation(dataset, experiment.run.seed), data_root)
     if folder is not None:
-        claim(folder, experiment.to_toml(), resume)
+        experiment.claim(folder, resume)
         write_json(folder / "data-root.json", str(data_root.resolve()))
     return execute(
         setup,
@@ -103,7 +103,7 @@ def compare(
     if folder is not None:
         if not (folder / "experiment.toml").exists():
             write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
-        claim(folder, experiment.to_toml(), resume)
+        experiment.claim(folder, resume)
         write_json(folder / "data-root.json", str(data_root.resolve()))
     cells = [(seed, name) for seed in seeds for name in plans]
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}

@@ -25,6 +25,7 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.running.assembly import nets_for, public_from
+from fedkin.running.files import claim
 from fedkin.running.flat import flat
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, parse
@@ -177,6 +178,11 @@ class Experiment:
     def to_toml(self) -> str:
         """`resolved()` as TOML text."""
         return tomli_w.dumps(self.resolved())
+
+    def claim(self, folder: Path, resume: bool) -> None:
+        """Make `folder` this experiment's, or check that it is; raises RunError. Settings that an older run of the
+        same experiment lacks are at their defaults."""
+        claim(folder, self.to_toml(), resume, lambda text: Experiment.of(tomllib.loads(text)).to_toml())
 
     def federation(self, data_root: Path) -> Federation:
         """Load the data and deal them out."""

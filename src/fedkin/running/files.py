@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedkin.errors import RunError
+from fedkin.running.flat import flat
 
 __all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
 
@@ -47,15 +49,30 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: not readable as JSON ({error})") from None
 
 
-def claim(folder: Path, text: str, resume: bool) -> None:
-    """Write `experiment.toml` into a new folder, or check that the folder holds this very text; raises RunError."""
+def claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str) -> None:
+    """Write `experiment.toml` into a new folder, or check that the folder holds this experiment; raises RunError.
+
+    complete: the text that an older one stands for, which lacks settings that have come since, at their defaults.
+    """
     kept = folder / "experiment.toml"
     if kept.exists():
         if not resume:
             raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
-        if kept.read_text(encoding="utf-8") != text:
-            raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting")
+        there = kept.read_text(encoding="utf-8")
+        if there != text and (whole := complete(there)) != text:
+            raise RunError(
+                f"{kept} differs from the experiment to resume: it must be the same in every setting. "
+                f"{_unlike(whole, text)}"
+            )
         return
     if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir() if path.name != "plan.json"):
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     write_bytes(kept, text.encode())
+
+
+def _unlike(there: str, here: str) -> str:
+    """The first settings in which two experiments differ, in words."""
+    one, other = flat(tomllib.loads(there)), flat(tomllib.loads(here))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    told = [f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here" for name in names[:3]]
+    return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")

@@ -11,7 +11,7 @@ from fedkin.data.scenarios.unseen import GROUP, groups_of
 from fedkin.errors import ConfigError, nearest
 from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import claim, write_json
+from fedkin.running.files import write_json
 from fedkin.running.loop import Result, Watcher
 
 __all__ = ["leave_out", "without"]
@@ -55,7 +55,7 @@ def leave_out(
     if not (folder / "experiment.toml").exists():
         plan = {"methods": list(methods), "seeds": list(seeds), "leave_out": chosen}
         write_json(folder / "plan.json", plan)
-    claim(folder, experiment.to_toml(), resume)
+    experiment.claim(folder, resume)
     write_json(folder / "data-root.json", str(data_root.resolve()))
     results: dict[str, Results] = {}
     for group, plan_of_group in plans.items():

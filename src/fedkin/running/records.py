@@ -154,7 +154,7 @@ class Records:
             write_bytes(parts / f"{name}-{round:06d}.jsonl", text.encode())
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         kept = self.folder / "checkpoint" / f"round-{round:06d}.safetensors"
-        write_bytes(kept, codec.encode({"round": round, **state}))
+        write_with(kept, lambda file: codec.write({"round": round, **state}, file))
         for old in kept.parent.glob("round-*.safetensors"):
             if old != kept:
                 old.unlink()
@@ -219,7 +219,7 @@ class Records:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
             return None
         try:
-            state = codec.decode(found[-1].read_bytes())
+            state = codec.read(found[-1])
             round = int(state.pop("round"))
         except (MethodError, KeyError, OSError) as error:
             raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None

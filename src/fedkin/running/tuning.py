@@ -20,7 +20,7 @@ from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import Experiment, setting_value
-from fedkin.running.files import claim, read_json, write_bytes, write_json
+from fedkin.running.files import read_json, write_bytes, write_json
 from fedkin.running.flat import flat
 from fedkin.running.loop import Watcher, execute
 
@@ -163,7 +163,7 @@ def tune(
         for _, candidate in candidates:
             candidate.setup(_federation(candidate, dataset, hold, seeds[0]), data_root)
     write_json(folder / "plan.json", plan)
-    claim(folder, experiment.to_toml(), resume)
+    experiment.claim(folder, resume)
     write_json(folder / "data-root.json", str(data_root.resolve()))
     total, done = sum(map(len, plans.values())) * len(seeds), 0
     found: dict[str, list[Tried]] = {name: [] for name in methods}
@@ -217,7 +217,7 @@ def _judge(
     """The metric's mean on what was held out, or why the run failed."""
     if (folder / "failed.json").exists():
         return str(read_json(folder / "failed.json"))
-    claim(folder, experiment.to_toml(), True)
+    experiment.claim(folder, resume=True)
     if (folder / "summary.json").exists():
         summary = read_result(folder).summary
     else:
