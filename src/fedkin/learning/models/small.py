@@ -45,14 +45,14 @@ class _Small(Model):
 
 
 class SmallPlain(_Small):
-    """Two 5x5 convolutions (16, 32) with ReLU and 2x2 max pooling."""
+    """A 5x5 convolution of stride 2 (16), a 3x3 convolution (32), 2x2 max pooling, each with ReLU."""
 
     name: Literal["small-plain"] = "small-plain"
 
     def stem(self, channels: int) -> nn.Module:
         return nn.Sequential(
-            nn.Conv2d(channels, 16, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(16, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(channels, 16, 5, stride=2, padding=2), nn.ReLU(),
+            nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
         )  # fmt: skip
 
 
