@@ -36,6 +36,16 @@ def test_a_ring_is_one_cycle() -> None:
     assert nx.is_connected(nx.Graph([(a, b) for a, near in network("ring", IDS).items() for b in near]))
 
 
+def test_planted_links_all_inside_a_group_and_nobody_across() -> None:
+    groups = {id: "ab"[k % 2] if k < 11 else "c" for k, id in enumerate(IDS)}
+    near = network("planted", IDS, planted=groups)
+    assert near["p11"] == ()
+    for id, others in near.items():
+        assert set(others) == {other for other in IDS if groups[other] == groups[id]} - {id}
+    with pytest.raises(ConfigError, match=r"run\.network: 'planted' needs planted groups"):
+        network("planted", IDS)
+
+
 def test_only_changing_networks_change() -> None:
     assert network("regular:4", IDS, 1, 1) == network("regular:4", IDS, 1, 2)
     assert network("regular:4, changing", IDS, 1, 1) != network("regular:4, changing", IDS, 1, 2)

@@ -179,6 +179,18 @@ def test_losses_and_changing_networks_are_borne(network: str) -> None:
             assert id in engine.states[other]["gone"]
 
 
+@pytest.mark.parametrize("method", [MAPL, PLUS])
+def test_on_the_planted_network_groups_learn_as_if_they_were_alone(method: Any) -> None:
+    federation, stays_equal = two_groups(8), method(warmup=1, graph_learning={"on": False})
+    whole = ran(setup_of(stays_equal, federation, network="planted"), 3)
+    for group in ("g0", "g1"):
+        members = [client for client in federation.values() if client.group == group]
+        alone = ran(setup_of(stays_equal, Federation(members, federation.task, "alone")), 3)
+        for client in members:
+            one, other = whole.model(client.id), alone.model(client.id)
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_peers_that_sit_out_keep_their_state_and_cost_nothing() -> None:
     federation = two_groups(8)
     engine = LocalEngine(setup_of(MAPL(warmup=1), federation, per_round=6))

@@ -180,7 +180,8 @@ class LocalEngine(Engine):
     def _peers_round(self, method: PeerMethod) -> list[str]:
         """Move all peers in step: each Share waits for everyone's, then every inbox is delivered."""
         active = method.sample(self.server)
-        near, taking = network(self.setup.network, self.server.clients, self.setup.seed, self.number), frozenset(active)
+        server, taking = self.server, frozenset(active)
+        near = network(self.setup.network, server.clients, self.setup.seed, self.number, server.planted)
         views = {id: self._peer(id, taking.intersection(near[id])) for id in self.order(active)}
         flows: dict[str, Any] = {}
         for id, view in views.items():

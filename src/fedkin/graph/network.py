@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,15 +11,18 @@ from fedkin.keys import rng
 
 __all__ = ["check_network", "network"]
 
-NETWORKS = ("full", "ring", "regular", "erdos-renyi", "none")
+NETWORKS = ("full", "ring", "regular", "erdos-renyi", "planted", "none")
 
 
-def network(spec: str, ids: Sequence[str], seed: int = 0, round: int = 0) -> dict[str, tuple[str, ...]]:
+def network(
+    spec: str, ids: Sequence[str], seed: int = 0, round: int = 0, planted: Mapping[str, str] | None = None
+) -> dict[str, tuple[str, ...]]:
     """The neighbours of every id in an undirected network without self loops.
 
     spec: "full" | "ring" | "regular:K" (each has K neighbours) | "erdos-renyi:P" (each pair with probability P) |
-    "none"; with ", changing" it is drawn anew each round. Ids are placed at random, by (seed, and round if changing).
-    Erdos-Renyi networks may leave an id alone. Raises ConfigError for a spec that is none of these.
+    "planted" (all pairs inside a group of `planted`, none across) | "none"; with ", changing" it is drawn anew each
+    round. Ids are placed at random, by (seed, and round if changing). Erdos-Renyi networks may leave an id alone.
+    Raises ConfigError for a spec that is none of these, and for "planted" where the groups are not known.
 
     >>> sorted(len(near) for near in network("ring", ["a", "b", "c", "d"]).values())
     [2, 2, 2, 2]
@@ -30,6 +33,10 @@ def network(spec: str, ids: Sequence[str], seed: int = 0, round: int = 0) -> dic
     draw = rng(seed, "network", *([round] if changing else []))
     if kind == "full":
         return {id: tuple(other for other in names if other != id) for id in names}
+    if kind == "planted":
+        if planted is None:
+            raise ConfigError("run.network: 'planted' needs planted groups, and those of this federation are not known")
+        return {id: tuple(other for other in names if other != id and planted[other] == planted[id]) for id in names}
     linked = np.zeros((n, n), dtype=bool)
     if kind == "ring":
         linked = _circulant(n, 2)
@@ -60,7 +67,7 @@ def check_network(spec: str) -> tuple[str, float, bool]:
     if kind not in NETWORKS:
         raise ConfigError(f"run.network: no network {kind!r}; {nearest(kind, NETWORKS)}")
     if (kind in ("regular", "erdos-renyi")) != bool(colon):
-        raise ConfigError(f"run.network: {spec!r}: expected regular:K, erdos-renyi:P, full, ring or none")
+        raise ConfigError(f"run.network: {spec!r}: expected regular:K, erdos-renyi:P, full, ring, planted or none")
     if not colon:
         return kind, 0.0, bool(comma)
     try:

@@ -47,8 +47,9 @@ class RunSettings(Settings):
     that one); dropout: probability that a
     client's exchange with the server is lost, half of them on the way there, half on the way back;
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
-    "erdos-renyi:0.3", and with ", changing" anew each round; adversaries: "sign-flip:0.2" lets a fifth of the clients
-    hand on the opposite of what they learned (also "scale", "shuffle", "noise"); these are not evaluated.
+    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
+    "shuffle", "noise"); these are not evaluated.
     state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies in the folder for temporary files
     (None: all in memory; for personal models of many clients).
     trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
