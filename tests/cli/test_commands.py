@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +96,15 @@ def test_compare_over_seeds(experiment: Path) -> None:
     assert [(row["method"], row["seed"]) for row in kept] == [
         (method, seed) for method in ("local", "fedavg", "sfmtl-graph") for seed in (0, 1)
     ]
+    lines = {row["method"]: row for row in csv.DictReader(Path("here/compare.csv").read_text().splitlines())}
+    assert list(lines) == ["local", "fedavg", "sfmtl-graph"]
+    for method, line in lines.items():
+        means = [row["accuracy"]["mean"] for row in kept if row["method"] == method]
+        assert line["seeds"] == "0 1"
+        assert float(line["mean.mean"]) == pytest.approx(statistics.mean(means))
+        assert float(line["mean.sd"]) == pytest.approx(statistics.stdev(means))
+        assert float(line["flops.mean"]) > 0
+        assert (line["gain.mean"] == "") == (method == "local")
     again = CliRunner().invoke(app, ["compare", "--resume", "here", "--json"])
     assert json.loads(again.stdout) == kept
 

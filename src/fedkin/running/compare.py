@@ -14,7 +14,8 @@ from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import read_json, write_json
+from fedkin.running.files import read_json, write_bytes, write_json
+from fedkin.running.flat import csv_text
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.metrics import metric_of, value_of
 from fedkin.tasks import Metric
@@ -91,7 +92,8 @@ def compare(
 ) -> dict[str, dict[int, Result]]:
     """Results by method and seed. `watcher(method, seed, how many are done, of how many)` makes a run's watcher.
 
-    `folder` gets `experiment.toml`, `plan.json` (methods and seeds), a folder per run, and at the end `compare.json`.
+    `folder` gets `experiment.toml`, `plan.json` (methods and seeds), a folder per run, and at the end `compare.json`,
+    the runs' summaries, and `compare.csv`, a line per method.
     """
     if not methods or len(set(methods)) < len(methods) or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError("--methods and --seeds: each must be named once, and at least one of each")
@@ -118,7 +120,17 @@ def compare(
         )
     if folder is not None:
         write_json(folder / "compare.json", [row.summary for by_seed in results.values() for row in by_seed.values()])
+        write_bytes(folder / "compare.csv", csv_text([_line(row) for row in table(results)]).encode())
     return results
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `table` for CSV: the seeds in words, and a mean and a standard deviation for each figure."""
+    return {
+        name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
+        else " ".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in row.items()
+    }  # fmt: skip
 
 
 def gains(result: Result, local: Result) -> dict[str, float]:
@@ -152,6 +164,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
+        row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
         row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
         row |= _against_local(method, by_seed, results.get("local"))
         rows.append(row)

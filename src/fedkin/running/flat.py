@@ -1,11 +1,13 @@
-"""Nested tables as one level."""
+"""Nested tables as one level, and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["flat"]
+__all__ = ["csv_text", "flat"]
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -21,3 +23,15 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif value is not None:
             found[prefix + name] = value
     return found
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per row under the names of all its values, `a.b` where they are nested; of a list, how long it is."""
+    lines = [
+        {name: len(value) if isinstance(value, list) else value for name, value in flat(row).items()} for row in rows
+    ]
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    return text.getvalue()

@@ -19,8 +19,6 @@ younger than its checkpoint.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -40,7 +38,7 @@ from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.running import metrics
 from fedkin.running.files import read_json, write_bytes, write_json, write_with
-from fedkin.running.flat import flat
+from fedkin.running.flat import csv_text
 from fedkin.tasks import Task
 
 if TYPE_CHECKING:
@@ -87,17 +85,6 @@ def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
     """The lines of rounds.jsonl of a run that is not over, up to its last checkpoint."""
     parts = sorted((folder / "parts").glob("rounds-*.jsonl"))
     return [json.loads(line) for path in parts for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        {name: len(value) if isinstance(value, list) else value for name, value in flat(row).items()} for row in rows
-    ]
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    return text.getvalue()
 
 
 class Records:
@@ -172,7 +159,7 @@ class Records:
         for name in _LINES:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name])
             write_bytes(self.folder / f"{name}.jsonl", text.encode())
-        write_bytes(self.folder / "rounds.csv", _csv(self.rows["rounds"]).encode())
+        write_bytes(self.folder / "rounds.csv", csv_text(self.rows["rounds"]).encode())
 
     def tidy(self) -> None:
         """Drop the parts; the whole tables are in place."""
