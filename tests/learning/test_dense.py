@@ -11,7 +11,7 @@ from torch import nn
 
 from fedkin.errors import MethodError
 from fedkin.federation import Samples, Scale, Task
-from fedkin.learning import CrossEntropy, Net, Training, dense
+from fedkin.learning import CrossEntropy, Loss, Net, Proximal, SquaredError, Training, dense
 from fedkin.learning.models import CnnMnist, Linear, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member
@@ -42,15 +42,21 @@ def members(net: Net) -> list[Member]:
     made = []
     for number, client in enumerate(small_federation().values()):
         params = {k: t + 0.1 * torch.from_numpy(draw.normal(size=t.shape)).to(t.dtype) for k, t in net.initial.items()}
-        made.append(Member(params, client.train, {}, {"kept": number}, 100 + number))
+        start = {k: t + 0.1 * torch.from_numpy(draw.normal(size=t.shape)).to(t.dtype) for k, t in net.initial.items()}
+        made.append(Member(params, client.train, {"start": start}, {"kept": number}, 100 + number))
     return made
 
 
-def check(net: Net, training: Training, stack: list[Member], tolerance: float) -> None:
-    layers = dense.layers_of(net, CrossEntropy())
+LOSSES: dict[str, Loss] = {"cross-entropy": CrossEntropy(), "proximal": Proximal(CrossEntropy(), 0.7)}
+
+
+def check(
+    net: Net, training: Training, stack: list[Member], tolerance: float, loss: Loss = LOSSES["cross-entropy"]
+) -> None:
+    layers = dense.layers_of(net, loss)
     assert layers is not None
-    for member, got in zip(stack, dense.fit_dense(net, layers, training, stack), strict=True):
-        want = fit(net, net.scratch(), member.params, CrossEntropy(), member.samples, training, {}, member.carry,
+    for member, got in zip(stack, dense.fit_dense(net, loss, layers, training, stack), strict=True):
+        want = fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
                    np.random.default_rng(member.key))  # fmt: skip
         assert (got.steps, got.samples, got.carry) == (want.steps, want.samples, want.carry)
         assert got.loss == pytest.approx(want.loss, rel=max(tolerance, 1e-9))
@@ -61,18 +67,21 @@ def check(net: Net, training: Training, stack: list[Member], tolerance: float) -
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
-def test_dense_equals_one_by_one(plan: str, name: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_dense_equals_one_by_one(plan: str, name: str, dtype: torch.dtype, tolerance: float, loss: str) -> None:
     """Clients of unlike sizes, so that batches are padded and some clients end before others."""
     net = Net.build(NETS[name], 1, dtype)
-    check(net, Training.model_validate({"batch_size": 8, **PLANS[plan]}), members(net), tolerance)
+    training = Training.model_validate({"batch_size": 8, **PLANS[plan]})
+    check(net, training, members(net), tolerance, LOSSES[loss])
 
 
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("cache", [0, 1 << 10])
-def test_chunks_change_nothing(cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(cache: int, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
     monkeypatch.setattr(dense, "_CACHE", cache)
     net = Net.build(NETS["mlp"], 1, torch.float64)
-    check(net, Training(batch_size=8, local_epochs=2), members(net), 1e-11)
+    check(net, Training(batch_size=8, local_epochs=2), members(net), 1e-11, LOSSES[loss])
 
 
 def test_one_array_of_bytes_behind_all_clients() -> None:
@@ -89,7 +98,8 @@ def test_one_array_of_bytes_behind_all_clients() -> None:
 def test_what_is_not_written_out_is_left_to_others() -> None:
     task = Task(3, (1, 8, 8))
     mlp = Net(*Mlp(hidden=(9,)).build(task))
-    assert dense.layers_of(mlp, AnchoredCrossEntropy(0.1, None)) is None
+    for loss in (AnchoredCrossEntropy(0.1, None), SquaredError(), Proximal(SquaredError(), 0.1)):
+        assert dense.layers_of(mlp, loss) is None
     assert dense.layers_of(Net(*CnnMnist(features=9).build(task)), CrossEntropy()) is None
     head = nn.Linear(6, 4)
     for part in (nn.Tanh(), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Flatten(2)):
@@ -105,4 +115,4 @@ def test_a_diverging_member_is_an_error() -> None:
     layers = dense.layers_of(net, CrossEntropy())
     assert layers is not None
     with pytest.raises(MethodError, match="training loss became"):
-        dense.fit_dense(net, layers, Training(lr=1e30, local_steps=5), members(net))
+        dense.fit_dense(net, CrossEntropy(), layers, Training(lr=1e30, local_steps=5), members(net))

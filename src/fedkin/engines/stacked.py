@@ -56,7 +56,7 @@ class Stacked(OneByOne):
         ]
         try:
             if layers is not None:
-                fitted = fit_dense(net, layers, stack[0].training, members)
+                fitted = fit_dense(net, stack[0].loss, layers, stack[0].training, members)
             else:
                 fitted = fit_stacked(net, self.modules(net), stack[0].loss, stack[0].training, members)
             return list(zip(stack, fitted, strict=True))

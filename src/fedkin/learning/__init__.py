@@ -6,6 +6,7 @@ from fedkin.learning.losses import (
     CrossEntropy,
     Loss,
     PixelCrossEntropy,
+    Proximal,
     SquaredError,
     class_means,
     default_loss,
@@ -16,6 +17,6 @@ from fedkin.learning.net import BodyHead, Net, head_of
 from fedkin.learning.training import Training
 
 __all__ = [
-    "Batch", "BodyHead", "CrossEntropy", "Loss", "Net", "PixelCrossEntropy", "SquaredError", "Training", "class_means",
-    "default_loss", "head_of", "masked_mean", "per_sample", "weighted_mean",
+    "Batch", "BodyHead", "CrossEntropy", "Loss", "Net", "PixelCrossEntropy", "Proximal", "SquaredError", "Training",
+    "class_means", "default_loss", "head_of", "masked_mean", "per_sample", "weighted_mean",
 ]  # fmt: skip

@@ -5,6 +5,8 @@ and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix product int
 
     W_l <- (1 - lr * wd) W_l - lr * g_l^T h_{l-1}        b_l <- (1 - lr * wd) b_l - lr * sum g_l
 
+A proximal term mu / 2 |w - w_0|^2 makes the factor 1 - lr * (wd + mu) and adds lr * mu * w_0.
+
 Clients are stacked [K, out, in], so few at a time that their weights stay in a core's cache from step to step.
 """
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedkin.flow import Fitted
-from fedkin.learning.losses import CrossEntropy, Loss
+from fedkin.learning.losses import CrossEntropy, Loss, Proximal
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Batches, Member, Optimiser, Plan, results
 from fedkin.learning.training import Training
@@ -44,7 +46,7 @@ def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
     """The net's layers, first to last, when net and loss are of the kind written out here; else None."""
     body = net.module.body
     parts = list(body.named_children()) if type(body) is nn.Sequential else [("", body)]
-    plain = type(loss) is CrossEntropy and len(net.trainable) == len(net.initial)
+    plain = type(_inner(loss)) is CrossEntropy and len(net.trainable) == len(net.initial)
     if not plain or type(net.module.head) is not nn.Linear or type(parts[0][1]) is not nn.Flatten:
         return None
     layers: list[Layer] = []
@@ -59,21 +61,30 @@ def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
     return layers if (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1) else None
 
 
-def fit_dense(net: Net, layers: Sequence[Layer], training: Training, members: Sequence[Member]) -> list[Fitted]:
+def _inner(loss: Loss) -> Loss:
+    return loss.loss if type(loss) is Proximal else loss
+
+
+def fit_dense(
+    net: Net, loss: Loss, layers: Sequence[Layer], training: Training, members: Sequence[Member]
+) -> list[Fitted]:
     """Train all members; each result equals `sgd.fit` of that member up to rounding."""
+    pull = loss.weight if isinstance(loss, Proximal) else None
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
-    width = max(1, _CACHE // size)
+    width = max(1, _CACHE // size) if pull is None else max(1, _CACHE // (2 * size))
     # Clients of like sizes side by side: less padding.
     order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
     fitted: dict[int, Fitted] = {}
     with torch.no_grad():
         for start in range(0, len(order), width):
             part = order[start : start + width]
-            fitted.update(zip(part, _chunk(net, layers, training, [members[k] for k in part]), strict=True))
+            fitted.update(zip(part, _chunk(net, pull, layers, training, [members[k] for k in part]), strict=True))
     return [fitted[k] for k in range(len(members))]
 
 
-def _chunk(net: Net, layers: Sequence[Layer], training: Training, members: Sequence[Member]) -> list[Fitted]:
+def _chunk(
+    net: Net, pull: float | None, layers: Sequence[Layer], training: Training, members: Sequence[Member]
+) -> list[Fitted]:
     """Members that are trained side by side."""
     plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
@@ -82,7 +93,8 @@ def _chunk(net: Net, layers: Sequence[Layer], training: Training, members: Seque
     # Momentum, Adam and clipping need the gradient itself; plain descent goes straight into the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     optimiser = None if plain else Optimiser(training, stack)
-    keep = 1 - training.lr * training.weight_decay
+    centre = None if pull is None else _Centre(pull, stack, ordered)
+    keep = 1 - training.lr * (training.weight_decay + (pull or 0.0))
     totals = torch.zeros(len(members), dtype=torch.float64)
     parts: list[_Part] = []
     for start in range(0, plan.steps[0], _BLOCK):
@@ -95,13 +107,43 @@ def _chunk(net: Net, layers: Sequence[Layer], training: Training, members: Seque
             inside = _forward(parts, x, outputs)
             # The loss's slope at the outputs, [K, b, classes].
             slope = torch.addcmul(target, torch.softmax(outputs, 1), share).transpose(1, 2)
+            if centre is not None:
+                totals[: len(x)] += centre.values(len(x))
             if optimiser is None:
                 _descend(parts, inside, slope, training.lr, keep)
+                if centre is not None:
+                    centre.draw(training.lr, len(x))
             else:
                 grads = _gradients(layers, parts, inside, slope)
+                if centre is not None:
+                    centre.add_to(grads)
                 optimiser.step([grads[name] for name in stack], len(x))
         totals += losses.values()
     return results(plan, stack, [m.carry for m in members], totals)
+
+
+class _Centre:
+    """weight / 2 |w - w_0|^2 of the stacked parameters w, of the first `active` members."""
+
+    def __init__(self, weight: float, stack: dict[str, Tensor], members: Sequence[Member]) -> None:
+        self.weight, self.stack = weight, stack
+        self.start = {name: torch.stack([m.extras["start"][name] for m in members]).to(t) for name, t in stack.items()}
+
+    def values(self, active: int) -> Tensor:
+        """The term of each member: [active]."""
+        away = (t[:active] - self.start[name][:active] for name, t in self.stack.items())
+        return sum((gap.flatten(1).square_().sum(1).double() for gap in away), torch.tensor(0.0)) * (self.weight / 2)
+
+    def draw(self, lr: float, active: int) -> None:
+        """What of the term's step the factor on w has left out."""
+        for name, t in self.stack.items():
+            t[:active].add_(self.start[name][:active], alpha=lr * self.weight)
+
+    def add_to(self, grads: dict[str, Tensor]) -> None:
+        """The term's gradient, on top of the loss's."""
+        for name, grad in grads.items():
+            own = slice(len(grad))
+            grad.add_(self.stack[name][own] - self.start[name][own], alpha=self.weight)
 
 
 class _Part(NamedTuple):

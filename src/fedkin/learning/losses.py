@@ -18,8 +18,8 @@ from fedkin.learning.net import BodyHead
 from fedkin.tasks import Task
 
 __all__ = [
-    "Batch", "CrossEntropy", "Loss", "PixelCrossEntropy", "SquaredError", "class_means", "default_loss", "masked_mean",
-    "per_sample",
+    "Batch", "CrossEntropy", "Loss", "PixelCrossEntropy", "Proximal", "SquaredError", "class_means", "default_loss",
+    "masked_mean", "per_sample",
 ]  # fmt: skip
 
 
@@ -63,6 +63,21 @@ class CrossEntropy:
         if batch.whole:
             return F.cross_entropy(model(batch.x), batch.y)
         return masked_mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"), batch)
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """loss + weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"] by name."""
+
+    loss: Loss
+    weight: float
+
+    def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
+        value = self.loss(model, batch, {}, {})
+        assert isinstance(value, Tensor)
+        for name, w in model.params.items():
+            value = value + self.weight / 2 * (w - extras["start"][name]).square().sum()
+        return value
 
 
 @dataclass(frozen=True)

@@ -6,35 +6,16 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from fedkin.codec import Tree
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import Batch, Loss, default_loss
-from fedkin.learning.net import BodyHead
+from fedkin.learning.losses import Proximal, default_loss
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["FedProx", "Proximal"]
-
-
-@dataclass(frozen=True)
-class Proximal:
-    """loss + weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"]."""
-
-    loss: Loss
-    weight: float
-
-    def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
-        value = self.loss(model, batch, {}, {})
-        assert isinstance(value, Tensor)
-        for name, w in model.params.items():
-            value = value + self.weight / 2 * (w - extras["start"][name]).square().sum()
-        return value
+__all__ = ["FedProx"]
 
 
 class FedProx(ServerMethod):

@@ -14,9 +14,8 @@ from pydantic import Field
 
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.losses import default_loss
+from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
-from fedkin.methods.fedprox import Proximal
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PFedMe"]
