@@ -40,6 +40,21 @@ def test_what_was_chosen_is_what_compare_runs() -> None:
     assert tomllib.loads(Path("c/fedavg-seed0/experiment.toml").read_text())["training"]["lr"] == chosen
 
 
+def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ["--try", "local:training.lr=0.1", "--try", "fedavg:training.lr=1e30"]
+    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], *grid, "--out", "tuned"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out.count("chosen") == 2
+    assert "every candidate failed of fedavg" in said.err
+    assert "fedavg: round 1, client" in said.err
+    assert tomllib.loads(Path("tuned/tuned.toml").read_text())["methods"] == {"local": {"training.lr": 0.1}}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json as _json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +16,9 @@ from fedkin.cli.experiments import listed, numbers, planned, rooted
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError
 from fedkin.running.files import read_json
+
+if TYPE_CHECKING:
+    from fedkin.running.tuning import Tried
 
 __all__ = ["tune"]
 
@@ -69,6 +74,7 @@ def tune(
         rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
                 for name, tried in found.items()}  # fmt: skip
         print(_json.dumps(rows, indent=2))
+        _check(found)
         return
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
     for name, tried in found.items():
@@ -80,6 +86,17 @@ def tune(
     Console().print(table)
     console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
     console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
+    _check(found)
+
+
+def _check(found: Mapping[str, Sequence[Tried]]) -> None:
+    """Raise ConfigError for the methods of which nothing could be judged."""
+    failed = {name: tried[0].failed for name, tried in found.items() if all(math.isnan(one.mean) for one in tried)}
+    if failed:
+        why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
+        raise ConfigError(
+            f"every candidate failed of {', '.join(failed)}, whose settings stay as they were; of each the first: {why}"
+        )
 
 
 def _settings(values: Any) -> str:

@@ -185,23 +185,20 @@ def tune(
     return found
 
 
-def best(tried: Sequence[Tried], higher: bool) -> Tried:
-    """The candidate with the best mean, the first of equals; raises ConfigError when all failed."""
+def best(tried: Sequence[Tried], higher: bool) -> Tried | None:
+    """The candidate with the best mean, the first of equals; None when all failed."""
     known = [one for one in tried if not math.isnan(one.mean)]
-    if not known:
-        raise ConfigError(f"every candidate failed; the first: {tried[0].failed or 'nothing held out could be judged'}")
-    return max(known, key=lambda one: one.mean if higher else -one.mean)
+    return max(known, key=lambda one: one.mean if higher else -one.mean) if known else None
 
 
 def tuned(experiment: Experiment, found: Mapping[str, Sequence[Tried]], higher: bool) -> dict[str, Any]:
-    """The experiment's table with the best settings of each method in `[methods.NAME]`."""
+    """The experiment's table with the best settings of each method in `[methods.NAME]`; where all failed, as it was."""
     table: dict[str, Any] = dict(experiment.table)
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
     for name, tried in found.items():
-        try:
-            sections[name] = sections.get(name, {}) | dict(best(tried, higher).settings)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
+        chosen = best(tried, higher)
+        if chosen is not None:
+            sections[name] = sections.get(name, {}) | dict(chosen.settings)
     return table | {"methods": sections}
 
 
