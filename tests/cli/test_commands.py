@@ -103,7 +103,7 @@ def test_compare_over_seeds(experiment: Path) -> None:
         assert line["seeds"] == "0 1"
         assert float(line["mean.mean"]) == pytest.approx(statistics.mean(means))
         assert float(line["mean.sd"]) == pytest.approx(statistics.stdev(means))
-        assert float(line["seconds.mean"]) > 0
+        assert float(line["flops.mean"]) > 0
         assert (line["gain.mean"] == "") == (method == "local")
     again = CliRunner().invoke(app, ["compare", "--resume", "here", "--json"])
     assert json.loads(again.stdout) == kept

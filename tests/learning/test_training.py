@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedkin.errors import ConfigError, MethodError
-from fedkin.federation import Samples, Task
+from fedkin.federation import Task
 from fedkin.learning import Batch, CrossEntropy, Net, Training, class_means, masked_mean, weighted_mean
-from fedkin.learning.flops import flops_per_sample
 from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import fit, infer, load, score
 from fedkin.methods import METHODS
@@ -166,12 +165,6 @@ def test_weighted_mean_against_numpy() -> None:
     np.testing.assert_allclose(mean["w"].numpy(), expected, rtol=1e-12)
     with pytest.raises(MethodError, match="sum to 0"):
         weighted_mean(values, dict.fromkeys("abc", 0.0))
-
-
-def test_flops_of_a_linear_net() -> None:
-    net = Net(nn.Flatten(), nn.Linear(5, 4))
-    samples = Samples(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
-    assert flops_per_sample(net, samples) == (2 * 5 * 4, 4 * 5 * 4)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "unet"])  # features that are images: its own tests

@@ -55,8 +55,8 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a round did: who took part, the graph it learned, messages, training samples processed by id, and how
-    many samples went through a net without training (Infer)."""
+    """What a round did: who took part, the graph it learned, messages, training samples processed by id, how many
+    samples went through a net without training (Infer), and the floating-point operations of both."""
 
     round: int
     sampled: tuple[str, ...]
@@ -64,6 +64,7 @@ class Outcome:
     traffic: tuple[Traffic, ...]
     samples: Mapping[str, int]
     inferred: int = 0
+    flops: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

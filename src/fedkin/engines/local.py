@@ -17,6 +17,7 @@ from fedkin.engines.offload import Offload
 from fedkin.engines.scores import Scores
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.traffic import Scales
+from fedkin.engines.work import Operations, Work
 from fedkin.engines.workers import Workers
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
@@ -45,15 +46,14 @@ class LocalEngine(Engine):
         self.offload = _offload(self.setup)
         self.traffic: list[Traffic] = []
         self.scales = Scales()
-        self.samples: dict[str, int] = {}
-        self.inferred = 0
+        self.work = Work(Operations(self.setup.net, setup.federation))
         self.scores = Scores()
 
     # -- rounds ---------------------------------------------------------------------------------------------
 
     def round(self, number: int) -> Outcome:
         self.turn_to(number)
-        self.traffic, self.samples, self.steps, self.inferred = [], {}, {}, 0
+        self.traffic, self.steps, self.work = [], {}, Work(self.work.operations)
         if self.offload is not None:
             self.offload.rest()  # a checkpoint has read them all
         with one_thread():
@@ -61,8 +61,9 @@ class LocalEngine(Engine):
                 sampled = self._peers_round(self.setup.method)
             else:
                 sampled = self._server_round(self.setup.method)
+        work = self.work
         return Outcome(
-            number, tuple(sampled), self.server.graph, tuple(self.traffic), dict(self.samples), self.inferred
+            number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops
         )
 
     def turn_to(self, number: int) -> None:
@@ -136,11 +137,9 @@ class LocalEngine(Engine):
                     with self._named(job.id, phase):
                         if isinstance(result, FedkinError):
                             raise result
-                        if isinstance(result, Fitted) and isinstance(job, FitJob):
-                            self.samples[job.id] = self.samples.get(job.id, 0) + result.samples
+                        self.work.add(job, result)
+                        if isinstance(job, FitJob):
                             result = self._handed_on(job, result, phase)
-                        else:
-                            self.inferred += len(result)
                         if self.offload is not None:
                             self.offload.rest(job.params.values())
                         busy += self._advance(flows, job.id, result, phase, ended)
@@ -322,10 +321,10 @@ class LocalEngine(Engine):
         if not ids:
             return {}
         method, setup = self.setup.method, self.setup
-        held = self.traffic, self.samples, self.steps, self.inferred, self.server
-        self.traffic, self.samples, self.steps = [], {}, {}
+        held = self.traffic, self.steps, self.work, self.server
+        self.traffic, self.steps, self.work = [], {}, Work(self.work.operations)
         self.server = replace(
-            held[4], state={name: _copied(item) for name, item in held[4].state.items()}, clients=tuple(ids)
+            held[-1], state={name: _copied(item) for name, item in held[-1].state.items()}, clients=tuple(ids)
         )
         self.setup = replace(setup, dropout=0.0)
         try:
@@ -343,7 +342,7 @@ class LocalEngine(Engine):
                 self.states.pop(id, None)
                 if self.offload is not None:
                     self.offload.drop(id)
-            self.traffic, self.samples, self.steps, self.inferred, self.server = held
+            self.traffic, self.steps, self.work, self.server = held
             self.setup = setup
 
     def _welcomed_peers(self, method: PeerMethod, ids: Sequence[str]) -> dict[str, Params]:

@@ -51,7 +51,8 @@ def one_run(result: Result) -> Table:
             f"{floats[way]:,} floats in all, {floats[way + '_per_client']:,.0f} per client",
         )
     table.add_row("largest upload", f"{summary['floats']['largest_upload']:,} floats")
-    table.add_row("local training", f"{summary['flops']['local_training']:.3g} floating-point operations")
+    if (operations := summary["flops"]["local_training"]) is not None:
+        table.add_row("local training", f"{operations:.3g} floating-point operations")
     seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")

@@ -164,6 +164,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
+        row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
         row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
         row |= _against_local(method, by_seed, results.get("local"))
         rows.append(row)

@@ -18,8 +18,6 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
-from fedkin.learning.flops import flops_per_sample
-from fedkin.learning.losses import default_loss
 from fedkin.running import metrics
 from fedkin.running.experiment import RunSettings
 from fedkin.running.files import write_json
@@ -216,6 +214,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
         **metrics.traffic(outcome.traffic),
         "samples": sum(outcome.samples.values()),
         "inferred": outcome.inferred,
+        "flops": outcome.flops,
         **({"figures": dict(figures)} if figures else {}),
     }
 
@@ -225,11 +224,6 @@ def _summary(
     seconds: Mapping[str, float], mode: str,
 ) -> dict[str, Any]:  # fmt: skip
     rounds = records.rows["rounds"]
-    federation = setup.federation
-    forward, both = flops_per_sample(
-        setup.net, federation[federation.seen[0]].train, default_loss(federation.task)
-    )  # fmt: skip
-    samples, inferred = (sum(row[what] for row in rounds) for what in ("samples", "inferred"))
     return {
         "name": name,
         "method": setup.method.name,
@@ -240,11 +234,7 @@ def _summary(
         **metrics.judged(scores, setup.federation),
         **_traffic_summary(records, setup.federation),
         "groups": _group_summary(rounds),
-        "flops": {
-            "forward_per_sample": forward,
-            "step_per_sample": both,
-            "local_training": both * samples + forward * inferred,
-        },
+        "flops": {"local_training": _flops(rounds)},
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": mode,
@@ -278,6 +268,11 @@ def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         return {"found": None, "ari": None, "nmi": None, "modularity": None}
     known = [row["ari"] for row in with_graph if row["ari"] is not None]
     return {**with_graph[-1], "ari_mean": sum(known) / len(known) if known else None}
+
+
+def _flops(rounds: list[dict[str, Any]]) -> float | None:
+    """Operations of all local work; None where rounds were recorded before these were counted with them."""
+    return sum(row["flops"] for row in rounds) if all("flops" in row for row in rounds) else None
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,135 @@
+"""Floating-point operations are those of each client's own net, loss and inference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedkin
+from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.jobs import FitJob, InferJob
+from fedkin.engines.work import Operations
+from fedkin.learning.losses import CrossEntropy
+from fedkin.learning.models import Mlp
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS
+from methods.mapl_toys import MAPL, setup_of, two_groups
+from support import small_federation, small_setup
+
+FORWARD = 2 * (5 * 7 + 7 * 4)  # of the small MLP
+STEP = FORWARD + 2 * 5 * 7 + 2 * 2 * 7 * 4  # the first layer needs no gradient of its input
+
+
+def flops_of(setup: Setup, rounds: int = 1) -> list[float]:
+    engine = LocalEngine(setup)
+    try:
+        return [engine.round(number).flops for number in range(1, rounds + 1)]
+    finally:
+        engine.close()
+
+
+def test_training_of_a_dense_net() -> None:
+    setup = small_setup(METHODS["fedavg"](), local_steps=None, local_epochs=2)
+    assert flops_of(setup, 2) == [STEP * 2 * sum(setup.federation.sizes.values())] * 2
+
+
+def test_inference_counts_what_is_run() -> None:
+    setup = small_setup(METHODS["sfmtl-graph"](anchors="mean"))
+    outcome = LocalEngine(setup).round(1)
+    features = 2 * 5 * 7
+    assert outcome.inferred == sum(setup.federation.sizes.values())
+    assert outcome.flops == STEP * sum(outcome.samples.values()) + features * outcome.inferred
+
+
+def test_two_views_a_projection_and_prototypes_are_counted() -> None:
+    federation = two_groups()
+    setup = setup_of(MAPL(warmup=9), federation, local_steps=3)
+    views, d, hidden, classes = 2 * 16, 12, 8 * 12, 6
+    both = 3 * 2  # forward, and gradients of both factors; a multiply-add is two operations
+    batch = (
+        views * 8 * d * 4 + views * d * classes * both + views * 2 * d * hidden * both
+        + views * views * d * both + views * classes * d * both + classes * classes * d * both
+    )  # fmt: skip
+    samples = sum(_taken(size, 3, 16) for size in federation.sizes.values())
+    assert flops_of(setup) == [pytest.approx(batch / 16 * samples)]
+
+
+def _taken(size: int, steps: int, batch: int) -> int:
+    """Samples of so many steps: the last batch of a pass may be smaller."""
+    passes = [min(batch, size - start) for start in range(0, size, batch)] * steps
+    return sum(passes[:steps])
+
+
+def test_each_client_counts_with_its_own_net() -> None:
+    federation = small_federation()
+    setup = small_setup(METHODS["local"](), federation, local_steps=None)
+    wide = Net.build(lambda: Mlp(hidden=(9,)).build(federation.task), 11)
+    first = federation.seen[0]
+    unlike = replace(setup, nets={id: wide if id == first else setup.net for id in federation})
+    more = (2 * 5 * 2 + 3 * 4 * 2) * 2  # two more features: two products with the first weight, three with the second
+    assert flops_of(unlike)[0] - flops_of(setup)[0] == more * federation.sizes[first]
+
+
+@pytest.mark.parametrize("mode", ["stacked", "workers"])
+def test_every_mode_counts_the_same(mode: str) -> None:
+    setup = setup_of(MAPL(warmup=9), two_groups())
+    assert flops_of(replace(setup, mode=mode, workers=2)) == flops_of(setup)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_kind_of_work_is_counted_once(name: str) -> None:
+    engine = LocalEngine(small_setup(METHODS[name]()))
+    for number in (1, 2, 3):
+        outcome = engine.round(number)
+    assert outcome.flops > 0
+    assert len(engine.work.operations.known) <= 4
+
+
+def test_counting_changes_nothing_and_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of(METHODS["mapl"](warmup=0), two_groups())
+    counted, uncounted = LocalEngine(setup), LocalEngine(setup)
+    monkeypatch.setattr(uncounted.work.operations, "per_sample", lambda job: 0.0)
+    for number in (1, 2):
+        counted.round(number)
+        uncounted.round(number)
+    for id in setup.federation:
+        assert all(torch.equal(counted.model(id)[name], uncounted.model(id)[name]) for name in counted.model(id))
+
+
+def test_a_client_with_few_samples_counts_as_one_with_many() -> None:
+    federation = small_federation()
+    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11)
+    training = Training(batch_size=500)
+    few, many = sorted(federation, key=lambda id: federation.sizes[id])[:: len(federation) - 1]
+    jobs = [FitJob(id, net.initial, CrossEntropy(), training, {}, {}, 0) for id in (few, many)]
+    assert [Operations(net, federation).per_sample(job) for job in jobs] == [STEP, STEP]
+    whole = replace(jobs[0], training=Training(batch_size="all"))
+    assert Operations(net, federation).per_sample(whole) == STEP
+
+
+def test_a_function_is_known_by_its_code() -> None:
+    federation = small_federation()
+    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11)
+    operations = Operations(net, federation)
+
+    def asked() -> Any:
+        def outputs(model: Any, batch: Any) -> Tensor:
+            return model(batch.x)  # type: ignore[no-any-return]
+
+        return outputs
+
+    for _ in range(3):
+        assert operations.per_sample(InferJob(federation.seen[0], net.initial, asked())) == FORWARD
+    assert len(operations.known) == 1
+
+
+def test_a_run_reports_the_operations_of_its_rounds() -> None:
+    result = fedkin.run("fedavg", small_federation(), rounds=3, training={"local_steps": 2})
+    total = sum(row["flops"] for row in result.rounds)
+    assert result.summary["flops"] == {"local_training": total}
+    assert total > 0
