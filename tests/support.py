@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,3 +58,15 @@ def small_setup(
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
     return Setup(method, federation, net, Training.model_validate(plan), seed, dropout)
+
+
+def planted_similarities(
+    m: int, clusters: int, within: float, across: float, noise: float, seed: int = 0
+) -> tuple[Any, Any, Any]:
+    """(similarities [m, m], labels, sample counts from 100 to 300)."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(m) % clusters
+    s = np.where(labels[:, None] == labels, within, across) + noise * rng.normal(size=(m, m))
+    s = (s + s.T) / 2
+    np.fill_diagonal(s, 1.0)
+    return s, labels, rng.integers(100, 301, m).astype(float)

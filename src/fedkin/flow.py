@@ -136,10 +136,14 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Send one message to `to` (None: all neighbours), or to each peer its own; the result is the inbox."""
+    """Send one message to `to` (None: all neighbours), or to each peer its own; the result is the inbox.
+
+    phase: under which name the messages are counted.
+    """
 
     message: Message | Mapping[str, Message]
     to: Sequence[str] | None = None
+    phase: str = "share"
 
 
 class Method(Settings):

@@ -1,8 +1,6 @@
-"""Random views: shapes, ranges, exactness of each transformation, randomness by torch's generator, cost."""
+"""Random views: shapes, ranges, exactness of each transformation, randomness by torch's generator."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 import torch
@@ -10,9 +8,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.federation import Task
 from fedkin.learning.augment import Augment
-from fedkin.learning.models import MODELS
 
 NOTHING = {"crop": 1.0, "flip": 0.0, "jitter": 0.0, "grey": 0.0, "blur": 0.0}
 
@@ -147,24 +143,3 @@ def test_settings_are_checked() -> None:
     for wrong in ({"crop": 0.0}, {"flip": 1.5}, {"hue": 0.7}, {"sigma": (2.0, 0.1)}, {"blurr": 0.1}):
         with pytest.raises(ValidationError):
             Augment(**wrong)
-
-
-def test_views_cost_less_than_half_of_a_small_nets_step() -> None:
-    """A third of the round at most: measured on LeNet, 28x28, batch 64, two views; the best of several tries."""
-    torch.set_num_threads(1)
-    body, head = MODELS["lenet"]().build(Task(10, (1, 28, 28)))
-    x = images(128, 1, 28)
-    view = Augment()
-
-    def step() -> None:
-        F.cross_entropy(head(body(x)), torch.zeros(128, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
-
-    def best(call: object) -> float:
-        times = []
-        for _ in range(8):
-            start = time.perf_counter()
-            call()  # type: ignore[operator]
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert best(lambda: view(x)) < best(step) / 2

@@ -117,3 +117,15 @@ def test_a_federation_of_four_bodies_learns_together(method: str, settings: dict
     scores = engine.evaluate()
     assert sum(score.right for score in scores.values()) > 0.9 * sum(score.n for score in scores.values())
     assert len({len(engine.model(id)) for id in federation}) > 1
+
+
+def test_one_body_for_all_is_an_equal_model() -> None:
+    draw = torch.Generator().manual_seed(1)
+    samples = Samples(torch.randn(4, 1, 8, 8, generator=draw), torch.arange(4) % 2)
+    federation = Federation([Client(id, samples, samples) for id in "ab"], Task(2, (1, 8, 8)))
+    net, nets = nets_for(Mixed(bodies=("small-wide",)), federation, 0, torch.float32)
+    assert nets is None
+    LocalEngine(Setup(METHODS["mapl-plus"](), federation, net, Training(local_steps=1))).round(1)
+    net, nets = nets_for(Mixed(bodies=("small-wide", "small-plain")), federation, 0, torch.float32)
+    with pytest.raises(ConfigError, match="these have unlike ones"):
+        LocalEngine(Setup(METHODS["mapl-plus"](), federation, net, Training(local_steps=1), nets=nets))

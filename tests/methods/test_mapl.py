@@ -267,7 +267,8 @@ def test_kept_drops_light_edges_and_sums_to_one() -> None:
     assert left.keys() == {"a", "b", "d"}
     assert sum(left.values()) == pytest.approx(1)
     assert kept({"a": 0.0, "b": 0.01}, "a", 0.5) == {"a": 1.0}
-    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", 0.0).keys() == {"a", "b", "c"}
+    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", 0.0).keys() == {"a", "c"}
+    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", None).keys() == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("step", ["solve", "paper", "released"])

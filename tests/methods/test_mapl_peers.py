@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,45 +42,51 @@ class Talk:
     def __init__(self, peer: PeerView, method: Any) -> None:
         self.peer, self.method = peer, method
 
-    def round(self, came: Any, wishes: Any) -> tuple[dict[str, Message], dict[str, Message]]:
-        """What the peer sends to whom, first and second."""
+    def round(self, like: dict[str, float], wants: dict[str, bool] | None = None) -> tuple[set[str], dict[str, bool]]:
+        """Who is sent heads and prototypes, and who is told what, when these neighbours send theirs.
+
+        like: 1 for a neighbour whose head changed as this one's, -1 for one whose head changed against it.
+        """
         from fedkin.flow import Fitted
 
+        start = self.peer.initial
         self.peer.round += 1
         flow = self.method.round(self.peer)
         fit = next(flow)
         params = {**fit.params, "head.weight": fit.params["head.weight"] + 1}
-        first = flow.send(Fitted(params, {}, 0.0, 1, 1)).message
-        second = flow.send(came).message
+        first = flow.send(Fitted(params, {}, 0.0, 1, 1))
+        heads = {
+            id: Message(head={**head_of(start), "head.weight": start["head.weight"] + sign}, n=30)
+            for id, sign in like.items()
+        }
+        second = flow.send(heads)
+        assert (first.phase, second.phase) == ("head", "prototypes")
+        letter = Message(prototypes=start[PROTOTYPES], owned=torch.ones(6, dtype=torch.bool))
+        came = dict.fromkeys(like, letter)
+        for id, want in (wants or {}).items():
+            came[id] = Message(**came.get(id, Message()), want=want)
         with pytest.raises(StopIteration):
-            flow.send(wishes)
-        return first, second
-
-    def letter(self, like: float) -> Message:
-        """From a neighbour whose head changed as this one's (1) or against it (-1)."""
-        start = self.peer.initial
-        return Message(
-            prototypes=start[PROTOTYPES], owned=torch.ones(6, dtype=torch.bool), n=30,
-            head={**head_of(start), "head.weight": start["head.weight"] + like},
-        )  # fmt: skip
+            flow.send(came)
+        letters = {id for id, message in second.message.items() if "prototypes" in message}
+        assert letters == first.message.keys()
+        return letters, {id: message["want"] for id, message in second.message.items() if "want" in message}
 
 
 def test_a_peer_tells_unlike_neighbours_to_stop_and_repeats_it_when_they_go_on() -> None:
     method = MAPL(warmup=0, graph_learning={"probe": 0.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
-    came = {"friend": talk.letter(1.0), "other": talk.letter(-1.0)}
-    sent, wishes = talk.round(came, {})
-    assert sent.keys() == {"friend", "other"}
-    assert {id: message["want"] for id, message in wishes.items()} == {"other": False}
+    sent, wishes = talk.round({"friend": 1.0, "other": -1.0})
+    assert sent == {"friend", "other"}
+    assert wishes == {"other": False}
     assert talk.peer.state["gone"] == ["other"]
     assert talk.peer.state["weights"].keys() == {"me", "friend"}
     # The stop was lost: "other" goes on sending, and is told again.
-    assert talk.round(came, {})[1].keys() == {"other"}
+    assert talk.round({"friend": 1.0, "other": -1.0})[1] == {"other": False}
     # It arrived: nothing more is said.
-    assert talk.round({"friend": came["friend"]}, {})[1] == {}
+    assert talk.round({"friend": 1.0})[1] == {}
     assert talk.peer.state["gone"] == ["other"]
     # A message that is lost on its way is no reason to drop a friend.
-    talk.round({}, {})
+    talk.round({})
     assert talk.peer.state["gone"] == ["other"]
     assert talk.peer.state["weights"] == {"me": 1.0}
 
@@ -87,29 +94,40 @@ def test_a_peer_tells_unlike_neighbours_to_stop_and_repeats_it_when_they_go_on()
 def test_a_peer_sends_to_whoever_wants_it() -> None:
     method = MAPL(warmup=0, graph_learning={"probe": 0.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
-    sent, _ = talk.round({}, {"friend": Message(want=False)})
-    assert sent.keys() == {"friend", "other"}
-    sent, _ = talk.round({}, {})
-    assert sent.keys() == {"other"}
-    talk.round({}, {"friend": Message(want=True)})
-    sent, _ = talk.round({}, {})
-    assert sent.keys() == {"friend", "other"}
+    assert talk.round({}, {"friend": False})[0] == {"friend", "other"}
+    assert talk.round({})[0] == {"other"}
+    talk.round({}, {"friend": True})
+    assert talk.round({})[0] == {"friend", "other"}
 
 
 def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
     method = MAPL(warmup=0, graph_learning={"probe": 1.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
-    _, wishes = talk.round({"friend": talk.letter(1.0), "other": talk.letter(-1.0)}, {})
-    assert {id: message["want"] for id, message in wishes.items()} == {"other": False}  # not in the same breath
-    _, wishes = talk.round({"friend": talk.letter(1.0)}, {})
-    assert {id: message["want"] for id, message in wishes.items()} == {"other": True}
-    talk.round({"friend": talk.letter(1.0), "other": talk.letter(1.0)}, {})
+    assert talk.round({"friend": 1.0, "other": -1.0})[1] == {"other": False}  # not asked in the same breath
+    assert talk.round({"friend": 1.0})[1] == {"other": True}
+    talk.round({"friend": 1.0, "other": 1.0})
     assert talk.peer.state["gone"] == []
     rare = MAPL(warmup=0, graph_learning={"probe": 0.2})
     talk = Talk(peer_view("me", ("friend", "other"), rare, 0), rare)
-    talk.round({"friend": talk.letter(1.0), "other": talk.letter(-1.0)}, {})
-    asked = sum("other" in talk.round({"friend": talk.letter(1.0)}, {})[1] for _ in range(200))
+    talk.round({"friend": 1.0, "other": -1.0})
+    asked = sum("other" in talk.round({"friend": 1.0})[1] for _ in range(200))
     assert 20 < asked < 60
+
+
+def test_a_neighbour_of_whom_half_was_lost_is_not_mixed_in() -> None:
+    """A head without prototypes counts for the graph only; prototypes without a head have no weight."""
+    federation = two_groups(6)
+    engine = LocalEngine(setup_of(MAPL(warmup=0), federation, dropout=0.4))
+    for number in range(1, 5):
+        traffic = engine.round(number).traffic
+        edges: dict[str, set[tuple[str, str]]] = {"head": set(), "prototypes": set()}
+        for message in traffic:
+            if message.floats:
+                edges[message.phase].add((message.sender, message.receiver))
+        assert edges["head"] == edges["prototypes"]
+    for id, state in engine.states.items():
+        assert sum(state["weights"].values()) == pytest.approx(1)
+        assert id in state["weights"]
 
 
 def perfect(federation: Federation) -> int:
@@ -121,14 +139,13 @@ def perfect(federation: Federation) -> int:
 def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: str) -> None:
     federation = two_groups(10)
     engine = LocalEngine(setup_of(METHODS[name](warmup=3), federation))
-    letters, wishes = [], []
+    letters, heads = [], []
     for number in range(1, 16):
         traffic = engine.round(number).traffic
-        letters.append(sum(message.floats > 0 for message in traffic))
-        wishes.append(sum(message.floats == 0 for message in traffic))
+        letters.append(sum(message.floats > 0 and message.phase == "prototypes" for message in traffic))
+        heads.append(sum(message.phase == "head" for message in traffic))
     assert letters[:3] == [90, 90, 90]
-    assert wishes[:2] == [0, 0]
-    assert wishes[2] == 50
+    assert heads == [0, 0, *letters[2:]]
     after = sum(letters[3:])
     assert perfect(federation) == 40
     assert after == pytest.approx(12 * 40, rel=0.1)
@@ -150,14 +167,50 @@ def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: s
 def test_message_sizes_are_those_of_table_7() -> None:
     """An edge carries d_p K + phi numbers a round: 2 N_e (d_p K + phi) T over N_e undirected edges."""
     federation = two_groups(4)
-    engine = LocalEngine(setup_of(MAPL(warmup=0, graph_learning={"threshold": 0.0}), federation))
-    phi = 6 * 12 + 6
+    engine = LocalEngine(setup_of(MAPL(warmup=0, graph_learning={"step": "released"}), federation))
+    sizes = {"prototypes": 12 * 6, "head": 6 * 12 + 6}
     for number in (1, 2):
         traffic = engine.round(number).traffic
-        assert sum(message.floats for message in traffic) == 2 * 6 * (12 * 6 + phi)
-        assert {(message.sender, message.receiver) for message in traffic if message.floats} == {
-            (a, b) for a in federation for b in federation if a != b
-        }
+        assert sum(message.floats for message in traffic) == 2 * 6 * sum(sizes.values())
+        for phase, floats in sizes.items():
+            mine = [message for message in traffic if message.phase == phase]
+            assert {(message.sender, message.receiver) for message in mine} == {
+                (a, b) for a in federation for b in federation if a != b
+            }
+            assert {message.floats for message in mine} == {floats}
+            # Names, shapes, owned classes and the count come on top of four bytes a number.
+            assert all(0 < message.bytes - 4 * floats < 400 for message in mine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keeps"),
+    [
+        ({"step": "paper", "rate": 1e6}, False),
+        ({"step": "released"}, True),
+        ({"step": "released", "threshold": 0.5}, False),
+    ],
+)
+def test_the_named_steps_drop_edges_of_weight_zero_or_none_at_all(settings: dict[str, Any], keeps: bool) -> None:
+    """The paper drops what has no weight (w_ij > 0), the released code nothing."""
+    federation = two_groups(6)
+    engine = LocalEngine(setup_of(MAPL(warmup=1, graph_learning={**settings, "probe": 0.0}), federation))
+    for number in range(1, 9):
+        traffic = engine.round(number).traffic
+    edges = {(message.sender, message.receiver) for message in traffic if message.floats}
+    assert (len(edges) == 30) == keeps
+    for id, state in engine.states.items():
+        heard = {sender for sender, receiver in edges if receiver == id}
+        assert heard >= state["weights"].keys() - {id}
+        assert keeps or all(weight > 0 for other, weight in state["weights"].items() if other != id)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2])
+def test_the_papers_step_starts_from_equal_weights(warmup: int) -> None:
+    federation = two_groups(10)
+    step = {"step": "paper", "rate": 1e-9, "similarity": "change"}
+    engine = ran(setup_of(MAPL(warmup=warmup, graph_learning=step), federation), max(warmup, 1))
+    for state in engine.states.values():
+        assert list(state["weights"].values()) == pytest.approx([0.1] * 10)
 
 
 @pytest.mark.parametrize("network", ["full", "regular:5", "erdos-renyi:0.6, changing"])
@@ -253,3 +306,26 @@ def test_a_run_on_digits_finds_the_two_groups_of_classes() -> None:
     assert result.accuracy > 0.5
     assert result.rounds[0]["groups"]["found"] == 1
     assert (result.rounds[-1]["groups"]["found"], result.rounds[-1]["groups"]["ari"]) == (2, 1.0)
+
+
+@pytest.mark.parametrize("name", ["mapl", "mapl-plus", "pfedsim", "dfedavgm"])
+def test_running_statistics_go_where_the_body_goes(name: str) -> None:
+    """Of peers whose bodies stay their own, statistics do; mixed bodies have the mixed ones, whole and finite."""
+    federation = two_groups(4)
+    settings = {"graph_learning": {"on": False}} if name.startswith("mapl") else {}
+
+    def made() -> tuple[nn.Module, nn.Module]:
+        return nn.Sequential(nn.Flatten(), nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU()), nn.Linear(12, 6)
+
+    plain = setup_of(METHODS[name](**settings), federation)
+    together = ran(replace(plain, net=Net.build(made, 5)), 1)
+    apart = ran(replace(plain, net=Net.build(made, 5), network="none"), 1) if name.startswith("mapl") else None
+    mean, count = "body.2.running_mean", "body.2.num_batches_tracked"
+    models = {id: together.model(id) for id in federation}
+    assert all(torch.isfinite(model[mean]).all() and int(model[count]) == 5 for model in models.values())
+    if apart is None:
+        return
+    own = {id: apart.model(id)[mean] for id in federation}
+    for id, model in models.items():
+        expected = torch.stack(list(own.values())).mean(0) if name == "mapl-plus" else own[id]
+        torch.testing.assert_close(model[mean], expected)

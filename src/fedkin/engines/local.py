@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -188,7 +189,9 @@ class LocalEngine(Engine):
             assert isinstance(held, PeerMethod)
             flows[id] = held.round(view)
         inbox: dict[str, Any] = dict.fromkeys(flows)
-        while flows:
+        for turn in itertools.count():
+            if not flows:
+                break
             posts: dict[str, Share] = {}
             ends = self._drive(list(flows), lambda id: (views[id], flows[id]), "round", inbox)
             for id, end in list(ends):
@@ -199,11 +202,11 @@ class LocalEngine(Engine):
                     self.keep(id, views[id].state)
             inbox = {id: {} for id in flows}
             for sender in self.order(posts):
-                self._deliver(views[sender], posts[sender], inbox)
+                self._deliver(views[sender], posts[sender], inbox, turn)
         self.server.graph = method.graph({id: self.view(id).state for id in self.server.clients})
         return active
 
-    def _deliver(self, sender: PeerView, share: Share, inbox: dict[str, Any]) -> None:
+    def _deliver(self, sender: PeerView, share: Share, inbox: dict[str, Any], turn: int) -> None:
         if isinstance(share.message, Message):
             to = sender.neighbours if share.to is None else share.to
             letters: Mapping[str, Message] = dict.fromkeys(to, share.message)
@@ -212,9 +215,9 @@ class LocalEngine(Engine):
         strangers = sorted(set(letters) - set(sender.neighbours))
         if strangers:
             raise MethodError(f"peer {sender.id!r} shares with {strangers[:5]}, which are not its neighbours")
-        self._count("share", [(sender.id, receiver, letter) for receiver, letter in letters.items()])
+        self._count(share.phase, [(sender.id, receiver, letter) for receiver, letter in letters.items()])
         for receiver, letter in letters.items():
-            if receiver in inbox and not self._lost(sender.id, f"share to {receiver}"):
+            if receiver in inbox and not self._lost(sender.id, f"share {turn} to {receiver}"):
                 inbox[receiver][sender.id] = self.carried(letter)
 
     def _peer(self, id: str, near: Iterable[str] = ()) -> PeerView:

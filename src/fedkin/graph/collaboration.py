@@ -24,21 +24,21 @@ __all__ = ["collaboration_loss", "collaboration_weights", "gradient_step", "rela
 _HALVINGS = 64  # of [0, 1]: down to the spacing of floats
 
 
-def relative_similarity(s: Any, own: int, *, alike: float = 0.5) -> Array:
-    """`s` [n] over the best neighbour's, or over `alike` where no neighbour reaches that; at least -1, itself 1.
+def relative_similarity(s: Any, own: int, *, alike: float = 0.45) -> Array:
+    """`s` [n] over the best neighbour's, where that is at least `alike`, else as it is; at least -1, itself 1.
 
     So the best neighbour counts as much as the peer itself, unless even it is unlike.
 
     >>> relative_similarity([1.0, 0.8, 0.2, -0.4], own=0)
     array([ 1.  ,  1.  ,  0.25, -0.5 ])
-    >>> relative_similarity([1.0, 0.1, 0.0], own=0)
-    array([1. , 0.2, 0. ])
+    >>> relative_similarity([1.0, 0.4, 0.0], own=0)
+    array([1. , 0.4, 0. ])
     """
     s, own = _row(s, own)
     if not (np.isfinite(alike) and alike > 0):
         raise GraphError(f"alike: expected a similarity above 0, got {alike}")
-    others = np.delete(s, own)
-    scaled = np.maximum(s / max(others.max(initial=alike), alike), -1.0)
+    best = np.delete(s, own).max(initial=-1.0)
+    scaled = np.maximum(s / (best if best >= alike else 1.0), -1.0)
     scaled[own] = 1.0
     return np.asarray(scaled)
 

@@ -110,21 +110,17 @@ class Augment(Settings):
 
     def _blurred(self, x: Tensor) -> Tensor:
         """Each chosen image under a Gaussian of its own width, first along the height, then along the width."""
-        n, _, height, width = x.shape
-        radius = max(1, round(0.1 * min(height, width)) // 2)
-        sigma = _between(x, n, *self.sigma)
-        chosen = torch.rand(n, dtype=x.dtype, device=x.device) < self.blur
+        radius = max(1, round(0.1 * min(x.shape[2:])) // 2)
+        sigma = _between(x, len(x), *self.sigma)
+        (chosen,) = (torch.rand(len(x), dtype=x.dtype, device=x.device) < self.blur).nonzero(as_tuple=True)
         steps = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
-        bell = (-0.5 * (steps / sigma[:, None]).square()).exp()
-        weight = torch.where(chosen[:, None], bell / bell.sum(1, keepdim=True), (steps == 0).to(x.dtype))
+        bell = (-0.5 * (steps / sigma[chosen, None]).square()).exp()
+        weight = (bell / bell.sum(1, keepdim=True))[..., None, None, None]
+        own = x[chosen]
         for dim, pad in ((2, (0, 0, radius, radius)), (3, (radius, radius, 0, 0))):
-            wide = F.pad(x, pad, mode="replicate")
-            size = x.shape[dim]
-            x = sum(
-                (wide.narrow(dim, k, size) * weight[:, k].reshape(n, 1, 1, 1) for k in range(2 * radius + 1)),
-                torch.zeros_like(x),
-            )
-        return x
+            wide, size = F.pad(own, pad, mode="replicate"), x.shape[dim]
+            own = sum((wide.narrow(dim, k, size) * weight[:, k] for k in range(2 * radius + 1)), torch.zeros_like(own))
+        return x.index_copy(0, chosen, own)
 
 
 def _between(x: Tensor, n: int, low: float, high: float) -> Tensor:

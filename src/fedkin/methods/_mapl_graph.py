@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedkin.flow import Params
 from fedkin.graph.collaboration import collaboration_weights, gradient_step, relative_similarity, sign_step
 from fedkin.settings import Settings
 
-__all__ = ["CollaborationSettings", "Row", "kept", "learned_graph", "similarity", "uniform"]
+__all__ = ["CollaborationSettings", "Row", "among", "kept", "learned_graph", "similarity", "uniform"]
 
 Array = npt.NDArray[np.float64]
 Row = dict[str, float]
@@ -35,7 +35,8 @@ class CollaborationSettings(Settings):
     mu1, mu2, beta: weights of similarity, of both regularisers, and of the norm (Eq. 7, 8); None: 0.01 and 20 for
     "solve", 0.1 and 0.5 (the paper's) for the others.
     alike: for "solve", the similarity from which the best neighbour counts as much as the peer itself.
-    threshold: a weight below threshold / (number of neighbours + 1) is no edge, and nothing is sent on it.
+    threshold: a weight of 0, or below threshold / (number of neighbours + 1), is no edge, and nothing is sent on it.
+    None: 0.1 for "solve", 0 for "paper"; "released" keeps every edge.
     probe: probability, each round, that a neighbour without an edge is asked for a message again.
     """
 
@@ -48,8 +49,8 @@ class CollaborationSettings(Settings):
     eps: float = Field(1e-6, gt=0)
     rate: float = Field(0.1, gt=0)
     steps: int = Field(1, ge=1)
-    alike: float = Field(0.5, gt=0, le=1)
-    threshold: float = Field(0.1, ge=0, lt=1)
+    alike: float = Field(0.45, gt=0, le=1)
+    threshold: float | None = Field(None, ge=0, lt=1)
     probe: float = Field(0.01, ge=0, le=1)
 
     def row(
@@ -64,18 +65,11 @@ class CollaborationSettings(Settings):
         place = ids.index(own)
         n = np.array([counts[id] for id in ids], dtype=np.float64)
         s = similarity(self._similarity, [heads[id] for id in ids], start, place)
-        mu2, beta = self._weights
         if self.step == "solve":
-            s, trust = relative_similarity(s, place, alike=self.alike), n / n.mean()
-            # About how many are alike: equal weights on so many have norm 1 / sqrt(count), so that in this unit the
-            # answer depends neither on how many peers there are nor on how many clusters they form.
-            count = float((trust * np.square(np.maximum(s, 0.0))).sum())
-            w = collaboration_weights(
-                s, place, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
-            )
-            return dict(zip(ids, w.tolist(), strict=True))
+            return dict(zip(ids, self.solved(s, place, n).tolist(), strict=True))
         w = np.array([last.get(id, 0.0) for id in ids])
         w = w / w.sum() if w.sum() > 0 else np.full(len(ids), 1 / len(ids))
+        mu2, beta = self._weights
         gamma = n / n.sum()
         if self.step == "paper":
             w = gradient_step(
@@ -87,6 +81,24 @@ class CollaborationSettings(Settings):
                 w, released_similarity(s, place), place, gamma=gamma, mu1=self.mu1, mu2=mu2, beta=beta, rate=self.rate
             )
         return dict(zip(ids, w.tolist(), strict=True))
+
+    def solved(self, s: Array, own: int, n: Array) -> Array:
+        """The weights [m] that step "solve" gives for similarities and sample counts [m]."""
+        s, trust = relative_similarity(s, own, alike=self.alike), n / n.mean()
+        mu2, beta = self._weights
+        # About how many are alike: equal weights on so many have norm 1 / sqrt(count), so that in this unit the
+        # answer depends neither on how many peers there are nor on how many clusters they form.
+        count = float((trust * np.square(np.maximum(s, 0.0))).sum())
+        return collaboration_weights(
+            s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
+        )
+
+    def least(self, neighbours: int) -> float | None:
+        """The weight from which there is an edge; None: there always is one."""
+        if self.threshold is None and self.step == "released":
+            return None
+        threshold = (0.1 if self.step == "solve" else 0.0) if self.threshold is None else self.threshold
+        return threshold / (neighbours + 1)
 
     @property
     def _similarity(self) -> str:
@@ -135,9 +147,14 @@ def uniform(ids: Sequence[str]) -> Row:
     return {id: 1 / len(ids) for id in sorted(ids)}
 
 
-def kept(row: Row, own: str, least: float) -> Row:
-    """The row without the others that weigh less than `least`; the rest sums to 1 again."""
-    left = {id: w for id, w in row.items() if id == own or w >= least}
+def kept(row: Row, own: str, least: float | None) -> Row:
+    """The row without the others that weigh nothing or less than `least` (None: with all); the rest sums to 1 again."""
+    return among(row, own, {id for id, w in row.items() if least is None or (w > 0 and w >= least)})
+
+
+def among(row: Row, own: str, ids: Container[str]) -> Row:
+    """The row's entries of `own` and `ids`, which sum to 1 again."""
+    left = {id: w for id, w in row.items() if id == own or id in ids}
     total = sum(left.values())
     return {id: w / total for id, w in left.items()} if total > 0 else {own: 1.0}
 

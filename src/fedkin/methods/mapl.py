@@ -21,7 +21,7 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Projection, prototypes
 from fedkin.learning.net import Net, head_of
-from fedkin.methods._mapl_graph import CollaborationSettings, Row, kept, learned_graph, uniform
+from fedkin.methods._mapl_graph import CollaborationSettings, Row, among, kept, learned_graph, uniform
 from fedkin.methods._mapl_loss import TwoViews
 from fedkin.views import PeerView
 
@@ -33,7 +33,7 @@ class Mapl(PeerMethod):
 
     ce, cont, proto, uni: weights of cross-entropy, sample contrast, sample-to-prototype contrast and uniformity of
     prototypes; 0 leaves a term out.
-    temperature: of both contrasts; spread: of uniformity in the released form.
+    temperature: of both contrasts; spread: of uniformity in the released form, as the released code has it.
     variant: "paper", or "released": the losses as the released code has them.
     hidden: hidden width of the projection; None: 8 times the features' width.
     absent: how much a peer's prototype of a class without samples there weighs, against 1 with samples; 1 is the
@@ -45,7 +45,7 @@ class Mapl(PeerMethod):
     title: ClassVar[str] = "MAPL"
     paper: ClassVar[str] = "Mukherjee, Simonetto and Jamali-Rad, 2024"
     kind: ClassVar[Literal["peer"]] = "peer"
-    travels: ClassVar[str] = "class prototypes, owned classes, count; after the warm-up the head, on learned edges only"
+    travels: ClassVar[str] = "class prototypes, owned classes; after the warm-up head and count, on learned edges only"
     unlike_models: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
@@ -54,7 +54,7 @@ class Mapl(PeerMethod):
     proto: float = Field(1.0, ge=0)
     uni: float = Field(1.0, ge=0)
     temperature: float = Field(0.1, gt=0)
-    spread: float = Field(0.1, gt=0)
+    spread: float = Field(100.0, gt=0)
     variant: Literal["paper", "released"] = "paper"
     hidden: int | None = Field(None, ge=1)
     absent: float = Field(0.0, ge=0, le=1)
@@ -85,18 +85,25 @@ class Mapl(PeerMethod):
 
     def join(self, peer: PeerView) -> None:
         """gone: neighbours without an edge from here; refused: neighbours that want no message."""
-        peer.state.update(params=peer.initial, weights={peer.id: 1.0}, gone=[], refused=[])
+        peer.state.update(params=peer.initial, weights={}, gone=[], refused=[])
 
     def round(self, peer: PeerView) -> Flow:
         fitted = yield Fit(peer.state["params"], self.loss)
         learning = self.graph_learning.on and peer.round >= self.warmup
-        letter = self.letter(peer, fitted.params, learning)
-        refused = set(peer.state["refused"])
-        came = yield Share({id: letter for id in peer.neighbours if id not in refused})
-        letters = {peer.id: letter, **came}
-        row = self.weights(peer, letters) if learning else uniform(list(letters))
+        asked = [id for id in peer.neighbours if id not in peer.state["refused"]]
+        wishes: dict[str, bool] = {}
+        row: Row | None = None
         if learning:
-            row = yield from self.negotiate(peer, row)
+            own = Message(head=head_of(fitted.params), n=peer.size)
+            heads = yield Share(dict.fromkeys(asked, own), phase="head")
+            row, wishes = self.negotiated(peer, self.weights(peer, {peer.id: own, **heads}))
+        letter = self.letter(peer, fitted.params)
+        posts = dict.fromkeys(asked, letter)
+        posts |= {id: Message(**posts.get(id, Message()), want=want) for id, want in wishes.items()}
+        came = yield Share(dict(sorted(posts.items())), phase="prototypes")
+        self.heed(peer, came)
+        letters = {peer.id: letter, **{id: message for id, message in came.items() if "prototypes" in message}}
+        row = uniform(list(letters)) if row is None else among(row, peer.id, letters)
         peer.state.update(params=self.mixed(peer, fitted.params, letters, row), weights=row)
 
     @property
@@ -106,40 +113,44 @@ class Mapl(PeerMethod):
             self.augment, self.ce, self.cont, self.proto, self.uni, self.temperature, self.spread, self.variant
         )
 
-    def letter(self, peer: PeerView, params: Params, learning: bool) -> Message:
-        """What neighbours get this round; the head only when weights are learned (Algorithm 3)."""
+    def letter(self, peer: PeerView, params: Params) -> Message:
+        """What goes along an edge in every round."""
         owned = torch.bincount(peer.train.labels(), minlength=peer.task.classes) > 0
-        head = {"head": head_of(params)} if learning else {}
-        return Message(prototypes=params["prototypes.weight"], owned=owned, n=peer.size, **head)
+        return Message(prototypes=params["prototypes.weight"], owned=owned)
 
-    def weights(self, peer: PeerView, letters: Mapping[str, Message]) -> Row:
+    def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
         """This round's weights of all that were heard, Eq. (9)."""
-        last = dict.fromkeys(letters, 1 / len(letters)) | dict.fromkeys(peer.state["gone"], 0.0) | peer.state["weights"]
+        # Who has listened to nobody yet begins with equal weights.
+        known = peer.state["weights"] if peer.state["weights"].keys() - {peer.id} else {}
+        last = dict.fromkeys(heads, 1 / len(heads)) | dict.fromkeys(peer.state["gone"], 0.0) | known
         return self.graph_learning.row(
-            peer.id, {id: message["head"] for id, message in letters.items()}, head_of(peer.initial),
-            {id: message["n"] for id, message in letters.items()}, last,
+            peer.id, {id: message["head"] for id, message in heads.items()}, head_of(peer.initial),
+            {id: message["n"] for id, message in heads.items()}, last,
         )  # fmt: skip
 
-    def negotiate(self, peer: PeerView, row: Row) -> Flow:
-        """Tell neighbours whose weight is too low to stop, ask some that stopped for one more; the row that is left.
+    def negotiated(self, peer: PeerView, row: Row) -> tuple[Row, dict[str, bool]]:
+        """The row without edges that are gone, and what to tell whom: to stop, or to send again.
 
         The receiver decides: a neighbour sends until it is told to stop, and again once it is asked. A stop that is
         lost is repeated, since messages keep coming; an ask that is lost may be followed by another one.
         """
-        left = kept(row, peer.id, self.graph_learning.threshold / (len(peer.neighbours) + 1))
+        left = kept(row, peer.id, self.graph_learning.least(len(peer.neighbours)))
         dropped = row.keys() - left.keys()
         gone = (set(peer.state["gone"]) - row.keys()) | dropped
         probed = {
             id for id in peer.neighbours
             if id in gone - dropped and peer.rng(f"probe {id}").random() < self.graph_learning.probe
         }  # fmt: skip
-        wishes = {**{id: Message(want=False) for id in dropped}, **{id: Message(want=True) for id in probed}}
-        came = yield Share({id: wishes[id] for id in sorted(wishes)})
+        peer.state["gone"] = sorted(gone)
+        return left, dict.fromkeys(dropped, False) | dict.fromkeys(probed, True)
+
+    def heed(self, peer: PeerView, came: Mapping[str, Message]) -> None:
+        """Remember who wants messages from here, and who does not."""
         refused = set(peer.state["refused"])
         for id, message in came.items():
-            (refused.discard if message["want"] else refused.add)(id)
-        peer.state.update(gone=sorted(gone), refused=sorted(refused))
-        return left
+            if "want" in message:
+                (refused.discard if message["want"] else refused.add)(id)
+        peer.state["refused"] = sorted(refused)
 
     def mixed(self, peer: PeerView, params: Params, letters: Mapping[str, Message], row: Row) -> Params:
         """The peer's parameters after the exchange."""
@@ -153,7 +164,7 @@ class Mapl(PeerMethod):
 
     def graph(self, states: Mapping[str, Mapping[str, Any]]) -> Graph | None:
         """The weights of every peer's last round."""
-        return learned_graph({id: state["weights"] for id, state in states.items()})
+        return learned_graph({id: state["weights"] or {id: 1.0} for id, state in states.items()})
 
 
 class MaplPlus(Mapl):
@@ -164,9 +175,9 @@ class MaplPlus(Mapl):
     travels: ClassVar[str] = "what MAPL sends, and the body"
     unlike_models: ClassVar[bool] = False
 
-    def letter(self, peer: PeerView, params: Params, learning: bool) -> Message:
+    def letter(self, peer: PeerView, params: Params) -> Message:
         body = {name: tensor for name, tensor in params.items() if name.startswith("body.")}
-        return Message(**super().letter(peer, params, learning), body=body)
+        return Message(**super().letter(peer, params), body=body)
 
     def mixed(self, peer: PeerView, params: Params, letters: Mapping[str, Message], row: Row) -> Params:
         return {

@@ -23,7 +23,8 @@ __all__ = ["nets_for", "public_from"]
 def nets_for(model: Model, federation: Federation, seed: int, dtype: torch.dtype) -> tuple[Net, dict[str, Net] | None]:
     """(the net that the server knows, each client's own or None when all have that one).
 
-    Unlike bodies get one head, of equal values: clients that share heads start from the same.
+    Unlike bodies get one head, of equal values: clients that share heads start from the same. One body for all is no
+    unlike model.
     """
     deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
     if deal is None:
@@ -42,7 +43,7 @@ def nets_for(model: Model, federation: Federation, seed: int, dtype: torch.dtype
             )
         made[name] = Net(net.module.body, head, dtype)
     nets = {id: made[repr(own)] for id, own in dealt.items()}
-    return nets[min(nets)], nets
+    return nets[min(nets)], nets if len(made) > 1 else None
 
 
 def public_from(data_root: Path) -> Callable[[str], Dataset]:

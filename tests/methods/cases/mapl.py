@@ -10,7 +10,7 @@ CASES = {
     "mapl-learned": METHODS["mapl"](**_SMALL, graph_learning={"probe": 0.3}),
     "mapl-paper": METHODS["mapl"](**_SMALL, absent=1.0, graph_learning={"step": "paper"}),
     "mapl-released": METHODS["mapl"](
-        **_SMALL, variant="released", temperature=100.0, spread=100.0, graph_learning={"step": "released"}
+        **_SMALL, variant="released", temperature=100.0, graph_learning={"step": "released"}
     ),
     "mapl-plus-learned": METHODS["mapl-plus"](**_SMALL, graph_learning={"probe": 0.3}),
 }
