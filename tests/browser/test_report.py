@@ -57,6 +57,25 @@ def open_page(driver: Any, address: str) -> Any:
     return driver
 
 
+@pytest.fixture(scope="module")
+def address_of_two(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two comparisons on one page; their graphs stay the same after round 2."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("a", "b"):
+        make_comparison(folder / name, clients=8, rounds=6, still=2, wandering=0.7)
+    out: Path = write_report([folder / "a", folder / "b"], folder / "report.html")
+    return out.as_uri()
+
+
+@pytest.fixture
+def two(driver: Any, address_of_two: str) -> Any:
+    """The page of two comparisons, freshly loaded at 1280 px and drawn."""
+    resize(driver, 1280)
+    driver.get(address_of_two)
+    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    return driver
+
+
 def resize(driver: Any, width: int, scheme: str = "light") -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -279,3 +298,74 @@ def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) 
     assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)")
     find(driver, "#theme").click()
     assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") != paper
+
+
+def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
+    assert find(two, "#round-text").text.startswith("rounds 2 to 6, unchanged: 8 clients")
+    told = two.execute_script("return document.getElementById('graph-plot').data[5].text")
+    assert len(told) == 8
+    assert all("after round 6" in text for text in told)
+    assert find(two, "#matrix-note").text.startswith("Rounds 2 to 6 (")
+    assert find(two, "#communities tbody tr:last-child th").text == "2 to 6"
+    assert max(x for trace in drawn(two, "sharing-curve") for x in trace["x"]) == 6
+    find(two, "#round").send_keys("\ue012")  # arrow left
+    assert find(two, "#round-text").text.startswith("round 1: 8 clients")
+    told = two.execute_script("return document.getElementById('graph-plot').data[5].text")
+    assert all("after round 1" in text for text in told)
+
+
+def test_local_is_known_under_a_longer_name(two: Any) -> None:
+    choose(two, "method", "local (a)")
+    assert "measured against" in find(two, "#gain-text").text
+    first, second = two.execute_script("return ['local (a)', 'local (b)'].map(methodStyle)")
+    assert first["color"] == second["color"] == two.execute_script("return COLOURS[7]")
+    assert first["dash"] == "dot" != second["dash"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_two_dozen_methods_look_different(driver: Any, address_of_two: str, scheme: str) -> None:
+    resize(driver, 1280, scheme)
+    driver.get(address_of_two)
+    styles = driver.execute_script(
+        """const names = ["local", "fedavg", ...Array.from({ length: 24 }, (_, i) => `m${i}`)];
+        DATA.methods = names.map((name) => ({ label: name, title: name, method: name }));
+        return names.map((name) => methodStyle(name)).map(({ color, dash }) => [color, dash]);"""
+    )
+    assert len({tuple(style) for style in styles}) == 26
+    assert ("#F0E442" in {color for color, _ in styles}) == (scheme == "dark")
+
+
+def test_the_keyboard_stays_where_it_was(two: Any) -> None:
+    two.execute_script("follow(0)")
+    find(two, "#client ol button").send_keys("\n")
+    assert two.execute_script("return document.activeElement.id") == "client"
+    button = find(two, "#moves-table [data-client]")
+    client = button.get_attribute("data-client")
+    button.send_keys("\n")
+    assert two.execute_script("return String(state.client)") == client
+    inside = "return document.activeElement.closest('#moves-table') && document.activeElement.dataset.client"
+    assert two.execute_script(inside) == client
+    assert find(two, "#moves-table").get_attribute("tabindex") == "0"
+
+
+def test_local_alone_against_bytes_is_a_point_at_nothing(two: Any) -> None:
+    for name in ("fedavg", "sfmtl-graph"):
+        for home in ("a", "b"):
+            find(two, f"#curve-legend [data-method='{name} ({home})']").click()
+    find(two, "#curve-x [value=bytes]").click()
+    assert [(trace["meta"], trace["x"]) for trace in drawn(two, "curves")] == [("local (a)", [0]), ("local (b)", [0])]
+    kind, ends = two.execute_script(
+        "const {type, range} = document.getElementById('curves')._fullLayout.xaxis; return [type, range]"
+    )
+    assert kind == "linear"
+    assert ends[0] <= 0 < ends[1]
+    find(two, "#curve-legend [data-method='fedavg (a)']").click()
+    assert two.execute_script("return document.getElementById('curves')._fullLayout.xaxis.type") == "log"
+    assert len(drawn(two, "curves")[0]["x"]) == 2
+
+
+def test_figures_that_only_some_runs_have(two: Any) -> None:
+    """As where runs with unseen clients stand beside runs without."""
+    label = two.execute_script("const [one] = DATA.runs; one.curve.unseen = one.curve.mean; return one.label")
+    two.execute_script("curves.y = 'unseen'; drawCurves()")
+    assert {trace["meta"] for trace in drawn(two, "curves")} == {label}

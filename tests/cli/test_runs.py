@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.cli import app
+from fedkin.cli import app, main
 from fedkin.errors import RunError
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.listing import difference, listed, read
-from tiny import TABLE
+from tiny import TABLE, CutAt
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +63,114 @@ def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
 
 
 def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "cut").mkdir()
-    for name in ("experiment.toml", "rounds.jsonl"):
-        (tmp_path / "cut" / name).write_bytes((folder / "deep" / "one" / name).read_bytes())
+    experiment = Experiment.of({**TABLE, "method": {"name": "local"}})
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5))
     (cut,) = listed([tmp_path])
+    # Checkpoints are made every other round: this is where a resume goes on.
+    assert (cut.rounds, cut.planned) == (4, 7)
     assert cut.figures() == {}
-    said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "300"})
-    assert "not finished" in said.output
-    assert difference(cut, read(folder / "deep" / "one"))[1] == []
+    said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "80"})
+    assert said.output.splitlines()[1].split() == ["cut", "local", "0", "4/7", "not", "finished"]
+    whole = folder / "deep" / "one"
+    assert difference(cut, read(whole))[1] == []
+    said = CliRunner().invoke(app, ["runs", "diff", str(tmp_path / "cut"), str(whole)], env={"COLUMNS": "300"})
+    assert f"{tmp_path / 'cut'}: not finished" in said.output
+
+
+def test_every_line_fits_eighty_columns(folder: Path) -> None:
+    said = CliRunner().invoke(app, ["runs", "--in", str(folder)], env={"COLUMNS": "80"})
+    head, *lines = said.output.splitlines()
+    assert max(map(len, (head, *lines))) <= 80
+    assert head.split()[:5] == ["run", "method", "seed", "rounds", "accuracy"]
+    assert [line.split()[:4] for line in lines] == [
+        ["deep/one", "fedavg", "0", "2/2"],
+        ["deep/two", "local", "0", "2/2"],
+    ]
+
+
+def test_what_has_no_room_is_left_out_and_named(folder: Path, tmp_path: Path) -> None:
+    names = ["fashion/fedavg-seed0-again-and-again", "fashion/local-seed0"]
+    for name in names:
+        shutil.copytree(folder / "deep" / "one", tmp_path / name)
+    said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "80"})
+    head, *lines, note = said.output.splitlines()
+    assert [line.split()[0] for line in lines] == names
+    assert head.split()[-1] == "sent"
+    assert note.startswith("no room for: seconds, worst 10%;")
+    said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "200"})
+    assert said.output.splitlines()[0].split()[-1] == "seconds"
+    assert "no room" not in said.output
+
+
+@pytest.fixture
+def bracketed(folder: Path, tmp_path: Path) -> Path:
+    """A folder with a run whose name is long and reads as rich's markup."""
+    shutil.copytree(folder / "deep" / "one", tmp_path / ("ex[red]p" + 30 * ":smile:"))
+    return tmp_path
+
+
+def test_names_are_printed_whole_and_letter_by_letter(bracketed: Path) -> None:
+    (inside,) = bracketed.iterdir()
+    said = CliRunner().invoke(app, ["runs", "--in", str(bracketed)], env={"COLUMNS": "80"})
+    lines = said.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[-1] == "seconds"
+    assert "".join(line.split(" ")[0] for line in lines[1:]) == inside.name
+    other = str(inside.with_name("other"))
+    shutil.copytree(inside, other)
+    said = CliRunner().invoke(app, ["runs", "diff", str(inside), other], env={"COLUMNS": "400"})
+    assert said.output.splitlines()[0] == "no setting differs"
+    assert said.output.splitlines()[1].split() == ["figure", inside.name, "other", "difference"]
+
+
+def test_a_pipe_gets_a_line_a_run(bracketed: Path) -> None:
+    said = CliRunner().invoke(app, ["runs", "--in", str(bracketed)], env={"COLUMNS": None})
+    (line,) = said.output.splitlines()[1:]
+    assert line.split()[:2] == [next(bracketed.iterdir()).name, "fedavg"]
+
+
+def test_folders_of_two_places_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        shutil.copytree(folder / "deep" / "one", place / "run")
+    words = ["runs", "--in", str(places[0]), "--in", str(places[1])]
+    said = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    assert [line.split()[0] for line in said.output.splitlines()[1:]] == [str(place / "run") for place in places]
+
+
+def test_a_comparison_is_no_run(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "experiment.toml").write_text("")
+    with pytest.raises(RunError, match=r"no run but a comparison or a tuning.* there is no run in it yet"):
+        read(tmp_path)
+    shutil.copytree(folder / "deep" / "one", tmp_path / "fedavg-seed0")
+    said = CliRunner().invoke(app, ["runs", "diff", str(tmp_path), str(folder / "deep" / "two")])
+    assert isinstance(said.exception, RunError)
+    assert str(said.exception).endswith(f"name a run inside it, for example {tmp_path / 'fedavg-seed0'}")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("summary.json", "[]", "expected a table of names and values, got []"),
+        ("summary.json", "{}", "method: it is missing"),
+        ("experiment.toml", 'method = "x"', "method: expected a table of names and values, got 'x'"),
+        ("experiment.toml", '[training]\nrounds = "many"', "training.rounds: expected a whole number, got 'many'"),
+    ],
+)
+def test_a_damaged_run_is_one_line(
+    folder: Path, tmp_path: Path, file: str, content: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    shutil.copytree(folder / "deep" / "one", tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    monkeypatch.setattr(sys, "argv", ["fedkin", "runs", "--in", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {tmp_path / 'run' / file}: {expected}")
+    assert err.count("\n") == 1
 
 
 def test_a_folder_that_is_none_is_said_so(tmp_path: Path) -> None:

@@ -25,11 +25,12 @@ def make_run(
     folder: Path, method: str = "sfmtl-graph", seed: int = 0, *, clients: int = 8, rounds: int = 4,
     groups: int = 2, per_round: int | None = None, planted: bool = True, tested: int = 20,
     names: Mapping[int, str] | None = None, wandering: float = 0.1, features: Collection[int] = (),
-    owned: int = 10,
+    owned: int = 10, skill: float | None = None, still: int | None = None,
 ) -> Path:  # fmt: skip
     """Write a finished run; `wandering`: share of clients that the graph puts elsewhere in a round.
 
-    features: rounds that leave features; owned: classes of a client, those of its planted group.
+    features: rounds that leave features; owned: classes of a client, those of its planted group; skill: mean accuracy,
+    if not the method's own; still: the last round that changes the graph.
     """
     rng = np.random.default_rng(seed)
     ids = [(names or {}).get(i, f"site-{i:03d}") for i in range(clients)]
@@ -48,12 +49,14 @@ def make_run(
     (folder / "experiment.toml").write_text(
         f'name = "made"\n[data]\nsource = "digits"\n[method]\nname = "{method}"\n[run]\nseed = {seed}\n'
     )
-    level = {id: float(np.clip(rng.normal(SKILL[method], 0.1), 0, 1)) for id in ids}
+    level = {id: float(np.clip(rng.normal(SKILL[method] if skill is None else skill, 0.1), 0, 1)) for id in ids}
     scores: dict[str, Score] = {}
+    graph: Graph | None = None
     for number in range(1, rounds + 1):
         here = sorted(rng.permutation(ids)[: per_round or clients].tolist())
         found = {id: group[id] if rng.random() > wandering else int(rng.integers(groups)) for id in here}
-        graph = _graph(here, found, number, rng) if method == "sfmtl-graph" else None
+        if method == "sfmtl-graph" and number <= (still or rounds):
+            graph = _graph(here, found, number, rng)
         traffic = _traffic(here, number, SIZES[method])
         if method == "fedavg" and number == 1:
             traffic += tuple(Traffic(1, id, SERVER, "sign", 1000, 250) for id in ids)

@@ -82,14 +82,17 @@ def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
     assert 'id="comparison"' in html
 
 
-def test_a_thousand_clients_stay_below_15_mb(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", clients=1000, rounds=2, groups=12)
-    out = write_report([run], tmp_path / "report.html")
-    # The drawing library takes 4.8 MB of it; at most 40 rounds' graphs are kept.
-    assert out.stat().st_size - 4_900_000 < 2 * (15_000_000 - 4_900_000) / 40
-    graph = data_in(out.read_text(encoding="utf-8"))["runs"][0]["graph"]
-    assert all(len(frame["from"]) <= 1000 * graph["perNode"] for frame in graph["frames"])
-    assert all(frame["side"] <= 200 for frame in graph["frames"])
+def test_only_local_is_not_said_to_lack_local(tmp_path: Path) -> None:
+    alone = write_report([make_run(tmp_path / "local-seed0", "local")], tmp_path / "local.html").read_text()
+    assert "all of these runs are Local's" in alone
+    assert "no run of Local" not in alone
+    other = write_report([make_run(tmp_path / "fedavg-seed0", "fedavg")], tmp_path / "fedavg.html").read_text()
+    assert "no run of Local with the same seed, clients and\nsettings" in other
+
+
+def test_what_the_script_fills_can_take_the_keyboard(html: str) -> None:
+    assert '<aside id="client" tabindex="-1"' in html
+    assert '<div class="scroll" id="moves-table" tabindex="0" role="region"' in html
 
 
 # typer 0.20 imports names that click 8.3 deprecates.

@@ -55,7 +55,12 @@ def test_one_client(gain: Gains, expected: str) -> None:
 def test_without_local_nobody_is_said_to_gain() -> None:
     text = sentence(replace(BASE, gains=()))
     assert "40 clients reach 90.0 % mean test accuracy" in text
-    assert "who gains from collaborating is not known, as Local was not run" in text
+    assert "who gains from collaborating is not known, as Local was not run;" in text
+
+
+def test_a_local_that_is_not_like_this_run_is_not_denied() -> None:
+    text = sentence(replace(BASE, gains=(), local=True))
+    assert "as Local was not run with every seed on the same clients and with the same settings;" in text
 
 
 def test_without_test_data_no_accuracy_is_claimed() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,7 +23,7 @@ from fedkin.errors import ConfigError
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result
-from fedkin.running.trackers import TensorBoard, figures_of, totals_of
+from fedkin.running.trackers import TensorBoard, Tracking, figures_of, totals_of
 from support import small_federation
 from tiny import TABLE, CutAt
 
@@ -432,6 +433,27 @@ def test_objects_are_checked() -> None:
     for wrong in (3, Heard, "tensorbord"):
         with pytest.raises(ConfigError, match="trackers: "):
             fedkin.run("local", small_federation(), rounds=1, trackers=[wrong])  # type: ignore[list-item]
+
+
+def test_any_object_tracks_even_one_without_a_hash() -> None:
+    @dataclass
+    class Kept(Heard):
+        place: str = "here"
+
+        def __post_init__(self) -> None:
+            super().__init__()
+
+    one, other = Kept(), Kept()
+    assert one == other
+    with pytest.raises(TypeError):
+        hash(one)
+    fedkin.run("local", small_federation(), rounds=1, training=PLAN, trackers=[one, other, one])
+    assert [[round for round, _ in heard.rounds] for heard in (one, other)] == [[1], [1]]
+
+
+def test_a_tracker_named_twice_hears_once(tmp_path: Path) -> None:
+    tracking = Tracking(["tensorboard", "tensorboard"], tmp_path)
+    assert [name for name, _ in tracking.live] == ["tensorboard"]
 
 
 @pytest.mark.parametrize("when", ["start", "log", "finish"])

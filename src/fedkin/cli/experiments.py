@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, RunError
 from fedkin.report.tables import comparison, left_out, one_run
 from fedkin.running.files import read_json
+from fedkin.settings import choose
 
 __all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
 
@@ -85,10 +86,7 @@ def compare(
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None:
             raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
-        kept = read_json(folder / "plan.json")
-        if "try" in kept:
-            raise ConfigError(f"--resume {folder}: a tuning, not a comparison; go on with fedkin tune")
-        names, seeded, groups = kept["methods"], kept["seeds"], kept.get("leave_out")
+        names, seeded, groups = _kept_plan(folder)
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
         names = listed(methods or plan.method.name, "--methods")
@@ -136,10 +134,21 @@ def _compare_without(
         print(_json.dumps({group: [run.summary for run in mine] for group, mine in runs.items()}, indent=2))
         return
     Console().print(left_out(results))
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"records: {folder}")
-    for report in reports:
-        console.print(f"report:  {report}")
+    _done(folder, *reports)
+
+
+def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
+    """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
+    from fedkin.methods import METHODS
+    from fedkin.running.forms import Plan, checked
+
+    path = folder / "plan.json"
+    kept = checked(Plan, read_json(path), path)
+    if "try" in kept:
+        raise ConfigError(f"--resume {folder}: a tuning, not a comparison; go on with fedkin tune")
+    for name in kept["methods"]:
+        choose(METHODS, name, f"{path}: methods")
+    return kept["methods"], kept["seeds"], kept.get("leave_out")
 
 
 def _profile(summary: Mapping[str, Any]) -> Table:
@@ -174,6 +183,11 @@ def planned(
             raise ConfigError("--resume goes on with the experiment in its folder: no other option changes it")
         if not (resume / marker).is_file():
             raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
+        if marker != "plan.json" and (resume / "plan.json").is_file():
+            raise ConfigError(
+                f"--resume {resume}: a comparison or a tuning, not a run; go on with fedkin compare --resume or fedkin "
+                "tune --resume"
+            )
         return load(resume / "experiment.toml"), resume
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
@@ -189,10 +203,15 @@ def planned(
 
 
 def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
-    """The folder of data sets: as given, else the one that the run began with."""
+    """The folder of data sets: as given, else the one that the run began with; raises RunError."""
     kept = folder / "data-root.json"
     if given is None and resume and kept.exists():
-        return Path(read_json(kept))
+        root = read_json(kept)
+        if not isinstance(root, str) or not root:
+            raise RunError(
+                f"{kept}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
+            )
+        return Path(root)
     return given if given is not None else Path("data")
 
 
@@ -227,7 +246,8 @@ def _report(folders: list[Any], home: Path | None = None) -> Path:
     return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html")
 
 
-def _done(folder: Path, report: Path) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+def _done(folder: Path, *reports: Path) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     console.print(f"records: {folder}")
-    console.print(f"report:  {report}")
+    for report in reports:
+        console.print(f"report:  {report}")

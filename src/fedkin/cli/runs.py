@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
+
+from fedkin.report.tables import megabytes
+
+if TYPE_CHECKING:
+    from fedkin.running.listing import Listed
 
 __all__ = ["runs"]
 
 runs = typer.Typer(no_args_is_help=False, help="List runs with their figures, or compare two of them.")
 
 _FOLDERS = typer.Option([Path("runs")], "--in", help="Folder that holds run folders, at any depth. May be repeated.")
+_WIDE = 10_000  # columns: more than any line has
+# What may be left out of a narrow terminal, the first of them first.
+_SPARE = ("seconds", "worst 10%", "ARI", "sent")
 
 
 @runs.callback(invoke_without_command=True)
@@ -24,24 +36,63 @@ def _list(context: typer.Context, folders: list[Path] = _FOLDERS) -> None:
     from fedkin.running.listing import listed
 
     found = listed(folders)
-    console = Console(soft_wrap=True, highlight=False)
     if not found:
-        console.print(f"no runs in {', '.join(map(str, folders))}", markup=False)
+        _console().print(f"no runs in {', '.join(map(str, folders))}")
         return
-    table = Table("run", "method", "seed", "rounds", "reached", "worst 10 %", "ARI", "MB sent", "seconds",
-                  box=None, pad_edge=False)  # fmt: skip
-    for run in found:
-        figures = run.figures()
-        main = next((name for name in figures if name.endswith(" mean")), "")
-        worst = figures.get(main.replace(" mean", " worst10")) if main else None
-        sent = figures["bytes sent"] / 1e6 if "bytes sent" in figures else None
-        table.add_row(
-            str(run.folder), run.method, str(run.settings.get("run", {}).get("seed", "")),
-            f"{run.rounds}/{run.planned}" + ("" if run.summary is not None else " not finished"),
-            f"{main.removesuffix(' mean')} {figures[main]:.4f}" if main else "", _shown(worst),
-            _shown(figures.get("groups ari"), ".2f"), _shown(sent, ",.1f"), _shown(figures.get("seconds"), ",.0f"),
-        )  # fmt: skip
-    console.print(table)
+    columns = _columns(found, _told_apart([run.folder for run in found], folders))
+    left = _left_out(columns)
+    _print(_listing({head: cells for head, cells in columns.items() if head not in left}))
+    if left:
+        _console().print(f"no room for: {', '.join(left)}; a wider terminal has them")
+
+
+def _left_out(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """As few columns as leave room for a line per run; none where it takes more, and lines must be folded."""
+    console, spare = _console(), [head for head in _SPARE if head in columns]
+    if not _edged(console):
+        return []
+    for count in range(len(spare) + 1):
+        kept = {head: cells for head, cells in columns.items() if head not in spare[:count]}
+        if _width(console, _listing(kept)) <= console.width:
+            return spare[:count]
+    return []
+
+
+def _columns(found: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """By heading, a cell per run; a column that no run fills is left out."""
+    every = [run.figures() for run in found]
+    metrics = [_metric(figures) for figures in every]
+    one = len({metric for metric in metrics if metric}) == 1
+    columns: dict[str, Sequence[str]] = {
+        "run": names,
+        "method": [run.method for run in found],
+        "seed": ["" if run.seed is None else str(run.seed) for run in found],
+        "rounds": [f"{run.rounds}/{run.planned}" for run in found],
+        (max(metrics) if one else "mean"): [
+            _reached(run, figures, metric, one) for run, figures, metric in zip(found, every, metrics, strict=True)
+        ],
+        "worst 10%": [_shown(figures.get(f"{metric} worst10")) for figures, metric in zip(every, metrics, strict=True)],
+        "ARI": [_shown(figures.get("groups ari"), ".2f") for figures in every],
+        "sent": [megabytes(figures["bytes sent"]) if figures else "" for figures in every],
+        "seconds": [_shown(figures.get("seconds"), ",.0f") for figures in every],
+    }
+    return {head: cells for head, cells in columns.items() if any(cells)}
+
+
+def _listing(columns: Mapping[str, Sequence[str]]) -> Table:
+    return _table(list(columns), list(zip(*columns.values(), strict=True)), folded=("run",))
+
+
+def _metric(figures: Mapping[str, float]) -> str:
+    """By what the run's clients are compared; nothing while no mean is known."""
+    return next((name.removesuffix(" mean") for name in figures if name.endswith(" mean")), "")
+
+
+def _reached(run: Listed, figures: Mapping[str, float], metric: str, one: bool) -> str:
+    """The mean over clients, of which metric unless the column's head says so."""
+    if run.summary is None:
+        return "not finished"
+    return f"{_shown(figures.get(f'{metric} mean'))} {'' if one else metric}".strip()
 
 
 @runs.command("diff")
@@ -49,18 +100,60 @@ def diff(one: Path, other: Path) -> None:
     """Show which settings of two runs differ, and what each of them reached."""
     from fedkin.running.listing import difference, read
 
-    console = Console(soft_wrap=True, highlight=False)
-    changed, figures = difference(read(one), read(other))
-    table = Table("setting", str(one), str(other), box=None, pad_edge=False)
-    for name, first, second in changed:
-        table.add_row(name, _setting(first), _setting(second))
-    console.print(table if changed else "no setting differs", markup=False)
-    if not figures:
-        console.print("one of the runs is not finished: there are no figures to compare", markup=False)
+    both = [read(one), read(other)]
+    changed, figures = difference(*both)
+    home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
+    first, second = _told_apart([one, other], home)
+    heads = ("setting", first, second)
+    if changed:
+        _print(_table(heads, [(name, _setting(mine), _setting(theirs)) for name, mine, theirs in changed], heads))
+    else:
+        _console().print("no setting differs")
+    if open := [run.folder for run in both if run.summary is None]:
+        text = f"{' and '.join(dict.fromkeys(map(str, open)))}: not finished, so there are no figures to compare"
+        _console().print(text)
         return
-    table = Table("figure", str(one), str(other), "difference", box=None, pad_edge=False)
-    for name, reached, against in figures:
-        table.add_row(name, f"{reached:,.5g}", f"{against:,.5g}", f"{against - reached:+,.3g}")
+    rows = [(name, f"{a:,.5g}", f"{b:,.5g}", f"{b - a:+,.3g}") for name, a, b in figures]
+    _print(_table(("figure", first, second, "difference"), rows, (first, second)))
+
+
+def _told_apart(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
+    """Each path from the home that it is in; all in full where two would read alike, or one is the home itself."""
+    short = []
+    for path in paths:
+        home = next((home for home in homes if path.absolute().is_relative_to(home.absolute())), None)
+        short.append(str(path) if home is None else str(path.absolute().relative_to(home.absolute())))
+    return short if len(set(short)) == len(set(paths)) and "." not in short else [str(path) for path in paths]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], folded: Sequence[str]) -> Table:
+    """Cells are shown letter by letter, brackets too; the `folded` columns go on in a next line where room is short."""
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for head in heads:
+        table.add_column(Text(head), no_wrap=head not in folded, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def _edged(console: Console) -> bool:
+    """A file or a pipe has no edge: what reads it counts on a line a run."""
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
+def _width(console: Console, table: Table) -> int:
+    """Columns that the table takes when nothing is folded."""
+    return Measurement.get(console, console.options.update_width(_WIDE), table).maximum
+
+
+def _print(table: Table) -> None:
+    console = _console()
+    if not _edged(console):
+        console.width = max(console.width, _width(console, table))
     console.print(table)
 
 

@@ -20,8 +20,8 @@ function drawGain() {
   const gains = run().gain, ids = federation().ids;
   $("gain").hidden = !gains;
   if (!gains) {
-    $("gain-text").textContent = run().label === "local" ?
-      "Local is what the other methods' gains are measured against: choose another method." : "Local was not run with this seed and these clients, so gains are not known.";
+    $("gain-text").textContent = run().method === "local" ?
+      "Local is what the other methods' gains are measured against: choose another method." : "Local was not run with this seed, these clients and these settings, so gains are not known.";
     $("gain-note").textContent = "";
     return;
   }
@@ -80,12 +80,12 @@ function strip(client) {
   const history = run().graph?.history;
   if (!history) return "";
   history.table ??= words(history.group);
-  const cells = history.rounds.map((round, i) => [round, history.table[client * history.rounds.length + i]]).filter(([, group]) => group !== NOTHING);
+  const cells = history.rounds.map((round, i) => ({ round, until: history.until[i], group: history.table[client * history.rounds.length + i] })).filter(({ group }) => group !== NOTHING);
   if (!cells.length) return "<h4>Groups over time</h4><p>In no round's graph.</p>";
-  const spans = cells.map(([round, group]) => `<i style="background:${groupColour(group)}" title="round ${round}: ${groupName(group)}">${cells.length <= 16 ? group + 1 : ""}</i>`);
-  const all = [...new Set(cells.map(([, group]) => group + 1))];
+  const spans = cells.map(({ group, ...span }) => `<i style="background:${groupColour(group)}" title="${roundsOf(span)}: ${groupName(group)}">${cells.length <= 16 ? group + 1 : ""}</i>`);
+  const all = [...new Set(cells.map(({ group }) => group + 1))];
   return `<h4>Groups over time</h4><div class="strip" role="img" aria-label="${escaped(`groups ${all.join(", ")}`)}">${spans.join("")}</div>` +
-    `<p class="quiet">Rounds ${cells[0][0]} to ${cells.at(-1)[0]}, when taking part: ${all.length > 1 ? "groups " + all.join(", ") : "always group " + all[0]}.</p>`;
+    `<p class="quiet">Rounds ${cells[0].round} to ${cells.at(-1).until}, when taking part: ${all.length > 1 ? "groups " + all.join(", ") : "always group " + all[0]}.</p>`;
 }
 
 function neighbours(client) {
@@ -97,16 +97,16 @@ function neighbours(client) {
     if (frame.to[i] === client) found.push([from, frame.weight[i]]);
   });
   found.sort((a, b) => b[1] - a[1]);
-  if (!frame.clients.includes(client)) return `<h4>Neighbours</h4><p>Did not take part in round ${frame.round}.</p>`;
+  if (!frame.clients.includes(client)) return `<h4>Neighbours</h4><p>Not in the graph of ${roundsOf(frame)}.</p>`;
   const items = found.slice(0, 10).map(([other, weight]) => `<li><button type="button" data-client="${other}">${escaped(ids[other])}</button> ${weight} ` +
     `<span class="quiet">${escaped(federation().planted[other] ?? "")}</span></li>`);
-  return `<h4>Strongest neighbours in round ${frame.round}</h4>${items.length ? `<ol>${items.join("")}</ol>` : "<p>None: alone.</p>"}`;
+  return `<h4>Strongest neighbours in ${roundsOf(frame)}</h4>${items.length ? `<ol>${items.join("")}</ol>` : "<p>None: alone.</p>"}`;
 }
 
 function drawClient() {
   const place = $("client"), client = state.client;
   if (client === null) {
-    place.innerHTML = `<p class="quiet">Click a client, or name one under “Follow client”, to see its data, its ${METRIC.title}, its groups and its neighbours.</p>`;
+    rewrite(place, `<p class="quiet">Click a client, or name one under “Follow client”, to see its data, its ${METRIC.title}, its groups and its neighbours.</p>`);
     return;
   }
   const all = federation(), gain = run().gain?.[client];
@@ -117,11 +117,11 @@ function drawClient() {
   const planted = all.planted[client] === null ? "" : `<div><dt>planted group</dt><dd>${escaped(all.planted[client])}</dd></div>`;
   const ends = same.map((one) => [one.label, valuesOf(one, client)[1].at(-1)]).filter(([, value]) => value !== null && value !== undefined)
     .map(([label, value]) => `<div><dt>${escaped(title(label))}</dt><dd>${figure(value)}</dd></div>`);
-  place.innerHTML = `<h3 id="client-name">${escaped(all.ids[client])}</h3><dl>${unseen}${planted}${samples}${rows.join("")}</dl>` +
+  rewrite(place, `<h3 id="client-name">${escaped(all.ids[client])}</h3><dl>${unseen}${planted}${samples}${rows.join("")}</dl>` +
     `<h4>${TEST}${gain === null || gain === undefined ? "" : ` (${points(gain)} ${METRIC.share ? "over" : "better than"} Local)`}</h4><dl>${ends.join("")}</dl>` +
-    `<div id="client-curve"></div>${strip(client)}${neighbours(client)}${labelBars(client)}`;
+    `<div id="client-curve"></div>${strip(client)}${neighbours(client)}${labelBars(client)}`);
   for (const button of place.querySelectorAll("[data-client]")) {
-    button.addEventListener("click", () => { follow(Number(button.dataset.client)); place.focus?.(); });
+    button.addEventListener("click", () => { follow(Number(button.dataset.client)); $("client-name").scrollIntoView({ block: "nearest" }); });
   }
   draw("client-curve", same.map((one) => {
     const [x, y] = valuesOf(one, client), style = methodStyle(one.label);

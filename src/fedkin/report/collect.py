@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedkin.errors import RunError
+from fedkin.report.drawing import evenly
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget, graph_of
 from fedkin.report.headline import facts, subject
 from fedkin.report.packing import pack_values
+from fedkin.report.pairing import counterpart, labels_of, titles_of
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
 from fedkin.report.sentence import FEDAVG, LOCAL, sentence
@@ -22,13 +24,15 @@ from fedkin.report.traffic import phases_of
 
 __all__ = ["collect"]
 
-# Points of all clients' curves together; beyond, fewer rounds of each are kept.
-_CURVE_POINTS = 600_000
+# Points of all clients' curves together, and rounds of all methods'; beyond, fewer rounds of each are kept.
+_CURVE_POINTS = 400_000
+_CURVE_ROUNDS = 8_000
 
 
 def collect(places: Sequence[Path]) -> dict[str, Any]:
     """The page's data, of JSON's types only; raises RunError for a folder that is not a finished run."""
-    folders = find_runs(places)
+    # One folder may be named twice: by itself and within another, or through a link.
+    folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
         raise RunError("name at least one run folder")
     # What others are measured against comes first; else the order given.
@@ -39,7 +43,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             f"{odd.folder}: clients are compared by {odd.metric.title}, in {runs[0].folder} by {metric.title}; "
             "one report holds runs of one metric"
         )
-    labels = _labels(runs)
+    labels = labels_of(runs)
     gained = [_gains(run, runs) for run in runs]
     budget = GraphBudget.shared(run for run in runs if run.graphs)
     places_left = FeatureBudget.shared(runs)
@@ -55,7 +59,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
                 "method": run.method,
                 "seed": run.seed,
                 "federation": federation,
-                "curve": _curve(run),
+                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values, ids, points, metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "graph": graph_of(run, ids, budget),
@@ -63,64 +67,32 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
                 "features": features_of(run, ids, places_left),
             }
         )
-    names = list(dict.fromkeys(labels))
-    titles = {name: _title(name, runs, labels) for name in names}
+    titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
         "sentence": sentence(facts(runs, labels, gained, titles)),
-        "methods": [{"label": name, "title": titles[name]} for name in names],
+        "methods": [{"label": name, "title": title, "method": methods[name]} for name, title in titles.items()],
         "shown": labels.index(subject(runs, labels)),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
         "runs": entries,
         "federations": federations.found,
-        "table": [_row(name, runs, labels, gained) for name in names],
+        "table": [_row(name, runs, labels, gained) for name in titles],
         "phases": [
             row
-            for name in names
+            for name in titles
             for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
         ],
         "rerun": rerun(runs, labels),
     }
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
-    """What to call each run's method: its name, and the folder's where a method occurs twice for a seed."""
-    taken = Counter((run.method, run.seed) for run in runs)
-    twice = {method for (method, _), times in taken.items() if times > 1}
-    by_parent = Counter((run.method, run.seed, run.folder.resolve().parent) for run in runs)
-    labels = []
-    for run in runs:
-        home = run.folder.resolve()
-        if run.method not in twice:
-            labels.append(run.method)
-        elif all(times == 1 for (method, *_), times in by_parent.items() if method == run.method):
-            labels.append(f"{run.method} ({home.parent.name})")
-        else:
-            labels.append(f"{run.method} ({home.name})")
-    return labels
-
-
-def _title(label: str, runs: Sequence[Run], labels: Sequence[str]) -> str:
-    """The method's name as in its paper."""
-    from fedkin.methods import METHODS
-
-    method = next(run.method for run, other in zip(runs, labels, strict=True) if other == label)
-    title = str(METHODS[method].title) if method in METHODS else method
-    return title + label.removeprefix(method)
-
-
 def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
-    """Gain over Local of the same seed and the same clients, or None."""
-    if run.method == LOCAL:
-        return None
-    for other in runs:
-        same = other.seed == run.seed and other.federation == run.federation and set(other.clients) == set(run.clients)
-        if other.method == LOCAL and same:
-            return gains(run.last_values, other.last_values, run.metric)
-    return None
+    """Gain over Local, or None where that was not run, or not so that the two can be compared."""
+    alone = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
+    return None if alone is None else gains(run.last_values, alone.last_values, run.metric)
 
 
 class _Federations:
@@ -150,21 +122,22 @@ class _Federations:
         return ids
 
 
-def _curve(run: Run) -> dict[str, list[Any]]:
-    """Figures of each evaluated round, against rounds, cumulative bytes and seconds."""
+def _curve(run: Run, most: int) -> dict[str, list[Any]]:
+    """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
+    kept = set(evenly([row["round"] for row in run.rounds if _evaluated(row, run)], most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
     # What a peer sends another receives: counting both ways would count it twice.
     ways = ("up",) if any(phase.way == "peer" for phase in run.phases) else ("up", "down")
     for row in run.rounds:
         sent += sum(row["bytes"][way] for way in ways)
-        own, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
-        if "mean" not in own and "mean" not in unseen and not groups:
+        if row["round"] not in kept:
             continue
+        own, groups, unseen = row[run.metric.name] or {}, row["groups"] or {}, row.get("unseen") or {}
         curve["round"].append(row["round"])
         curve["bytes"].append(sent)
-        curve["seconds"].append(seconds.get(row["round"]))
+        curve["seconds"].append(_rounded(seconds.get(row["round"])))
         for name in ("mean", "worst10", "worst20", "std"):
             curve[name].append(_rounded(own.get(name)))
         if run.unseen:
@@ -173,6 +146,11 @@ def _curve(run: Run) -> dict[str, list[Any]]:
         for name in ("found", "ari"):
             curve[name].append(_rounded(groups.get(name)))
     return dict(curve)
+
+
+def _evaluated(row: Mapping[str, Any], run: Run) -> bool:
+    """Something of this round can be drawn."""
+    return any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen")) or bool(row["groups"])
 
 
 def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:

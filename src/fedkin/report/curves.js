@@ -7,7 +7,7 @@ const FIGURES = [
   ["ari", "agreement with the planted groups (ARI)", false], ["found", "groups found", false],
 ];
 const AGAINST = [["round", "rounds"], ["bytes", "bytes sent"], ["seconds", "time"]];
-const AXES = { round: "round", bytes: "bytes sent by all until then (logarithmic)", seconds: "seconds of the run" };
+const AXES = { round: "round", bytes: "bytes sent by all until then", seconds: "seconds of the run" };
 const curves = { y: "mean", x: "round", hidden: new Set() };
 
 function mean(values) {
@@ -23,8 +23,9 @@ function together(label) {
   for (const round of runs[0].round) {
     const at = places.map((place) => place.get(round));
     if (at.includes(undefined)) continue;
-    const ys = runs.map((curve, i) => curve[curves.y][at[i]]);
-    const xs = runs.map((curve, i) => curve[curves.x][at[i]]);
+    // Only runs with unseen clients have their figures.
+    const ys = runs.map((curve, i) => curve[curves.y]?.[at[i]] ?? null);
+    const xs = runs.map((curve, i) => curve[curves.x]?.[at[i]] ?? null);
     if (ys.includes(null) || xs.includes(null)) continue;
     rows.push({ x: mean(xs), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys), round });
   }
@@ -37,8 +38,8 @@ function curveTraces(label, isShare, end) {
   const style = methodStyle(label), name = escaped(title(label));
   let rows = found.rows;
   const silent = curves.x === "bytes" && rows.at(-1).x === 0;
-  // On a logarithmic axis a method that sends nothing has no place: its last figure as a level line.
-  if (silent) rows = [{ ...rows.at(-1), x: end.low }, { ...rows.at(-1), x: end.high }];
+  // On a logarithmic axis a method that sends nothing has no place: its last figure as a level line. Alone it is a point.
+  if (silent) rows = end ? [...new Set([end.low, end.high])].map((x) => ({ ...rows.at(-1), x })) : [rows.at(-1)];
   const x = rows.map((row) => row.x);
   const write = (value) => (isShare ? percent(value) : String(Math.round(1000 * value) / 1000));
   const text = rows.map((row) => `${name}: ${write(row.y)}` +
@@ -50,7 +51,7 @@ function curveTraces(label, isShare, end) {
   }] : [];
   return [...band, {
     x, y: rows.map((row) => row.y), text, hovertemplate: "%{text}<extra></extra>", mode: rows.length > 1 ? "lines" : "markers",
-    line: { color: style.color, dash: silent ? "dot" : style.dash, width: 2.5 }, marker: { color: style.color, size: 9 },
+    line: { color: style.color, dash: style.dash, width: 2.5 }, marker: { color: style.color, size: 9 },
     meta: label, name,
   }];
 }
@@ -59,12 +60,12 @@ function drawCurves() {
   const figure = FIGURES.find(([key]) => key === curves.y);
   const shown = DATA.methods.map((method) => method.label).filter((label) => !curves.hidden.has(label));
   const xs = shown.flatMap((label) => (together(label)?.rows ?? []).map((row) => row.x)).filter((x) => x > 0);
-  const end = { low: Math.min(...xs), high: Math.max(...xs) };
   const log = curves.x === "bytes" && xs.length > 0;
+  const end = log ? { low: Math.min(...xs), high: Math.max(...xs) } : null;
   draw("curves", shown.flatMap((label) => curveTraces(label, figure[2], end)), {
     hovermode: curves.x === "round" ? "x unified" : "closest",
     xaxis: {
-      title: { text: AXES[curves.x] }, type: log ? "log" : "linear", ticksuffix: log ? "B" : "", exponentformat: "SI",
+      title: { text: AXES[curves.x] + (log ? " (logarithmic)" : "") }, type: log ? "log" : "linear", ticksuffix: log ? "B" : "", exponentformat: "SI",
       ...(log ? { dtick: 1 } : { rangemode: "tozero" }),
     },
     yaxis: { title: { text: narrow() ? "" : figure[1] }, tickformat: figure[2] ? ".0%" : "" },

@@ -62,9 +62,10 @@ function drawCloud(cloud, colour, groups, entry, what) {
     (present.length > shown.length ? `<span class="quiet">and ${present.length - shown.length} more</span>` : "") + (server.length ? `<span>☆ the server’s prototypes</span>` : "") + "</div>";
 }
 
-function drawHeads({ heads }) {
+function drawHeads({ heads, kept }) {
   $("heads-plot").hidden = !heads;
-  $("heads-note").textContent = heads ? "How alike two clients’ heads answer on each other’s class means: 1 when they say the same, up to scale. Ordered by planted group, then by classes." :
+  $("heads-note").textContent = heads ? "How alike two clients’ heads answer on each other’s class means: 1 when they say the same, up to scale. Ordered by planted group, then by classes." +
+    (heads.clients.length < kept ? ` ${heads.clients.length} of ${many(kept, "client")} are drawn.` : "") :
     "Everyone uses the same head after this round: there is nothing to compare.";
   if (!heads) return;
   const { ids } = federation(), count = heads.clients.length, at = heads.clients.map((_, i) => i), bytes = bytesOf(heads.matrix), names = heads.clients.map((client) => escaped(ids[client]));

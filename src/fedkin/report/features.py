@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,34 @@ _ROUNDS = 6
 _POINTS = 5000  # of all projections of a page: t-SNE takes some seconds for so many
 _LEAST, _MOST = 200, 2000
 _HEADS = 100
+# Of all runs of a page together: rounds, and cells of the heads' matrices.
+_ALL_ROUNDS = 120
+_CELLS = 400_000
 
 
 @dataclass(frozen=True)
 class FeatureBudget:
-    """How many points each projection may have; t-SNE is made for the runs of one seed."""
+    """How many points each projection may have, rounds each run, clients each matrix of heads.
+
+    t-SNE is made for the runs of one seed.
+    """
 
     points: int
     seed: int
+    rounds: int = _ROUNDS
+    heads: int = _HEADS
 
     @classmethod
     def shared(cls, runs: Sequence[Run]) -> FeatureBudget:
         """Equal parts for each round of each run of the lowest seed, as if all had features and anchors."""
         seed = min(run.seed for run in runs)
-        count = 2 * sum(min(len(run.features), _ROUNDS) for run in runs if run.seed == seed)
-        return cls(min(_MOST, max(_LEAST, _POINTS // max(1, count))), seed)
+        rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
+        kept = [(run.seed, min(len(run.features), rounds)) for run in runs]
+        count = 2 * sum(number for of, number in kept if of == seed)
+        heads = isqrt(_CELLS // max(1, sum(number for _, number in kept)))
+        return cls(
+            min(_MOST, max(_LEAST, _POINTS // max(1, count))), seed, rounds, max(2, min(_HEADS, heads))
+        )  # fmt: skip
 
 
 def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
@@ -50,10 +64,10 @@ def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str
     drawn = run.seed == budget.seed
     before: dict[str, dict[tuple[int, int], npt.NDArray[np.float64]]] = {}
     rounds = []
-    for round in evenly(sorted(run.features), _ROUNDS):
+    for round in evenly(sorted(run.features), budget.rounds):
         found = read_features(run.features[round])
         place = [number[id] for id in found.ids]
-        entry: dict[str, Any] = {"round": round, "clouds": {}, "heads": _heads(found, place, run)}
+        entry: dict[str, Any] = {"round": round, "clouds": {}, "heads": _heads(found, place, run, budget.heads)}
         for name, cloud in (("features", found.features), ("anchors", found.anchors)):
             if cloud is None:
                 continue
@@ -105,11 +119,11 @@ def _separations(run: Run, found: Features, cloud: Cloud, round: int) -> dict[st
     return {name: None if value is None else float(f"{value:.4f}") for name, value in told.items()}
 
 
-def _heads(found: Features, place: Sequence[int], run: Run) -> dict[str, Any] | None:
+def _heads(found: Features, place: Sequence[int], run: Run, most: int) -> dict[str, Any] | None:
     """Similarity of heads, clients ordered by planted group and classes."""
     if found.heads is None:
         return None
-    count = min(len(found.heads), _HEADS)
+    count = min(len(found.heads), most)
 
     def key(row: int) -> tuple[str, list[str], str]:
         facts = run.clients[found.ids[row]]

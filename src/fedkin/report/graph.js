@@ -34,7 +34,7 @@ function nodeTraces(frame, graph) {
   const least = ids.length > 300 ? 6 : ids.length > 100 ? 8 : 10;
   const absent = ids.map((_, i) => i).filter((i) => !present.has(i));
   const shape = (client) => (planted[client] === null ? 0 : names.indexOf(planted[client]));
-  const at = valueNear(frame.round);
+  const at = valueNear(frame.until);
   const told = (client, more) => `<b>${escaped(ids[client])}</b><br>${[more, facts(client), at(client)].filter(Boolean).join("<br>")}`;
   const groups = frame.groups ?? frame.clients.map(() => 0);
   return [
@@ -91,15 +91,21 @@ function drawGraph() {
   graphNote(graph);
 }
 
+// The ARI of a frame's groups, from the last round of its own that was evaluated; null where unknown.
+function ariOf({ round, until }) {
+  const { round: rounds = [], ari } = run().curve;
+  const at = rounds.findLastIndex((one, i) => one >= round && one <= until && ari[i] !== null);
+  return at < 0 ? null : ari[at];
+}
+
 function roundText(frame) {
-  const curve = run().curve, at = (curve.round ?? []).indexOf(frame.round);
-  const ari = at < 0 ? null : curve.ari[at];
+  const ari = ariOf(frame);
   const found = frame.groups ? `, ${many(new Set(frame.groups).size, "group")}` : "";
-  return `round ${frame.round}: ${many(frame.clients.length, "client")}${found}${ari === null ? "" : `, ARI ${ari.toFixed(2)}`}`;
+  return `${roundsOf(frame)}${frame.until > frame.round ? ", unchanged" : ""}: ${many(frame.clients.length, "client")}${found}${ari === null ? "" : `, ARI ${ari.toFixed(2)}`}`;
 }
 
 function graphNote(graph) {
-  const rounds = graph.frames.length < graph.allRounds ? `${graph.frames.length} of the ${graph.allRounds} rounds' graphs are kept on this page, evenly spread, the last among them. ` : "";
+  const rounds = graph.frames.length < graph.allRounds ? `${graph.frames.length} of the ${graph.allRounds} graphs, each another one than before, are kept on this page, evenly spread, the last among them. ` : "";
   $("graph-note").textContent = `Lines: each client's ${graph.perNode} strongest similarities; dotted between groups. ` +
     "Larger points: more similar to all others. Small grey points: not in this round. Places stay over the rounds: " +
     `clients that are strongly tied lie close together. ${rounds}Groups keep their number and colour from round to round as far as their members do.` +

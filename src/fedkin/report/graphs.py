@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -19,50 +21,75 @@ from fedkin.report.reading import Run
 
 __all__ = ["GraphBudget", "dense", "graph_of"]
 
-# Of one run: more rounds than this make the slider no clearer.
+# Of one run: more rounds than this make the slider no clearer, more cells no matrix.
 _ROUNDS = 40
 _HISTORY = 200
 _MOVES = 2000
-# Of all runs of a page together.
-_EDGES = 200_000
-_CELLS = 2_000_000
-_HISTORY_CELLS = 600_000
-_LEAVES = 30_000
 _SIDE = 200
+# Of all runs of a page together. Cells: 40 matrices of a large graph, and its tree's.
+_EDGES = 200_000
+_NODES = 100_000
+_CELLS = 41 * _SIDE * _SIDE
+_HISTORY_CELLS = 300_000
+_LEAVES = 30_000
+_PICTURES = 400_000
+_ALL_MOVES = 20_000
 # What a graph may tell of its clients (TFL).
 _VALUES = ("centrality", "prior", "lambda")
 
 
 @dataclass(frozen=True)
 class GraphBudget:
-    """How much of each run's graphs is kept, so that a page with many runs stays small."""
+    """How much of each run's graphs is kept, so that a page with many runs stays small.
+
+    edges, nodes, cells (of matrices): of all frames together; side: rows of a matrix; history: cells; leaves: of all
+    trees; pictures: cells of the weights beside what clients share; moves: how many.
+    """
 
     edges: int
+    nodes: int
     cells: int
+    side: int
     history: int
     leaves: int
+    pictures: int
+    moves: int
 
     @classmethod
     def shared(cls, runs: Iterable[Run]) -> GraphBudget:
         """Equal parts for each run that has graphs."""
         count = max(1, sum(1 for _ in runs))
-        return cls(_EDGES // count, _CELLS // count, _HISTORY_CELLS // count, _LEAVES // count)
+        cells = _CELLS // count
+        return cls(
+            edges=_EDGES // count,
+            nodes=_NODES // count,
+            cells=cells,
+            # Two rounds' matrices and a tree's.
+            side=max(2, min(_SIDE, isqrt(cells // 3))),
+            history=_HISTORY_CELLS // count,
+            leaves=_LEAVES // count,
+            pictures=_PICTURES // count,
+            moves=min(_MOVES, _ALL_MOVES // count),
+        )
 
 
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
     """The page's data of a run's graphs, clients numbered as in `ids`; None when there is none.
 
     A frame is a kept round: clients present, their groups (numbers that stay over rounds), strongest edges, and
-    the weights as a matrix in the groups' order. `history` and `moves` know all rounds' groups.
+    the weights as a matrix in the groups' order. It stands `until` a round: the last before the next recorded graph.
+    `history` and `moves` know all rounds' groups.
     """
     if not run.graphs:
         return None
     number = {id: i for i, id in enumerate(ids)}
-    present = max((len(row.get("sampled") or ids) for row in run.rounds), default=len(ids))
-    per_node = 5 if present <= 60 else 3 if present <= 300 else 2
+    # Some methods' graphs hold all clients, whoever takes part in a round.
+    present = max(len(run.graph(round).ids) for round in {min(run.graphs), max(run.graphs)})
+    per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, budget.edges // (2 * present)))
+    until = _until(run)
     kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
     # A large graph's tree takes a matrix of its own: one is enough.
-    trees = evenly(kept, max(1, budget.leaves // present) if present <= _SIDE else 1)
+    trees = evenly(kept, max(1, budget.leaves // present) if present <= budget.side else 1)
     follower, ties = Follower(), _Ties(len(ids))
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -72,34 +99,60 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
         if graph.groups is not None:
             named[round] = follower.name(graph.groups)
         if round in kept:
-            frames.append({"round": round, **_frame(graph, named.get(round), number, per_node, ties, round in trees)})
+            most = _Most(per_node, budget.side, round in trees)
+            frame = _frame(graph, named.get(round), number, most, ties)
+            frames.append({"round": round, "until": until[round], **frame})
     place = layout(ties.strongest(), iterations=120 if len(ids) <= 300 else 60)
     return {
-        "x": np.round(place[:, 0], 4).tolist(),
-        "y": np.round(place[:, 1], 4).tolist(),
+        "x": np.round(place[:, 0], 3).tolist(),
+        "y": np.round(place[:, 1], 3).tolist(),
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(run.graphs),
-        **_followed(named, number, budget),
+        **_followed(named, until, number, budget),
     }
 
 
-def _followed(named: Mapping[int, Mapping[str, int]], number: Mapping[str, int], budget: GraphBudget) -> dict[str, Any]:
+def _until(run: Run) -> dict[int, int]:
+    """The last round in which each recorded graph stood: one that stays the same is not recorded again."""
+    rounds = sorted(run.graphs)
+    last = max(int(run.summary["rounds"]), rounds[-1])
+    return {**{one: after - 1 for one, after in pairwise(rounds)}, rounds[-1]: last}
+
+
+def _followed(
+    named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], budget: GraphBudget
+) -> dict[str, Any]:
     """Groups over the rounds and moves between them; nothing when the graphs have no groups."""
     if not named:
         return {"history": None, "moves": [], "allMoves": 0}
     rounds = evenly(sorted(named), max(2, min(_HISTORY, budget.history // len(number))))
     changed = moves(named)
     return {
-        "history": {"rounds": rounds, "group": pack(_history(named, rounds, number), "u2")},
-        "moves": [[round, number[id], old, new] for round, id, old, new in changed[-_MOVES:]],
+        "history": {
+            "rounds": rounds,
+            "until": [until[round] for round in rounds],
+            "group": pack(_history(named, rounds, number), "u2"),
+        },
+        "moves": [[round, number[id], old, new] for round, id, old, new in changed[-max(1, budget.moves) :]],
         "allMoves": len(changed),
     }
 
 
 def _affordable(clients: int, per_node: int, budget: GraphBudget) -> int:
-    side = min(clients, _SIDE)
-    return max(2, min(budget.edges // (clients * per_node), budget.cells // (side * side)))
+    side = min(clients, budget.side)
+    trees = 1 if clients > budget.side else 0
+    matrices = budget.cells // (side * side) - trees
+    return max(1, min(budget.edges // (clients * per_node), budget.nodes // clients, matrices))
+
+
+@dataclass(frozen=True)
+class _Most:
+    """What a frame may have: edges of a node, rows of a matrix, a tree."""
+
+    per_node: int
+    side: int
+    treed: bool
 
 
 class _Ties:
@@ -129,7 +182,7 @@ def dense(matrix: Any) -> npt.NDArray[np.float64]:
 
 
 def _frame(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, ties: _Ties, treed: bool
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], most: _Most, ties: _Ties
 ) -> dict[str, Any]:
     """One round: clients sorted by group, so that the matrix is in that order."""
     weights = dense(graph.weights)
@@ -140,7 +193,7 @@ def _frame(
     order = np.lexsort((client, group))
     both, group, client = both[np.ix_(order, order)], group[order], client[order]
     ties.add(both, client)
-    row, column = strongest(both, per_node)
+    row, column = strongest(both, most.per_node)
     return {
         "clients": client.tolist(),
         "groups": group.tolist() if named else None,
@@ -152,12 +205,12 @@ def _frame(
             name: [_short(value) for value in graph.values[name][order].tolist()]
             for name in _VALUES if name in graph.values
         },
-        "tree": _tree(both) if treed and len(both) > 1 else None,
-        **_matrix(both),
+        "tree": _tree(both, most.side) if most.treed and len(both) > 1 else None,
+        **_matrix(both, most.side),
     }  # fmt: skip
 
 
-def _tree(both: npt.NDArray[np.float64]) -> dict[str, Any]:
+def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
     """The hierarchy of the frame's clients: their order, the highest branches, and the matrix in this order if large.
 
     A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.hierarchy`.
@@ -166,14 +219,14 @@ def _tree(both: npt.NDArray[np.float64]) -> dict[str, Any]:
     ordered = both[np.ix_(found.order, found.order)]
     return {
         "order": found.order.tolist(),
-        "branches": [[_short(value) for value in branch] for branch in found.branches[-_SIDE:].tolist()],
-        "matrix": _matrix(ordered)["matrix"] if len(both) > _SIDE else None,
+        "branches": [[_short(value) for value in branch] for branch in found.branches[-side:].tolist()],
+        "matrix": _matrix(ordered, side)["matrix"] if len(both) > side else None,
     }
 
 
-def _matrix(both: npt.NDArray[np.float64]) -> dict[str, Any]:
+def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
     """The weights in 1/255 of the range between different clients; averages of neighbours when there are many."""
-    matrix, starts = blocks(both, _SIDE)
+    matrix, starts = blocks(both, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = float(apart.min()), float(apart.max())
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)

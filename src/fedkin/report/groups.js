@@ -7,8 +7,9 @@ function lastGroups(history) {
 
 function drawMoves() {
   const graph = run().graph, history = graph?.history;
-  $("history").hidden = $("moves-table").hidden = !history;
+  $("history").hidden = !history;
   if (!history) {
+    $("moves-table").hidden = true;
     $("moves-text").textContent = `${title(run().label)} records no groups.`;
     $("history-note").textContent = "";
     return;
@@ -18,7 +19,8 @@ function drawMoves() {
   const order = ids.map((_, i) => i).filter((i) => last[i] !== NOTHING).sort((a, b) => rank(b) - rank(a) || last[b] - last[a] || b - a);
   const rows = order.map((client) => carried(history.table.subarray(client * wide, (client + 1) * wide)));
   const z = rows.map((row) => row.map(([group, seen]) => (group === null ? null : (group % COLOURS.length) + (seen ? 0 : COLOURS.length))));
-  const text = rows.map((row) => row.map(([group, seen]) => (group === null ? "" : `group ${group + 1}${seen ? "" : " when last seen"}`)));
+  const spans = history.rounds.map((round, i) => roundsOf({ round, until: history.until[i] }));
+  const text = rows.map((row) => row.map(([group, seen], i) => (group === null ? "" : `${spans[i]}: group ${group + 1}${seen ? "" : " when last seen"}`)));
   const numbers = rows.map((row) => row.map(([group, seen]) => (seen ? String(group + 1) : "")));
   const all = [...COLOURS, ...COLOURS.map((colour) => blended(colour, css("--paper"), 0.3))];
   const steps = all.flatMap((colour, i) => [[i / all.length, colour], [(i + 1) / all.length, colour]]);
@@ -28,7 +30,7 @@ function drawMoves() {
   draw("history", [{
     type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text: room ? numbers : text, hovertext: text, customdata: order.map((client) => history.rounds.map(() => client)),
     colorscale: steps, zmin: 0, zmax: all.length, showscale: false, xgap: wide < 60 ? 1 : 0, ygap: order.length < 60 ? 1 : 0, hoverongaps: false,
-    hovertemplate: "%{y}, round %{x}: %{hovertext}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
+    hovertemplate: "%{y}, %{hovertext}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
   }], {
     xaxis: { type: "category", title: { text: "round" }, nticks: narrow() ? 6 : 15, showgrid: false },
     yaxis: { type: "category", showgrid: false, showticklabels: !narrow() && order.length <= 50, tickfont: { size: 10 } },
@@ -38,7 +40,8 @@ function drawMoves() {
   clicks("history", (point) => point.customdata);
   movesText(graph, ids, planted);
   $("history-note").textContent = "A row is a client, a column a round; pale: not in that round's graph, in the group it was last seen in." +
-    (wide < graph.allRounds ? ` ${wide} of ${graph.allRounds} rounds are drawn.` : "") + (names.length ? " Rows are ordered by planted group, named at the right." : "") +
+    (wide < graph.allRounds ? ` ${wide} of ${graph.allRounds} graphs are drawn.` : "") +
+    (history.until.some((until, i) => until > history.rounds[i]) ? " A graph that stays the same has one column, at its first round." : "") + (names.length ? " Rows are ordered by planted group, named at the right." : "") +
     (Math.max(...last.filter((g) => g !== NOTHING)) >= COLOURS.length ? " Colours repeat after 8 groups: point at a cell to read its number." : "");
 }
 
@@ -83,8 +86,9 @@ function movesText(graph, ids, planted) {
     const when = moves.slice(-6).map(([round, from, to]) => `round ${round}: ${from + 1} → ${to + 1}`).join("; ");
     return `<tr><th scope="row"><button type="button" data-client="${client}">${escaped(ids[client])}</button></th><td>${escaped(planted[client] ?? "–")}</td><td>${moves.length}</td><td class="text">${moves.length > 6 ? "… " : ""}${when}</td></tr>`;
   });
-  $("moves-table").innerHTML = rows.length ? `<table><thead><tr><th scope="col">client</th><th scope="col">planted</th><th scope="col">moves</th><th scope="col" class="text">when</th></tr></thead><tbody>${rows.join("")}</tbody></table>` +
-    (restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "") : "";
+  $("moves-table").hidden = !rows.length;
+  rewrite($("moves-table"), rows.length ? `<table><thead><tr><th scope="col">client</th><th scope="col">planted</th><th scope="col">moves</th><th scope="col" class="text">when</th></tr></thead><tbody>${rows.join("")}</tbody></table>` +
+    (restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "") : "");
   for (const button of $("moves-table").querySelectorAll("[data-client]")) button.addEventListener("click", () => follow(Number(button.dataset.client)));
 }
 
@@ -114,8 +118,8 @@ function drawCommunities() {
     });
     const kept = cells.slice(0, 12);
     if (cells.length > 12) kept.push(`<li class="quiet">and ${cells.length - 12} more</li>`);
-    const ari = run().curve.ari?.[(run().curve.round ?? []).indexOf(frame.round)];
-    return `<tr><th scope="row">${frame.round}</th><td>${members.size}</td><td>${ari === undefined || ari === null ? "–" : ari.toFixed(2)}</td><td class="text"><ul class="members">${kept.join("")}</ul></td></tr>`;
+    const ari = ariOf(frame);
+    return `<tr><th scope="row">${roundsOf(frame).replace(/^rounds? /, "")}</th><td>${members.size}</td><td>${ari === null ? "–" : ari.toFixed(2)}</td><td class="text"><ul class="members">${kept.join("")}</ul></td></tr>`;
   });
   $("communities").innerHTML = `<table><thead><tr><th scope="col">round</th><th scope="col">groups</th><th scope="col">ARI</th><th scope="col" class="text">members</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
 }

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from fedkin.report.fairness import Gains
+from fedkin.report.pairing import counterpart
 from fedkin.report.reading import Run
 from fedkin.report.sentence import FEDAVG, LOCAL, Facts, Found
 
@@ -37,6 +38,7 @@ def facts(
         rival=None if best is None else (titles[best], others[best]),
         metric=metric,
         unseen=_unseen(mine),
+        local=any(run.method == LOCAL for run in runs),
     )
 
 
@@ -76,14 +78,10 @@ def _fedavg_bytes(runs: Sequence[Run], mine: Sequence[Run]) -> float | None:
     """FedAvg's bytes, if it ran as many rounds on the same clients."""
     sent = []
     for run in mine:
-        like = [
-            other for other in runs
-            if other.method == FEDAVG and other.seed == run.seed
-            and other.summary["rounds"] == run.summary["rounds"] and other.federation == run.federation
-        ]  # fmt: skip
-        if not like:
+        other = counterpart(run, runs, FEDAVG)
+        if other is None or other.summary["rounds"] != run.summary["rounds"]:
             return None
-        sent.append(like[0].sent)
+        sent.append(other.sent)
     return statistics.fmean(sent)
 
 

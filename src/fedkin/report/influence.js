@@ -60,9 +60,9 @@ function drawInfluence() {
 function influenceText(frame, names, rows, top) {
   const counts = names.map((name) => [name, rows.get(name).filter((i) => top.has(i)).length, rows.get(name).length]);
   const some = counts.filter(([, count]) => count).sort((a, b) => b[1] - a[1]), none = counts.filter(([, count]) => !count);
-  $("influence-text").textContent = top.size ? `In round ${frame.round}, ${many(top.size, "influential client")}: ${some.map(([name, count]) => `${count} of ${name}`).join(", ")}` +
+  $("influence-text").textContent = top.size ? `In ${roundsOf(frame)}, ${many(top.size, "influential client")}: ${some.map(([name, count]) => `${count} of ${name}`).join(", ")}` +
     (none.length ? `; none of ${none.slice(0, 6).map(([name]) => name).join(", ")}${none.length > 6 ? ` and ${none.length - 6} more` : ""}.` : ".") :
-    `In round ${frame.round} nobody stands out: ${frame.values.centrality.some((value) => value > 0) ? "more than half of the clients are as central as the most central tenth" : "all centralities are 0"}.`;
+    `In ${roundsOf(frame)} nobody stands out: ${frame.values.centrality.some((value) => value > 0) ? "more than half of the clients are as central as the most central tenth" : "all centralities are 0"}.`;
   const sum = (values, kept) => kept.reduce((total, i) => total + values[i], 0);
   const has = ["prior", "lambda"].filter((key) => frame.values[key]), heads = { prior: "of the prior", lambda: "of λ" };
   const lines = counts.map(([name, count, size]) => `<tr><th scope="row">${escaped(name)}</th><td>${size}</td><td>${count}</td><td>${percent(size / frame.clients.length)}</td>` +

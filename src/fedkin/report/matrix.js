@@ -52,7 +52,7 @@ function drawMatrix() {
       (frame.groups ? " It has a group’s colour where all of its clients are in that group." : ""),
     names: "ordered by name, as they are recorded.",
   }[order];
-  $("matrix-note").textContent = `Round ${frame.round} (the slider of the graph chooses it), the clients of that round ${said}` +
+  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (the slider of the graph chooses it), the clients of that graph ${said}` +
     (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours${order === "tree" ? ", the tree by its highest branches" : ""}.` : "") +
     (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, the last among them.");
 }
@@ -63,7 +63,7 @@ function treeTraces(frame, side) {
   const groups = frame.groups ? order.map((row) => frame.groups[row]) : null, by = new Map();
   for (const [left, right, low, lower, height, first, last] of branches) {
     const same = groups && groups.slice(first, last + 1).every((group) => group === groups[first]);
-    const colour = same ? groupColour(groups[first]) : css("--edge");
+    const colour = same ? lineColour(groups[first] % COLOURS.length) : css("--edge");
     if (!by.has(colour)) by.set(colour, { x: [], y: [] });
     by.get(colour).x.push(cell(left), cell(left), cell(right), cell(right), null);
     by.get(colour).y.push(low, height, height, lower, null);

@@ -12,12 +12,16 @@ const COLOURS = [...LIGHT_PAGE];
 const FILLS = ["", "-dot", "-open", "-open-dot"];
 const SHAPES = ["circle", "square", "diamond", "triangle-up", "pentagon", "cross", "star", "triangle-down", "hexagon", "x"];
 const DASHES = ["solid", "dash", "dashdot", "longdashdot"];
+const YELLOW = 6;
+// What others are measured against: the place of its colour, which no other has, and the dash of its first run.
+const REFERENCES = new Map([["local", [7, "dot"]], ["fedavg", [5, "longdash"]]]);
 
 const state = { run: DATA.shown, frame: 0, client: null, order: "groups" };
 const redraws = [];          // each draws one chart anew from the state
 const run = () => DATA.runs[state.run];
 const federation = () => DATA.federations[run().federation];
-const title = (label) => DATA.methods.find((method) => method.label === label).title;
+const methodOf = (label) => DATA.methods.find((one) => one.label === label);
+const title = (label) => methodOf(label).title;
 
 function escaped(text) {
   return String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -67,6 +71,18 @@ function megabytes(count) {
   return count ? `${count.toFixed(0)} B` : "0";
 }
 
+// Rounds of a recorded graph: one that stays the same is not recorded again.
+function roundsOf({ round, until }) {
+  return until > round ? `rounds ${round} to ${until}` : `round ${round}`;
+}
+
+// New content of a place. The keyboard stays at the button of the same client, or else at the place.
+function rewrite(place, html) {
+  const held = place.contains(document.activeElement), client = document.activeElement?.dataset.client;
+  place.innerHTML = html;
+  if (held) (place.querySelector(`[data-client="${client}"]`) ?? place).focus({ preventScroll: true });
+}
+
 // Groups are numbered from 0 in the data and from 1 on the page.
 const groupName = (group) => `group ${group + 1}`;
 const groupColour = (group) => COLOURS[group % COLOURS.length];
@@ -78,13 +94,17 @@ function plantedNames() {
   return [...new Set(known)].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
 }
 
+// A filled shape has an outline; a yellow line cannot be seen on a light page.
+const lineColour = (at) => (at === YELLOW && !dark() ? "#A39600" : COLOURS[at]);
+
 function methodStyle(label) {
-  if (label === "local") return { color: COLOURS[7], dash: "dot" };
-  if (label === "fedavg") return { color: COLOURS[5], dash: "longdash" };
-  const others = DATA.methods.map((method) => method.label).filter((name) => name !== "local" && name !== "fedavg");
-  const at = others.indexOf(label);
-  const order = [0, 2, 3, 1, 4, 6];
-  return { color: COLOURS[order[at % order.length]], dash: DASHES[at % DASHES.length] };
+  const { method } = methodOf(label), own = REFERENCES.get(method);
+  const like = DATA.methods.filter((one) => (own ? one.method === method : !REFERENCES.has(one.method)));
+  const at = like.findIndex((one) => one.label === label);
+  if (own) return { color: COLOURS[own[0]], dash: [own[1], ...DASHES][at % (DASHES.length + 1)] };
+  const order = [0, 2, 3, 1, 4, YELLOW];
+  // Six colours and four dashes come round together after 12 methods: one dash further, and 24 differ.
+  return { color: lineColour(order[at % order.length]), dash: DASHES[(at + Math.floor(at / 12)) % DASHES.length] };
 }
 
 function layout(more) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections import defaultdict
@@ -12,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
+from fedkin.running import forms
 from fedkin.running.files import read_json
 from fedkin.running.metrics import metric_of
 from fedkin.tasks import Metric
@@ -25,6 +23,7 @@ from fedkin.tasks import Metric
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
 
 _SERVER = "server"
+_NOISE = 1e-9  # of a share of 1 that was summed up
 
 
 @dataclass(frozen=True)
@@ -156,69 +155,54 @@ def unfinished(places: Sequence[Path]) -> list[str]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a finished run; raises RunError naming what is missing or unreadable."""
+    """Read a finished run; raises RunError naming the file that is missing, unreadable or not what a run leaves."""
     if not (folder / "summary.json").is_file():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = read_json(folder / "summary.json")
-    missing = [name for name in ("method", "seed", "rounds", metric_of(summary).name, "bytes") if name not in summary]
-    if missing:
-        raise RunError(f"{folder / 'summary.json'}: no {', '.join(missing)} in it, so this is no run of fedkin")
-    federation = folder / "federation.json"
-    experiment = folder / "experiment.toml"
-    run = Run(
+    summary = forms.summary_in(folder / "summary.json")
+    metric = metric_of(summary)
+    federation, timing = folder / "federation.json", folder / "timing.jsonl"
+    rounds = forms.lines_in(folder / "rounds.jsonl", forms.Line)
+    for number, row in enumerate(rounds, 1):
+        forms.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+    return Run(
         folder=folder,
         summary=summary,
-        experiment=experiment.read_text(encoding="utf-8") if experiment.is_file() else "",
-        federation=read_json(federation) if federation.is_file() else {},
-        rounds=_lines(folder / "rounds.jsonl"),
-        timing=_lines(folder / "timing.jsonl") if (folder / "timing.jsonl").is_file() else [],
-        values=_values(folder / "clients.parquet", metric_of(summary).name),
-        phases=_phases(folder / "messages.parquet", int(summary["rounds"])),
-        graphs=_by_round(folder / "graphs", "npz"),
-        features=_by_round(folder / "features", "safetensors"),
+        experiment=_experiment(folder / "experiment.toml"),
+        federation=forms.checked(forms.Facts, read_json(federation), federation) if federation.is_file() else {},
+        rounds=rounds,
+        timing=forms.lines_in(timing, forms.Spent) if timing.is_file() else [],
+        values=_values(folder / "clients.parquet", metric),
+        phases=_phases(folder / "messages.parquet", summary["rounds"]),
+        graphs=forms.files_in(folder / "graphs", "npz"),
+        features=forms.files_in(folder / "features", "safetensors"),
     )
-    try:
-        tomllib.loads(run.experiment)
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{experiment}: not TOML: {error}") from None
-    return run
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file, so this is no finished run") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: not readable as a line of JSON per round ({error})") from None
+def _experiment(path: Path) -> str:
+    """The experiment's text, whose settings have been looked at; none in older runs."""
+    if not path.is_file():
+        return ""
+    forms.settings_in(path)
+    return path.read_text(encoding="utf-8")
 
 
-def _table(path: Path, names: Sequence[str]) -> Any:
-    try:
-        return pq.read_table(path.absolute(), columns=list(names)).select(list(names))
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file, so this is no finished run") from None
-    except (OSError, KeyError, pa.ArrowException) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{path}: not readable as the table of a run ({first})") from None
-
-
-def _values(path: Path, metric: str) -> dict[int, dict[str, float]]:
+def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = defaultdict(dict)
-    columns = _table(path, ("round", "client", metric)).to_pydict().values()
-    for round, id, value in zip(*columns, strict=True):
-        if value is not None and math.isfinite(value):
-            found[round][id] = value
+    table = forms.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
+    for round, id, value in zip(*table.to_pydict().values(), strict=True):
+        if value is None or not math.isfinite(value):
+            continue
+        if metric.share and not -_NOISE <= value <= 1 + _NOISE:
+            where = f"{path}: column {metric.name!r}: client {id!r} in round {round}"
+            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {forms.MEND}")
+        found[round][id] = value
     return dict(found)
-
-
-def _by_round(folder: Path, kind: str) -> dict[int, Path]:
-    return {int(path.stem.removeprefix("round-")): path for path in sorted(folder.glob(f"round-*.{kind}"))}
 
 
 def _phases(path: Path, rounds: int) -> list[Phase]:
     """Phases and ways in the order in which they first occur."""
-    table = _table(path, ("round", "from", "to", "phase", "bytes", "floats"))
+    texts, numbers = dict.fromkeys(("from", "to", "phase"), "texts"), ("round", "bytes", "floats")
+    table = forms.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]

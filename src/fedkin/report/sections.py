@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from fedkin.report.sentence import LOCAL
 from fedkin.report.tables import megabytes
 from fedkin.report.traffic import traffic_tables
 
@@ -38,7 +39,7 @@ def sections(data: Data) -> list[Section]:
     found = [
         _section("accuracy", title, f"{title} over the rounds", _CURVES) if curves else None,
         _section("comparison", "Comparison", "The methods side by side", _comparison(data)),
-        _section("clients", "Clients", "Client by client", _clients(gains, graphs)),
+        _section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
         _section("graph", "Graph", "The client graph", _GRAPH) if graphs else None,
         _section("moves", "Moves", "Who moved group, and when", _MOVES) if grouped else None,
         _section("matrix", "Matrix", "Similarity of clients", _MATRIX) if graphs else None,
@@ -62,7 +63,7 @@ def _chart(id: str, label: str, more: str = "") -> str:
     return f'<div class="chart {more}" id="{id}" role="img" aria-label="{label}"></div>'
 
 
-_PANEL = '<aside id="client" aria-label="The client that is followed"></aside>'
+_PANEL = '<aside id="client" tabindex="-1" aria-label="The client that is followed"></aside>'
 
 _CURVES = f"""<div class="controls">
   <label>Show <select id="curve-y"></select></label>
@@ -89,7 +90,7 @@ _GRAPH = f"""<div class="beside">
 _MOVES = f"""<p id="moves-text"></p>
 {_chart("history", "Group of each client over the rounds")}
 <p class="note" id="history-note"></p>
-<div class="scroll" id="moves-table"></div>
+<div class="scroll" id="moves-table" tabindex="0" role="region" aria-label="Clients that moved most"></div>
 <h3 id="communities-head">Groups, round by round</h3>
 <div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
 <p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
@@ -145,16 +146,23 @@ _GAIN = f"""<p id="gain-text"></p>
 {_chart("gain", "Gain over training alone, client by client")}
 <p class="note" id="gain-note"></p>"""
 
-_NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed and the same
-clients is among these runs.</p>"""
+_NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
+settings is among these runs.</p>"""
+_ONLY_LOCAL = """<p class="note">Gain over training alone is of other methods, and all of these runs are Local's.</p>"""
 
 
-def _clients(gains: bool, graphs: bool) -> str:
+def _clients(data: Data, gains: bool, graphs: bool) -> str:
     """What the sections below show, the gain per client, and the client followed if no graph section has it."""
     scope = (
         '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
     )
-    return _CHOOSER + scope + (_GAIN if gains else _NO_GAIN) + ("" if graphs else _PANEL)
+    none = _NO_GAIN if _kinds(data) - {LOCAL} else _ONLY_LOCAL
+    return _CHOOSER + scope + (_GAIN if gains else none) + ("" if graphs else _PANEL)
+
+
+def _kinds(data: Data) -> set[str]:
+    """The methods by their own names, whatever they are called here."""
+    return {method["method"] for method in data["methods"]}
 
 
 def _table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
@@ -233,8 +241,9 @@ def _comparison(data: Data) -> str:
     notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
     if not any(row["mean"] for row in rows):
         notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
-    elif len(rows) > 1 and not any(row["gain"] for row in rows):
-        notes.append("Gain over training alone needs a run of Local.")
+    elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
+        like = " with the same seeds, clients and settings" if LOCAL in _kinds(data) else ""
+        notes.append(f"Gain over training alone needs a run of Local{like}.")
     about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
     return (
         _table(heads, cells, "Comparison of the methods")

@@ -13,6 +13,7 @@ from fedkin.tasks import METRICS, Metric
 __all__ = ["FEDAVG", "LOCAL", "Facts", "Found", "sentence"]
 
 LOCAL, FEDAVG = "local", "fedavg"
+_NOT_LIKE_THIS = " with every seed on the same clients and with the same settings"
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class Found:
 class Facts:
     """What the sentence is about: one method (`subject`), a value per seed where a tuple.
 
-    gains: empty when Local was not run; found: empty when the method records no groups; sent: bytes a run;
-    sent_fedavg: the same of FedAvg over as many rounds, None when that was not run; rival: the best other method and
-    its mean; unseen: how many clients never took part, and their mean.
+    gains: empty when some run has no Local to measure it against; local: whether Local was run at all; found: empty
+    when the method records no groups; sent: bytes a run; sent_fedavg: the same of FedAvg over as many rounds, None
+    when that was not run; rival: the best other method and its mean; unseen: how many clients never took part, and
+    their mean.
     """
 
     subject: str
@@ -51,6 +53,7 @@ class Facts:
     rival: tuple[str, float] | None = None
     metric: Metric = METRICS["accuracy"]
     unseen: tuple[int, float] | None = None
+    local: bool = False
 
     def write(self, value: float) -> str:
         """A value of the metric as text."""
@@ -81,7 +84,7 @@ def _who_gains(about: Facts) -> str:
         reach = "reaches" if about.clients == 1 else "reach"
         return (
             f"With {about.subject}, {clients} {reach} {about.write(about.mean)} mean test {title}{over}; "
-            "who gains from collaborating is not known, as Local was not run"
+            "who gains from collaborating is not known, as Local was not run" + (_NOT_LIKE_THIS if about.local else "")
         )
     same = len({(gains.gaining, gains.hurt) for gains in about.gains}) == 1
     over = f", with each of {about.seeds} seeds" if over and same else over

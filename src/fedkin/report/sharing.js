@@ -17,7 +17,7 @@ function drawSharing() {
   const { correlation, round } = sharing.figures, ends = [correlation[0], correlation.at(-1)];
   const said = (value) => (value === null ? "not defined (all weights equal)" : value.toFixed(2));
   $("sharing-text").textContent = `Correlation of weights with ${SHARED[sharing.by].overlap}, over pairs of clients: ` +
-    (round.length > 1 ? `${said(ends[0])} in round ${round[0]}, ${said(ends[1])} in round ${round.at(-1)}.` : `${said(ends[0])} in round ${round[0]}.`);
+    (round.length > 1 ? `${said(ends[0])} in round ${round[0]}, ` : "") + `${said(ends[1])} in ${roundsOf({ round: round.at(-1), until: sharing.until })}.`;
   $("sharing-note").textContent = `Left: ${SHARED[sharing.by].overlap}. The others: ${sharing.directed ? "the weights that each client (a row) gives to each client (a column)" : "the weights between clients"} ` +
     `on one scale. Clients of one planted group, then of the same classes, stand together; blank: a client with itself, or not both in that round’s graph.` +
     (sharing.starts.length < sharing.order.length ? ` ${sharing.order.length} clients are drawn as ${sharing.starts.length} × ${sharing.starts.length} averages of neighbours.` : "");
@@ -56,12 +56,12 @@ function drawLevels(sharing) {
   const { figures } = sharing, names = SHARED[sharing.by].levels;
   const levels = [["none", 5, "dot"], ["some", 7, "dash"], ["all", 0, "solid"]].map(([key, colour, dash], i) => ({ key, name: names[i], color: COLOURS[colour], dash }))
     .filter(({ key }) => figures[key].some((value) => value !== null));
-  const one = figures.round.length === 1;
+  const one = figures.round.length === 1, stays = sharing.until > figures.round.at(-1);
   $("sharing-legend").innerHTML = `<div><b>Mean weight of pairs</b> ${levels.map((level) => `<span>${lineSample(level)}${level.name}${one ? `: ${figures[level.key][0].toPrecision(3)}` : ""}</span>`).join("")}</div>`;
   $("sharing-curve").hidden = one;
   if (one) return;
   draw("sharing-curve", levels.map((level) => ({
-    x: figures.round, y: figures[level.key], mode: "lines", connectgaps: true, name: level.name, line: { color: level.color, dash: level.dash, width: 2.5 },
+    x: [...figures.round, ...(stays ? [sharing.until] : [])], y: [...figures[level.key], ...(stays ? [figures[level.key].at(-1)] : [])], mode: "lines", connectgaps: true, name: level.name, line: { color: level.color, dash: level.dash, width: 2.5 },
     hovertemplate: `${level.name}: %{y:.3~f}<extra></extra>`,
   })), { hovermode: "x unified", xaxis: { title: { text: "round" }, rangemode: "tozero" }, yaxis: { title: { text: narrow() ? "" : "mean weight" }, rangemode: "tozero" } });
 }

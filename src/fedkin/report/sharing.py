@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
     """The page's data: overlap and weights as pictures of a few rounds, and figures of many; None without either.
 
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
-    and overlap over pairs.
+    and overlap over pairs; `until`: the round to which the last graph stood.
     """
     known = _shared(run, ids)
     if not run.graphs or known is None:
@@ -40,6 +41,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
     order = _order(run, ids)
     rounds = evenly(sorted(run.graphs), _ROUNDS)
     shown = evenly(rounds, _PICTURES)
+    most = max(2, min(_SIDE, isqrt(budget.pictures // (1 + _PICTURES))))
     figures: dict[str, list[Any]] = {name: [] for name in ("round", "none", "some", "all", "correlation")}
     pictures: list[Array] = []
     learned = False
@@ -56,8 +58,8 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
             whole[np.ix_(place, place)] = weights
             # What a client gives to itself may be far more than any other weight.
             np.fill_diagonal(whole, np.nan)
-            pictures.append(_small(whole[np.ix_(order, order)]))
-    side, starts = blocks(overlap[np.ix_(order, order)], _SIDE)
+            pictures.append(_small(whole[np.ix_(order, order)], most))
+    side, starts = blocks(overlap[np.ix_(order, order)], most)
     known_weights = np.concatenate([one[np.isfinite(one)] for one in pictures])
     low, high = (float(known_weights.min()), float(known_weights.max())) if known_weights.size else (0.0, 0.0)
     return {
@@ -67,6 +69,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
         "starts": starts.tolist(),
         "overlap": _packed(side, 0.0, 1.0),
         "rounds": shown,
+        "until": max(int(run.summary["rounds"]), rounds[-1]),
         "low": low,
         "high": high,
         "matrices": [_packed(one, low, high) for one in pictures],
@@ -110,11 +113,11 @@ def _order(run: Run, ids: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array(sorted(range(len(ids)), key=key))
 
 
-def _small(matrix: Array) -> Array:
-    """At most 100 rows: means of what is known of neighbours, nan where nothing is."""
+def _small(matrix: Array, most: int) -> Array:
+    """At most `most` rows: means of what is known of neighbours, nan where nothing is."""
     known = np.isfinite(matrix)
-    total, _ = blocks(np.where(known, matrix, 0.0), _SIDE)
-    share, _ = blocks(known.astype(np.float64), _SIDE)
+    total, _ = blocks(np.where(known, matrix, 0.0), most)
+    share, _ = blocks(known.astype(np.float64), most)
     return np.where(share > 0, total / np.where(share > 0, share, 1.0), np.nan)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
-from fedkin.running.files import read_json
 from fedkin.running.flat import flat
+from fedkin.running.forms import settings_in, summary_in
 from fedkin.running.metrics import metric_of
 
 __all__ = ["Listed", "difference", "listed"]
@@ -19,7 +19,10 @@ __all__ = ["Listed", "difference", "listed"]
 
 @dataclass(frozen=True)
 class Listed:
-    """A run folder: its settings as a table, its summary (None while it is not finished), rounds recorded so far."""
+    """A run folder: its settings as a table, its summary (None while it is not finished), rounds that are safe.
+
+    rounds: all of a finished run; else those up to the last checkpoint, after which it goes on when resumed.
+    """
 
     folder: Path
     settings: Mapping[str, Any]
@@ -30,6 +33,12 @@ class Listed:
     def method(self) -> str:
         """The method's name."""
         return str(self.settings.get("method", {}).get("name", "?"))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, None where the settings name none."""
+        seed: int | None = self.settings.get("run", {}).get("seed")
+        return seed
 
     @property
     def planned(self) -> int:
@@ -48,12 +57,13 @@ class Listed:
         found: dict[str, Any] = {}
         for name in ("mean", "worst10", "worst20", "std", "loss"):
             found[f"{metric.name} {name}" if name != "loss" else "loss"] = self.summary[metric.name].get(name)
-        found |= {f"groups {name}": self.summary["groups"].get(name) for name in ("found", "ari", "nmi")}
+        groups, seconds = (self.summary.get(name) or {} for name in ("groups", "seconds"))
+        found |= {f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")}
         up, down = (self.summary["bytes"][way] for way in ("up", "down"))
         # Between peers a message is one's upload and another's download.
         peers = self.method in METHODS and METHODS[self.method].kind == "peer"
         found |= {"bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down}
-        found["seconds"] = self.summary["seconds"].get("total")
+        found["seconds"] = seconds.get("total")
         return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -68,18 +78,26 @@ def listed(folders: Iterable[Path]) -> list[Listed]:
 
 
 def read(folder: Path) -> Listed:
-    """The run in this folder; raises RunError when there is none."""
+    """The run in this folder; raises RunError when there is none, or a file of it is damaged."""
     path = folder / "experiment.toml"
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
-    done = folder / "summary.json"
-    rounds = folder / "rounds.jsonl"
-    count = rounds.read_bytes().count(b"\n") if rounds.is_file() else 0
-    return Listed(folder, settings, read_json(done) if done.is_file() else None, count)
+    if not _is_run(folder):
+        inside = min((each.parent for each in folder.rglob("experiment.toml") if _is_run(each.parent)), default=None)
+        hint = f"name a run inside it, for example {inside}" if inside else "there is no run in it yet"
+        raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
+    settings, done = settings_in(path), folder / "summary.json"
+    if not done.is_file():
+        return Listed(folder, settings, None, _safe(folder))
+    summary = summary_in(done)
+    return Listed(folder, settings, summary, summary["rounds"])
+
+
+def _safe(folder: Path) -> int:
+    """Rounds up to the newest checkpoint."""
+    names = (path.name for path in folder.glob("checkpoint/round-*.safetensors"))
+    matches = (re.fullmatch(r"round-([0-9]+)\.safetensors", name) for name in names)
+    return max((int(match[1]) for match in matches if match), default=0)
 
 
 def difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:

@@ -261,7 +261,8 @@ class Tracking:
 
     def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
         self.live: list[tuple[str, Tracker]] = []
-        for each in dict.fromkeys(trackers):
+        # An object is itself only: it may have no hash, and equal ones may write to two places.
+        for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
             if isinstance(each, str):
                 check_trackers([each])
                 self.live.append((each, TRACKERS[each](folder)))

@@ -1,0 +1,81 @@
+"""Which runs of a report belong together: those of one method, and the run that another is measured against."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedkin.report.reading import Run
+
+__all__ = ["counterpart", "labels_of", "titles_of"]
+
+_SETTINGS = ("data", "scenario", "model", "training")
+
+
+def labels_of(runs: Sequence[Run]) -> list[str]:
+    """What to call each run's method: its name, and where a method occurs twice for a seed, also its folder.
+
+    No two runs have the same label and seed. runs: no folder twice.
+    """
+    taken = Counter((run.method, run.seed) for run in runs)
+    twice = {method for (method, _), times in taken.items() if times > 1}
+    homes = {method: _homes([run for run in runs if run.method == method]) for method in twice}
+    return [
+        f"{run.method} ({homes[run.method][run.folder.resolve()]})" if run.method in twice else run.method
+        for run in runs
+    ]
+
+
+def _homes(mine: Sequence[Run]) -> dict[Path, str]:
+    """What tells a method's folders apart: the one around a run, the run's own where that holds a seed twice."""
+    folders = [run.folder.resolve() for run in mine]
+    beside = Counter((folder.parent, run.seed) for folder, run in zip(folders, mine, strict=True))
+    places = {folder: folder.parent if max(beside.values()) == 1 else folder for folder in folders}
+    short = _shortest(set(places.values()))
+    return {folder: short[place] for folder, place in places.items()}
+
+
+def _shortest(places: set[Path]) -> dict[Path, str]:
+    """The last parts of these paths, as few as tell them apart."""
+    for count in range(1, max(len(place.parts) for place in places) + 1):
+        short = {place: Path(*place.parts[-count:]).as_posix() for place in places}
+        if len(set(short.values())) == len(places):
+            return short
+    raise AssertionError("whole paths differ")
+
+
+def titles_of(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, str]:
+    """By label, in the order given: the method's name as in its paper, and what its label adds."""
+    from fedkin.methods import METHODS
+
+    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
+    return {
+        label: (str(METHODS[method].title) if method in METHODS else method) + label.removeprefix(method)
+        for label, method in methods.items()
+    }
+
+
+def counterpart(run: Run, runs: Sequence[Run], method: str) -> Run | None:
+    """The run of `method` to measure this one against: of its seed and its clients; None when there is none.
+
+    Of several, first one beside it with the same settings, then the only one beside it, since a comparison may give
+    every method settings of its own, then one elsewhere with the same settings.
+    """
+    like = [
+        other for other in runs
+        if other.method == method and other.seed == run.seed
+        and other.federation == run.federation and set(other.clients) == set(run.clients)
+    ]  # fmt: skip
+    beside = [other for other in like if other.folder.resolve().parent == run.folder.resolve().parent]
+    return _alike(run, beside) or (beside[0] if len(beside) == 1 else _alike(run, like))
+
+
+def _alike(run: Run, others: Sequence[Run]) -> Run | None:
+    """The first of these with the run's settings."""
+    return next((other for other in others if _settings(other) == _settings(run)), None)
+
+
+def _settings(run: Run) -> list[object]:
+    """What two runs must have in common to differ by their methods alone."""
+    return [run.summary["rounds"], *(run.settings.get(section) for section in _SETTINGS)]

@@ -1,0 +1,256 @@
+"""Run folders that are damaged or edited by hand: one line that names the file, or a report, and never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.errors import ConfigError, FedkinError, RunError
+from fedkin.report.collect import collect
+from fedkin.running.listing import read
+from report.made import make_run
+from tiny import TABLE
+
+MISSING = object()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("damaged") / "run", clients=3, rounds=2)
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A run that a test may damage."""
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """`value` with something else at a place, or without it."""
+    if not place:
+        return new
+    value = copy.deepcopy(value)
+    inner = value
+    for part in place[:-1]:
+        inner = inner[part]
+    if new is MISSING:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = new
+    return value
+
+
+def edit(path: Path, place: tuple[Any, ...], new: Any) -> None:
+    """Change a JSON file, or the second line of one with a line per round."""
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    lines[-1] = json.dumps(changed(json.loads(lines[-1]), place, new))
+    path.write_text("".join(line + "\n" for line in lines))
+
+
+def one_line(error: BaseException | None, path: Path) -> str:
+    """The error's text, which names the file."""
+    assert isinstance(error, FedkinError), error
+    text = str(error)
+    assert str(path) in text
+    assert "\n" not in text
+    return text
+
+
+# -- the files of text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "new", "said"),
+    [
+        ("summary.json", (), [], "expected a table of names and values, got []"),
+        ("summary.json", ("seed",), "zero", "seed: expected a whole number, got 'zero'"),
+        ("summary.json", ("seed",), True, "seed: expected a whole number, got True"),
+        ("summary.json", ("rounds",), MISSING, "rounds: it is missing"),
+        ("summary.json", ("accuracy",), MISSING, "no accuracy in it"),
+        ("summary.json", ("accuracy",), None, "accuracy: expected a table of names and values, got None"),
+        ("summary.json", ("accuracy", "mean"), "high", "accuracy: mean: expected a number, got 'high'"),
+        ("summary.json", ("accuracy", "mean"), float("nan"), "accuracy: mean: expected a finite number, got nan"),
+        ("summary.json", ("bytes", "up"), -3, "bytes.up: expected no number below 0, got -3"),
+        ("summary.json", ("groups",), 3, "groups: expected a table of names and values, got 3"),
+        ("summary.json", ("seconds", "total"), [], "seconds.total: expected a number, got []"),
+        ("summary.json", ("versions",), "1", "versions: expected a table of names and values"),
+        ("federation.json", (), [], "expected a table of names and values, got []"),
+        ("federation.json", ("clients", "site-001"), 3, "clients.site-001: expected a table of names and values"),
+        ("federation.json", ("clients", "site-001", "labels"), [1], "clients.site-001.labels: expected a table"),
+        ("federation.json", ("clients", "site-001", "group"), [1], "clients.site-001.group: expected a text, got [1]"),
+        ("rounds.jsonl", (), 3, "line 2: expected a table of names and values, got 3"),
+        ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: it is missing"),
+        ("rounds.jsonl", ("groups",), MISSING, "line 2: groups: it is missing"),
+        ("rounds.jsonl", ("accuracy",), MISSING, "line 2: no accuracy in it"),
+        ("rounds.jsonl", ("accuracy",), [], "line 2: accuracy: expected a table"),
+        ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: expected a text, got 3"),
+        ("timing.jsonl", ("round",), MISSING, "line 2: round: it is missing"),
+        ("timing.jsonl", ("total",), "long", "line 2: total: expected a number, got 'long'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[Any, ...], new: Any, said: str) -> None:
+    edit(run / file, place, new)
+    with pytest.raises(RunError) as caught:
+        collect([run])
+    text = one_line(caught.value, run / file)
+    assert said in text
+    assert "run this anew in another folder" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name = '\xff'", "cannot be read as text"),
+        (b"name = ", "not TOML"),
+        (b'data = "x"', "data: expected a table of names and values, got 'x'"),
+        (b"run = 3", "run: expected a table of names and values, got 3"),
+        (b'method = "fedavg"', "method: expected a table of names and values, got 'fedavg'"),
+        (b"[method]\nname = 3", "method.name: expected a text, got 3"),
+        (b'[training]\nrounds = "many"', "training.rounds: expected a whole number, got 'many'"),
+        (b"[run]\nseed = nan", "run.seed: expected a whole number, got nan"),
+        (b"[data]\nsince = [1, 2024-02-29]", "data.since.1: a date or a time"),
+    ],
+)
+def test_an_experiment_that_is_none_is_named(run: Path, content: bytes, said: str) -> None:
+    path = run / "experiment.toml"
+    path.write_bytes(content)
+    for act in (lambda: collect([run]), lambda: read(run)):
+        with pytest.raises(RunError) as caught:
+            act()
+        assert said in one_line(caught.value, path)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield place
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(part, (*place, key))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(["summary.json", "federation.json", "rounds.jsonl", "timing.jsonl"]))
+    path = made / file
+    before = path.read_text()
+    value = json.loads(before.splitlines()[-1] if path.suffix == ".jsonl" else before)
+    place = data.draw(st.sampled_from(list(places(value))))
+    edit(path, place, data.draw(_JSON | st.just(MISSING) if place else _JSON))
+    try:
+        for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read(made).figures()):
+            try:
+                act()
+            except RunError as error:
+                one_line(error, path)
+    finally:
+        path.write_text(before)
+
+
+# -- tables, and files of a round ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "values", "said"),
+    [
+        ("clients", "client", [0, 1, 2] * 2, "column 'client': expected texts, got int64"),
+        ("clients", "client", ["a", None, "c"] * 2, "column 'client': 2 values are missing"),
+        ("clients", "round", ["1", "1", "1", "2", "2", "2"], "column 'round': expected whole numbers, got string"),
+        ("clients", "accuracy", ["good"] * 6, "column 'accuracy': expected numbers, got string"),
+        ("clients", "accuracy", [70.0] * 6, "in round 1: expected a share from 0 to 1, got 70.0"),
+        ("messages", "bytes", ["8"], "column 'bytes': expected whole numbers, got string"),
+        ("messages", "from", [None], "column 'from': expected texts, got null"),
+    ],
+)
+def test_a_column_of_the_wrong_kind_is_named(run: Path, file: str, column: str, values: list[Any], said: str) -> None:
+    path = run / f"{file}.parquet"
+    table = pq.read_table(path).slice(0, len(values))
+    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(values)), path)
+    with pytest.raises(RunError) as caught:
+        collect([run])
+    assert said in one_line(caught.value, path)
+
+
+def test_an_id_that_is_no_text_is_named(run: Path) -> None:
+    path = run / "clients.parquet"
+    pq.write_table(pq.read_table(path), path, compression="none")
+    damaged = path.read_bytes().replace(b"site-001", b"site-\xff01")
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    with pytest.raises(RunError, match="not readable as the table of a run") as caught:
+        collect([run])
+    one_line(caught.value, path)
+
+
+@pytest.mark.parametrize(
+    "name", ["graphs/round-x.npz", "graphs/round-000001 copy.npz", "graphs/round--1.npz", "features/round-.safetensors"]
+)
+def test_a_file_that_is_no_rounds_is_named(run: Path, name: str) -> None:
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_bytes(b"")
+    with pytest.raises(RunError, match="rename this file or take it away") as caught:
+        collect([run])
+    one_line(caught.value, run / name)
+
+
+# -- going on -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    """The folder of a comparison that has begun, and no more."""
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(TABLE))
+    (tmp_path / "plan.json").write_text('{"methods": ["local"], "seeds": [0]}')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("{}", "methods: it is missing"),
+        ("[]", "expected a table of names and values, got []"),
+        ("{", "not readable as JSON"),
+        ('{"methods": "local", "seeds": [0]}', "methods: expected a list, got 'local'"),
+        ('{"methods": ["local"], "seeds": ["0"]}', "seeds.0: expected a whole number, got '0'"),
+        ('{"methods": ["lokal"], "seeds": [0]}', "methods: no 'lokal'; did you mean 'local'?"),
+        ('{"methods": ["local"], "seeds": [0], "leave_out": 3}', "leave_out: expected a list, got 3"),
+    ],
+)
+def test_a_comparison_whose_plan_is_damaged_is_not_resumed(comparison: Path, plan: str, said: str) -> None:
+    (comparison / "plan.json").write_text(plan)
+    ended = CliRunner().invoke(app, ["compare", "--resume", str(comparison)])
+    assert said in one_line(ended.exception, comparison / "plan.json")
+
+
+@pytest.mark.parametrize("root", ["3", "null", "{}", '""'])
+def test_where_the_data_lie_must_be_a_text(comparison: Path, root: str) -> None:
+    (comparison / "data-root.json").write_text(root)
+    ended = CliRunner().invoke(app, ["compare", "--resume", str(comparison)])
+    assert "give --data-root DIR" in one_line(ended.exception, comparison / "data-root.json")
+
+
+def test_a_comparison_is_not_resumed_as_a_run(comparison: Path) -> None:
+    before = sorted(comparison.iterdir())
+    ended = CliRunner().invoke(app, ["run", "--resume", str(comparison)])
+    assert isinstance(ended.exception, ConfigError)
+    assert "go on with fedkin compare --resume" in str(ended.exception)
+    assert sorted(comparison.iterdir()) == before

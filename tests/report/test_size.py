@@ -1,0 +1,112 @@
+"""A page stays small enough to send, whatever the number of clients and runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from fedkin.analysis import read_features
+from fedkin.report import collect as collecting
+from fedkin.report import graphs, write_report
+from fedkin.report.features import FeatureBudget, features_of
+from fedkin.report.graphs import GraphBudget
+from fedkin.report.reading import read_run
+from fedkin.running.files import read_json, write_json
+from report.made import data_in, make_run
+
+# The drawing library, the scripts and the style.
+_FIXED = 4_900_000
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("size") / "run", clients=1000, rounds=2, groups=12)
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients stand at random: their places take as many bytes as those that springs find, and less time."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(graphs, "layout", lambda ties, iterations: rng.uniform(-1, 1, (len(ties), 2)))
+
+
+def test_a_thousand_clients_stay_below_15_mb(thousand: Path, tmp_path: Path) -> None:
+    out = write_report([thousand], tmp_path / "report.html")
+    # At most 40 rounds' graphs are kept.
+    assert out.stat().st_size - _FIXED < 2 * (15_000_000 - _FIXED) / 40
+    graph = data_in(out.read_text(encoding="utf-8"))["runs"][0]["graph"]
+    assert all(len(frame["from"]) <= 1000 * graph["perNode"] for frame in graph["frames"])
+    assert all(frame["side"] == 200 for frame in graph["frames"])
+
+
+def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
+    thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """19 graph methods and 3 seeds, each with clients of its own; all runs have the records of one."""
+    for method in range(19):
+        for seed in range(3):
+            folder = tmp_path / "many" / f"m{method}-seed{seed}"
+            shutil.copytree(thousand, folder, copy_function=os.link)
+            changed = read_json(folder / "summary.json") | {"method": f"m{method}", "seed": seed}
+            federation = read_json(folder / "federation.json") | {"name": f"made {seed}"}
+            for facts in federation["clients"].values():
+                facts["n_train"] += seed
+            for name, value in (("summary.json", changed), ("federation.json", federation)):
+                (folder / name).unlink()
+                write_json(folder / name, value)
+    # The same records give the same graphs: once is enough.
+    for name in ("graph_of", "sharing_of"):
+        real = getattr(collecting, name)
+        once = cache(lambda budget, real=real: real(read_run(thousand), sorted(read_run(thousand).clients), budget))
+        monkeypatch.setattr(collecting, name, lambda run, ids, budget, once=once: once(budget))
+    out = write_report([tmp_path / "many"], tmp_path / "report.html")
+    data = data_in(out.read_text(encoding="utf-8"))
+    assert len(data["runs"]) == 57
+    assert len(data["federations"]) == 3
+    assert all(run["graph"]["frames"][-1]["round"] == 2 for run in data["runs"])
+    assert all(run["graph"]["frames"][-1]["tree"]["matrix"] for run in data["runs"])
+    # Half a megabyte for the heads and as much for the points in feature space, which these runs do not have.
+    assert out.stat().st_size < 14_000_000
+
+
+@pytest.mark.parametrize("count", [1, 5, 15, 57, 200])
+def test_all_runs_together_share_one_budget(count: int) -> None:
+    budget = GraphBudget.shared(cast(Any, range(count)))
+    rounds = graphs._affordable(1000, 2, budget)
+    # A tree has a matrix of its own.
+    assert count * (rounds + 1) * budget.side**2 <= 41 * 200 * 200
+    assert count * rounds * 1000 <= 100_000 or rounds == 1
+    runs = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8))) for _ in range(count)]
+    features = FeatureBudget.shared(cast(Any, runs))
+    assert count * features.rounds * features.heads**2 <= 400_000
+    if count == 1:
+        assert (rounds, budget.side, features.rounds, features.heads) == (40, 200, 6, 100)
+
+
+def test_a_small_budget_keeps_the_last_round_and_some_heads(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=12, rounds=4, features=(2, 4)))
+    few = features_of(run, sorted(run.clients), FeatureBudget(points=10, seed=1, rounds=1, heads=5))
+    assert few is not None
+    assert [entry["round"] for entry in few["rounds"]] == [4]
+    assert len(few["rounds"][0]["heads"]["clients"]) == 5
+    heads = read_features(run.features[4]).heads
+    assert heads is not None
+    assert len(heads) == few["rounds"][0]["kept"] == 12
+
+
+def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> None:
+    """Few take part in a round, yet the graph holds everyone: the budget is for those that it holds."""
+    run = read_run(make_run(tmp_path / "run", clients=60, rounds=6))
+    run = replace(run, rounds=[{**row, "sampled": row["sampled"][:2]} for row in run.rounds])
+    budget = GraphBudget.shared(cast(Any, range(400)))
+    drawn = graphs.graph_of(run, sorted(run.clients), budget)
+    assert drawn is not None
+    assert sum(len(frame["from"]) for frame in drawn["frames"]) <= budget.edges
