@@ -49,7 +49,7 @@ class StopFlag:
 def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
     """Stop after the current round on Ctrl-C or SIGTERM, at once on the second; exit status 130."""
     flag = StopFlag()
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def ask(number: int, frame: object) -> None:
         if flag.asked:

@@ -43,6 +43,7 @@ def tune(
     json: bool = typer.Option(False, "--json", help="Print the candidates as JSON, and nothing else."),
 ) -> None:  # fmt: skip
     """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
+    from fedkin.running import forms
     from fedkin.running.tuning import Choice, HoldOut, best
     from fedkin.running.tuning import tune as run_all
 
@@ -50,9 +51,11 @@ def tune(
     if resume is not None:
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
-        kept = read_json(folder / "plan.json")
+        place = folder / "plan.json"
+        kept = forms.checked(forms.Plan, read_json(place), place)
         if "try" not in kept:
             raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
+        forms.checked(forms.Trials, kept, place)
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
         wanted = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
     else:

@@ -82,7 +82,7 @@ def _read_csv(path: Path) -> Signatures:
         names = csv.open_csv(path).schema.names
         ids = {names[0]: pa.string(), "client": pa.string(), "centre": pa.string()}
         table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=ids))
-    except (pa.ArrowException, OSError, IndexError) as error:
+    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
     if all(_is_number(name) for name in names):
         raise DataError(f"{path}: the first line holds only numbers; expected column names")
@@ -128,7 +128,7 @@ def _numbers(path: Path, table: pa.Table, name: str, ids: tuple[str, ...]) -> np
         odd = next((row for row, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
         what = column[odd].as_py()
         raise DataError(f"{path}: client {ids[odd]!r}, column {name!r}: expected a number, got {what!r}")
-    values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     bad = ~np.isfinite(values)
     if bad.any():
         at = int(np.argmax(bad))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
+from fedkin.running import forms
 from fedkin.running.experiment import Experiment
 from fedkin.running.files import read_json, write_bytes, write_json
 from fedkin.running.flat import csv_text
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.metrics import metric_of, value_of
+from fedkin.running.records import MESSAGES, client_schema, rows_of
 from fedkin.tasks import Metric
 
 __all__ = ["compare", "gains", "read_result", "run_experiment", "table"]
@@ -58,16 +58,18 @@ def read_result(folder: Path) -> Result:
     """A finished run from its folder; raises RunError when it is not one."""
     if not (folder / "summary.json").exists():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = read_json(folder / "summary.json")
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    summary = forms.summary_in(folder / "summary.json", forms.Finished)
+    rounds = forms.lines_in(folder / "rounds.jsonl", forms.Line)
     metric = metric_of(summary)
-    tables: dict[str, list[tuple[Any, ...]]] = {}
-    for name in ("clients", "messages"):
-        columns = pq.read_table(folder.absolute() / f"{name}.parquet").to_pydict().values()
-        tables[name] = list(zip(*columns, strict=True))
+    tables = {
+        "clients": rows_of(folder / "clients.parquet", client_schema(metric.name)),
+        "messages": rows_of(folder / "messages.parquet", MESSAGES),
+    }
     last = max((row[0] for row in tables["clients"]), default=0)
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
-    clients = read_json(folder / "federation.json")["clients"] if (folder / "federation.json").exists() else {}
+    federation = folder / "federation.json"
+    known = forms.checked(forms.Facts, read_json(federation), federation) if federation.exists() else {}
+    clients = known.get("clients", {})
     unseen = tuple(sorted(id for id, facts in clients.items() if not facts.get("seen", True)))
     return Result(summary, rounds, tables["clients"], tables["messages"], scores, folder=folder, unseen=unseen)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedkin.errors import RunError
+from fedkin.errors import ConfigError, RunError
 from fedkin.running.flat import flat
 
 __all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
@@ -58,11 +58,18 @@ def claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] 
     if kept.exists():
         if not resume:
             raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
-        there = kept.read_text(encoding="utf-8")
-        if there != text and (whole := complete(there)) != text:
+        try:
+            there = kept.read_text(encoding="utf-8")
+            whole = there if there == text else complete(there)
+            unlike = None if whole == text else _unlike(whole, text)
+        except (OSError, ValueError, ConfigError) as error:
             raise RunError(
-                f"{kept} differs from the experiment to resume: it must be the same in every setting. "
-                f"{_unlike(whole, text)}"
+                f"{kept}: not readable as the experiment of a run ({error}); put the file back as it was, or name "
+                "another folder"
+            ) from None
+        if unlike is not None:
+            raise RunError(
+                f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}"
             )
         return
     if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir() if path.name != "plan.json"):

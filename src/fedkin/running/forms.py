@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,8 @@ from fedkin.running.metrics import metric_of
 from fedkin.tasks import Metric
 
 __all__ = [
-    "MEND", "Facts", "Line", "Plan", "Spent", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in",
-    "table_in",
+    "MEND", "Facts", "Finished", "Line", "Plan", "Spent", "Summary", "Trials", "checked", "files_in", "judged",
+    "lines_in", "settings_in", "summary_in", "table_in",
 ]  # fmt: skip
 
 # What to do about a file that is not what a run leaves.
@@ -99,7 +99,9 @@ class _Seconds(_Form):
     total: float | None = None
 
 
-class _Summary(_Form):
+class Summary(_Form):
+    """summary.json; `judged` looks at its metric."""
+
     method: str
     seed: int = Field(ge=0)
     rounds: int = Field(ge=0)
@@ -113,6 +115,38 @@ class _Summary(_Form):
     parameters: int | None = None
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
+
+
+class _Shares(_Ways):
+    up_per_client: float
+    down_per_client: float
+
+
+class _Floats(_Shares):
+    largest_upload: int
+
+
+class _Flops(_Form):
+    local_training: float | None
+
+
+class _Parts(_Seconds):
+    total: float
+    local: float
+    graph: float
+    evaluate: float
+
+
+class Finished(Summary):
+    """A summary as the terminal prints it, which needs more of it than a report."""
+
+    scenario: str
+    clients: int
+    bytes: _Shares
+    floats: _Floats
+    flops: _Flops
+    groups: _Groups
+    seconds: _Parts
 
 
 class _Client(_Form):
@@ -141,6 +175,13 @@ class Plan(_Form):
     methods: list[str]
     seeds: list[int]
     leave_out: list[str] | None = None
+
+
+class Trials(Plan):
+    """plan.json of a tuning; `try` has [method or None, setting, values] for each setting."""
+
+    hold_out: str
+    tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
 
 
 class _Method(_Form):
@@ -186,9 +227,9 @@ def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
         checked(_Statistics, row[metric.name], f"{where}: {metric.name}")
 
 
-def summary_in(path: Path) -> dict[str, Any]:
+def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
     """A run's summary; raises RunError naming the file and what is wrong with it."""
-    summary: dict[str, Any] = checked(_Summary, read_json(path), path)
+    summary: dict[str, Any] = checked(form, read_json(path), path)
     metric = metric_of(summary)
     judged(summary, metric, path)
     if summary[metric.name] is None:
@@ -228,13 +269,15 @@ def lines_in(path: Path, form: type[_Form]) -> list[dict[str, Any]]:
     return found
 
 
-def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = ()) -> Any:
+def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), more: bool = False) -> Any:
     """These columns of a Parquet file, each of the kind that is named; only those in `gaps` may lack values.
 
+    more: whether further columns are read too, and follow.
     kinds: "whole numbers", "numbers", "texts". Raises RunError naming the file and the column.
     """
     try:
-        table = pq.read_table(path.absolute(), columns=list(columns)).select(list(columns))
+        table = pq.read_table(path.absolute(), columns=None if more else list(columns))
+        table = table.select([*columns, *(name for name in table.column_names if name not in columns)])
         table.validate(full=True)
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None

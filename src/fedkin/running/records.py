@@ -36,7 +36,7 @@ from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.running import metrics
+from fedkin.running import forms, metrics
 from fedkin.running.files import read_json, write_bytes, write_json, write_with
 from fedkin.running.flat import csv_text
 from fedkin.tasks import Task
@@ -44,15 +44,20 @@ from fedkin.tasks import Task
 if TYPE_CHECKING:
     from fedkin.graph import Graph
 
-__all__ = ["Records", "about", "rounds_so_far"]
+__all__ = ["MESSAGES", "Records", "about", "client_schema", "rounds_so_far", "rows_of"]
 
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
-_MESSAGES = pa.schema(
+MESSAGES = pa.schema(
     [("round", pa.int32()), ("from", pa.string()), ("to", pa.string()), ("phase", pa.string()), ("bytes", pa.int64()),
      ("floats", pa.int64())]
 )  # fmt: skip
 _TABLES = ("clients", "messages")
 _LINES = ("rounds", "timing")
+
+
+def client_schema(*figures: str) -> pa.Schema:
+    """The columns of clients.parquet, with these of the task's figures."""
+    return pa.schema([*_CLIENTS, *((name, pa.float64()) for name in figures)])
 
 
 def about(federation: Federation) -> dict[str, Any]:
@@ -174,15 +179,14 @@ class Records:
         if self.folder is None:
             return
         kept, now = self.folder / "federation.json", about(federation)
-        if kept.exists() and read_json(kept).get("fingerprint") != now["fingerprint"]:
+        if kept.exists() and forms.checked(forms.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]:
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with; use another folder"
             )
         write_json(kept, now)
 
     def _schemas(self) -> dict[str, pa.Schema]:
-        figures = [(name, pa.float64()) for name in self.figures]
-        return {"clients": pa.schema(_CLIENTS + figures), "messages": _MESSAGES}
+        return {"clients": client_schema(*self.figures), "messages": MESSAGES}
 
     def keep_mode(self, mode: str) -> None:
         """Write down how local work is done, for a resume to do it the same way."""
@@ -208,7 +212,8 @@ class Records:
         try:
             state = codec.read(found[-1])
             round = int(state.pop("round"))
-        except (MethodError, KeyError, OSError) as error:
+            dict(state["engine"], **state["seconds"])
+        except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
             raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None
         self._read_parts(round)
         return round, state
@@ -217,18 +222,28 @@ class Records:
         assert self.folder is not None
         for path in sorted((self.folder / "parts").glob("*")):
             match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
-            if match is None or int(match[2]) > round:
+            if match is None or match[1] not in self.rows or int(match[2]) > round:
                 path.unlink()
             elif match[1] in _TABLES:
-                columns = pq.read_table(path.absolute()).to_pydict().values()
-                self.rows[match[1]] += list(zip(*columns, strict=True))
+                self.rows[match[1]] += rows_of(path, self._schemas()[match[1]])
             else:
-                self.rows[match[1]] += [json.loads(line) for line in path.read_text().splitlines()]
+                self.rows[match[1]] += forms.lines_in(path, forms.Line if match[1] == "rounds" else forms.Spent)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        for path in [*self.folder.glob("graphs/round-*.npz"), *self.folder.glob("features/round-*.safetensors")]:
-            if int(path.stem.removeprefix("round-")) > round:
-                path.unlink()
-        if graphs := sorted(self.folder.glob("graphs/round-*.npz")):
+        graphs = forms.files_in(self.folder / "graphs", "npz")
+        for kept in (graphs, forms.files_in(self.folder / "features", "safetensors")):
+            for number in [number for number in kept if number > round]:
+                kept.pop(number).unlink()
+        if graphs:
             from fedkin.graph import load_graph
 
-            self.last_graph = load_graph(graphs[-1]).digest()
+            self.last_graph = load_graph(graphs[max(graphs)]).digest()
+
+
+def rows_of(path: Path, schema: pa.Schema) -> list[tuple[Any, ...]]:
+    """The rows of a table with these columns, and perhaps more; raises RunError naming the file."""
+    kinds = {
+        field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
+        else "whole numbers" for field in schema
+    }  # fmt: skip
+    table = forms.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
+    return list(zip(*table.to_pydict().values(), strict=True))

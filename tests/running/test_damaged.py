@@ -1,0 +1,159 @@
+"""Runs whose folders are damaged or edited by hand: going on with them is refused in one line that names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedkin import codec
+from fedkin.cli import app
+from fedkin.errors import DataError, RunError
+from fedkin.report.collect import collect
+from fedkin.running.compare import compare, run_experiment
+from fedkin.running.experiment import Experiment
+from report.made import make_comparison
+from tiny import TABLE, CutAt
+
+EXPERIMENT = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 4}})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was cut in its third round, after a checkpoint, and a finished one."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(EXPERIMENT, Path(), folder / "cut", watcher=CutAt(3))
+    run_experiment(EXPERIMENT, Path(), folder / "whole")
+    return folder
+
+
+def refused(folder: Path, file: Path) -> str:
+    with pytest.raises(RunError) as caught:
+        run_experiment(EXPERIMENT, Path(), folder, resume=True)
+    text = str(caught.value)
+    assert str(file) in text
+    assert "\n" not in text
+    return text
+
+
+def replaced(path: Path, column: str, values: list[object]) -> None:
+    table = pq.read_table(path).slice(0, len(values))
+    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(values)), path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("experiment.toml", b"name = '\xff'", "not readable as the experiment of a run"),
+        ("experiment.toml", b"name = ", "not readable as the experiment of a run"),
+        ("experiment.toml", b'name = "small"', "this section is missing"),
+        ("federation.json", b"[]", "expected a table of names and values, got []"),
+        ("parts/rounds-000002.jsonl", b"{", "line 1: not readable as JSON"),
+        ("parts/rounds-000002.jsonl", b'{"round": 1}', "line 1: bytes: it is missing"),
+        ("parts/timing-000002.jsonl", b"\xff", "not readable as a line of JSON per round"),
+        ("parts/clients-000002.parquet", b"PAR1", "not readable as the table of a run"),
+        ("checkpoint/round-000002.safetensors", b"", "not a checkpoint"),
+        ("graphs/round-x.npz", b"", "rename this file or take it away"),
+        ("features/round-.safetensors", b"", "rename this file or take it away"),
+    ],
+)
+def test_a_cut_run_that_is_damaged_is_not_resumed(
+    runs: Path, tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_bytes(content)
+    assert said in refused(folder, folder / file)
+
+
+@pytest.mark.parametrize(
+    "state", [{"round": 2}, {"round": "two", "engine": {}, "seconds": {}}, {"round": 2, "engine": 3}]
+)
+def test_another_file_in_the_checkpoints_place_is_refused(runs: Path, tmp_path: Path, state: dict[str, object]) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    kept = folder / "checkpoint" / "round-000002.safetensors"
+    kept.write_bytes(codec.encode(state))
+    assert "not a checkpoint" in refused(folder, kept)
+
+
+def test_a_column_of_the_wrong_kind_is_named(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    kept = folder / "parts" / "messages-000002.parquet"
+    replaced(kept, "bytes", ["8"])
+    assert "column 'bytes': expected whole numbers, got string" in refused(folder, kept)
+
+
+@pytest.mark.parametrize("part", ["floats", "flops", "groups", "seconds", "clients", "bytes"])
+def test_a_finished_run_whose_summary_lacks_a_part_is_named(runs: Path, tmp_path: Path, part: str) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({name: value for name, value in summary.items() if name != part}))
+    assert f"{part}: it is missing" in refused(folder, folder / "summary.json")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("summary.json", b"[]", "expected a table of names and values, got []"),
+        ("rounds.jsonl", b"{", "line 1: not readable as JSON"),
+        ("clients.parquet", b"", "not readable as the table of a run"),
+        ("federation.json", b"[]", "expected a table of names and values, got []"),
+    ],
+)
+def test_a_finished_run_that_is_damaged_is_not_read_back(
+    runs: Path, tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    (folder / file).write_bytes(content)
+    assert said in refused(folder, folder / file)
+
+
+def test_a_comparison_names_the_run_that_is_damaged(runs: Path, tmp_path: Path) -> None:
+    inside = shutil.copytree(runs / "whole", tmp_path / "all" / "sfmtl-graph-seed0")
+    (tmp_path / "all" / "experiment.toml").write_text(EXPERIMENT.to_toml())
+    (inside / "experiment.toml").write_bytes(b"\xff")
+    with pytest.raises(RunError, match="not readable as the experiment of a run") as caught:
+        compare(EXPERIMENT, ["sfmtl-graph"], [0], Path(), tmp_path / "all", resume=True)
+    assert str(inside / "experiment.toml") in str(caught.value)
+
+
+@pytest.mark.parametrize(("file", "content"), [("experiment.toml", b"\xff"), ("plan.json", b'{"methods": "local"}')])
+def test_a_report_names_the_comparison_that_is_damaged(tmp_path: Path, file: str, content: bytes) -> None:
+    folder = make_comparison(tmp_path / "made", clients=3, rounds=1)
+    (folder / file).write_bytes(content)
+    with pytest.raises(RunError) as caught:
+        collect([folder])
+    assert str(folder / file) in str(caught.value)
+
+
+def test_a_tuning_whose_plan_is_damaged_is_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(TABLE))
+    known = {"methods": ["local"], "seeds": [0]}
+    for plan in ({}, [], known | {"try": 3}, known | {"try": []}, known | {"hold_out": "samples:0.2", "try": [["a"]]}):
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        ended = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
+        assert isinstance(ended.exception, RunError)
+        assert str(tmp_path / "plan.json") in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"\xff,a\n1,2\n3,4\n", "not a readable table"), (b"client,a\nann,9007199254740993\nbob,2\n", None)],
+    ids=["names that are no text", "whole numbers beyond 2^53"],
+)
+def test_a_table_of_signatures(tmp_path: Path, content: bytes, said: str | None) -> None:
+    path = tmp_path / "signatures.csv"
+    path.write_bytes(content)
+    ended = CliRunner().invoke(app, ["graph", str(path), "--json"])
+    if said is None:
+        assert json.loads(ended.stdout)["clients"] == 2
+    else:
+        assert isinstance(ended.exception, DataError)
+        assert str(ended.exception).startswith(f"{path}: {said}")
