@@ -156,14 +156,16 @@ def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObje
     value = json.loads(before.splitlines()[-1] if path.suffix == ".jsonl" else before)
     place = data.draw(st.sampled_from(list(places(value))))
     edit(path, place, data.draw(_JSON | st.just(MISSING) if place else _JSON))
+    refusals: list[RunError] = []
     try:
         for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read(made).figures()):
             try:
                 act()
             except RunError as error:
-                one_line(error, path)
+                refusals.append(error)
     finally:
         path.write_text(before)
+    assert all(one_line(error, path) for error in refusals)
 
 
 # -- tables, and files of a round ---------------------------------------------------------------------------------

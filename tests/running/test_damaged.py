@@ -49,25 +49,29 @@ def replaced(path: Path, column: str, values: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("run", "file", "content", "said"),
     [
-        ("experiment.toml", b"name = '\xff'", "not readable as the experiment of a run"),
-        ("experiment.toml", b"name = ", "not readable as the experiment of a run"),
-        ("experiment.toml", b'name = "small"', "this section is missing"),
-        ("federation.json", b"[]", "expected a table of names and values, got []"),
-        ("parts/rounds-000002.jsonl", b"{", "line 1: not readable as JSON"),
-        ("parts/rounds-000002.jsonl", b'{"round": 1}', "line 1: bytes: it is missing"),
-        ("parts/timing-000002.jsonl", b"\xff", "not readable as a line of JSON per round"),
-        ("parts/clients-000002.parquet", b"PAR1", "not readable as the table of a run"),
-        ("checkpoint/round-000002.safetensors", b"", "not a checkpoint"),
-        ("graphs/round-x.npz", b"", "rename this file or take it away"),
-        ("features/round-.safetensors", b"", "rename this file or take it away"),
+        ("cut", "experiment.toml", b"name = '\xff'", "not readable as the experiment of a run"),
+        ("cut", "experiment.toml", b"name = ", "not readable as the experiment of a run"),
+        ("cut", "experiment.toml", b'name = "small"', "this section is missing"),
+        ("cut", "federation.json", b"[]", "expected a table of names and values, got []"),
+        ("cut", "parts/rounds-000002.jsonl", b"{", "line 1: not readable as JSON"),
+        ("cut", "parts/rounds-000002.jsonl", b'{"round": 1}', "line 1: bytes: it is missing"),
+        ("cut", "parts/timing-000002.jsonl", b"\xff", "not readable as a line of JSON per round"),
+        ("cut", "parts/clients-000002.parquet", b"PAR1", "not readable as the table of a run"),
+        ("cut", "checkpoint/round-000002.safetensors", b"", "not a checkpoint"),
+        ("cut", "graphs/round-x.npz", b"", "rename this file or take it away"),
+        ("cut", "features/round-.safetensors", b"", "rename this file or take it away"),
+        ("whole", "summary.json", b"[]", "expected a table of names and values, got []"),
+        ("whole", "rounds.jsonl", b"{", "line 1: not readable as JSON"),
+        ("whole", "clients.parquet", b"", "not readable as the table of a run"),
+        ("whole", "federation.json", b"[]", "expected a table of names and values, got []"),
     ],
 )
-def test_a_cut_run_that_is_damaged_is_not_resumed(
-    runs: Path, tmp_path: Path, file: str, content: bytes, said: str
+def test_a_damaged_run_is_neither_resumed_nor_read_back(
+    runs: Path, tmp_path: Path, run: str, file: str, content: bytes, said: str
 ) -> None:
-    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    folder = shutil.copytree(runs / run, tmp_path / "run")
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_bytes(content)
     assert said in refused(folder, folder / file)
@@ -96,23 +100,6 @@ def test_a_finished_run_whose_summary_lacks_a_part_is_named(runs: Path, tmp_path
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps({name: value for name, value in summary.items() if name != part}))
     assert f"{part}: it is missing" in refused(folder, folder / "summary.json")
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "said"),
-    [
-        ("summary.json", b"[]", "expected a table of names and values, got []"),
-        ("rounds.jsonl", b"{", "line 1: not readable as JSON"),
-        ("clients.parquet", b"", "not readable as the table of a run"),
-        ("federation.json", b"[]", "expected a table of names and values, got []"),
-    ],
-)
-def test_a_finished_run_that_is_damaged_is_not_read_back(
-    runs: Path, tmp_path: Path, file: str, content: bytes, said: str
-) -> None:
-    folder = shutil.copytree(runs / "whole", tmp_path / "run")
-    (folder / file).write_bytes(content)
-    assert said in refused(folder, folder / file)
 
 
 def test_a_comparison_names_the_run_that_is_damaged(runs: Path, tmp_path: Path) -> None:

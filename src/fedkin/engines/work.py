@@ -32,8 +32,8 @@ class Operations:
     def __init__(self, net: Net, federation: Mapping[str, Any]) -> None:
         self.net, self.federation = net, federation
         self.modules = Modules(keep=1)
-        # The net and the loss are held, so that their ids cannot come to name others.
-        self.known: dict[tuple[Any, ...], tuple[float, Any]] = {}
+        # The net is held beside its figure, so that its id cannot come to name another one.
+        self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
 
     def per_sample(self, job: FitJob | InferJob) -> float:
         """Operations for one sample, in a full batch of at most 128 where they depend on it (contrastive losses)."""
@@ -44,7 +44,7 @@ class Operations:
             size = _LARGEST if job.training.batch_size == "all" else min(job.training.batch_size, _LARGEST)
         at = (id(net), kind, size)
         if at not in self.known:
-            self.known[at] = self._counted(job, net, size) / size, (net, kind)
+            self.known[at] = self._counted(job, net, size) / size, net
         return self.known[at][0]
 
     def _counted(self, job: FitJob | InferJob, net: Net, size: int) -> float:
