@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from fedkin.errors import DataError
 from fedkin.tasks import Kind, Task
 
-__all__ = ["Change", "Client", "Federation", "Samples", "Scale", "Task"]
+__all__ = ["Change", "Client", "Federation", "Samples", "Scale", "Task", "constant"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class Scale:
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        mean = torch.tensor(self.mean, dtype=dtype, device=x.device).reshape(shape)
-        std = torch.tensor(self.std, dtype=dtype, device=x.device).reshape(shape)
+        mean, std = (constant(values, dtype, x.device).reshape(shape) for values in (self.mean, self.std))
         return (x.to(dtype) / self.divide - mean) / std
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """These numbers as a tensor. Made once, for a card waits whenever numbers are sent to it; nobody may change it."""
+    return torch.tensor(values, dtype=dtype).to(device)
 
 
 @dataclass(frozen=True)

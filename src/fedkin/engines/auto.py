@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
+
 from fedkin.engines.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, carry_out, samples_of
 from fedkin.engines.stacked import Stacked
 from fedkin.engines.workers import Workers
 from fedkin.federation import Federation
+from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
 
 __all__ = ["Auto", "cores"]
@@ -28,14 +31,14 @@ def cores() -> int:
 
 
 class Auto(Executor):
-    """Measures on the first jobs, then hands all work to the executor that it chose."""
+    """Measures on the first jobs, then hands all work to the executor that it chose; processes only off a card."""
 
     mode: ClassVar[str] = "auto"
 
-    def __init__(self, net: Net, federation: Federation, workers: int) -> None:
+    def __init__(self, net: Net, federation: Federation, workers: int, device: torch.device = CPU) -> None:
         super().__init__(net, federation)
-        self.count = workers
-        self.modules = Modules()
+        self.count = workers if device == CPU else 1
+        self.modules = Modules(device)
         self.held: list[Job] = []
         self.inner: Executor | None = None
         self.seconds: dict[str, float] = {}
@@ -78,7 +81,8 @@ class Auto(Executor):
         best = min(self.seconds, key=lambda mode: self.seconds[mode])
         if best == "workers":
             return Workers(self.net, self.federation, self.count)
-        return Stacked(self.net, self.federation) if best == "stacked" else OneByOne(self.net, self.federation)
+        kind = Stacked if best == "stacked" else OneByOne
+        return kind(self.net, self.federation, self.modules.device)
 
     def _measure(self, fits: list[FitJob]) -> None:
         """Seconds per client and step of each mode that can do these jobs."""
@@ -90,7 +94,7 @@ class Auto(Executor):
         steps = first.training.steps(len(samples_of(first, self.federation)))
         alone = _quickest(lambda: carry_out(once[0], self.net, self.modules, self.federation))
         self.seconds["one-by-one"] = alone
-        stack = Stacked(self.net, self.federation)
+        stack = Stacked(self.net, self.federation, self.modules.device)
         if stack.width > 1 and len(once) > 1:
 
             def together() -> None:

@@ -79,6 +79,7 @@ class Setup:
     adversaries: which clients hand on something else than they trained, a spec of `engines.adversaries.Attack`.
     public(name): a data set that the server owns.
     state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies on disk (None: no limit).
+    device: where local work is done: "cpu", or a card ("cuda", "cuda:1"); states and messages are in memory always.
     """
 
     method: ServerMethod | PeerMethod
@@ -94,6 +95,7 @@ class Setup:
     adversaries: str = "none"
     public: Callable[[str], Dataset] = no_public_data
     state_limit_mb: float | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.method.needs_classes:

@@ -127,6 +127,11 @@ class RayEngine(LocalEngine):
     name: ClassVar[str] = "ray"
 
     def __init__(self, setup: Setup) -> None:
+        if setup.device != "cpu":
+            raise ConfigError(
+                f"run.device: {setup.device!r}, but the actors of run.engine = 'ray' work on processors; "
+                "set run.device = 'cpu', or run.engine = 'local'"
+            )
         super().__init__(replace(setup, mode="one-by-one"))
         self.executor.close()
         self.executor = Shards(self.setup.net, setup.federation, setup.workers)

@@ -15,6 +15,7 @@ from fedkin.codec import Tree
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
+from fedkin.learning.devices import CPU, Resident
 from fedkin.learning.losses import Loss, default_loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import fit, infer, score
@@ -79,15 +80,19 @@ Job = FitJob | InferJob | ScoreJob
 
 
 class Modules:
-    """A scratch module for each net that turns up; the least recently used ones are dropped."""
+    """A scratch module on a device for each net that turns up; the least recently used ones are dropped.
 
-    def __init__(self, keep: int = 16) -> None:
-        self.keep = keep
+    resident: brings samples to that device.
+    """
+
+    def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
+        self.device, self.keep = device, keep
+        self.resident = Resident(device)
         self.made: dict[int, tuple[Net, BodyHead]] = {}
 
     def __call__(self, net: Net) -> BodyHead:
         # The net is held beside its module, so that its id cannot come to name another one.
-        pair = self.made.pop(id(net), None) or (net, net.scratch())
+        pair = self.made.pop(id(net), None) or (net, net.scratch(self.device))
         self.made[id(net)] = pair
         if len(self.made) > self.keep:
             del self.made[next(iter(self.made))]
@@ -119,8 +124,9 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     net = job.net or net
     module = modules(net)
     if isinstance(job, ScoreJob):
-        return score(net, module, job.params, [federation[id].at(job.round).test for id in job.ids], job.task)
-    samples = samples_of(job, federation)
+        tests = [modules.resident(federation[id].at(job.round).test) for id in job.ids]
+        return score(net, module, job.params, tests, job.task)
+    samples = modules.resident(samples_of(job, federation))
     if isinstance(job, InferJob):
         return infer(net, module, job.params, job.what, samples)
     fitted: Fitted = fit(
@@ -182,9 +188,9 @@ class OneByOne(Executor):
 
     mode: ClassVar[str] = "one-by-one"
 
-    def __init__(self, net: Net, federation: Federation) -> None:
+    def __init__(self, net: Net, federation: Federation, device: torch.device = CPU) -> None:
         super().__init__(net, federation)
-        self.modules = Modules()
+        self.modules = Modules(device)
         self.jobs: list[Job] = []
 
     @property

@@ -20,10 +20,11 @@ from fedkin.engines.stacked import Stacked
 from fedkin.engines.traffic import Scales
 from fedkin.engines.work import Operations, Work
 from fedkin.engines.workers import Workers
-from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.graph import network
 from fedkin.keys import key, rng
+from fedkin.learning.devices import CPU, opened
 from fedkin.views import ClientView, PeerView
 
 __all__ = ["LocalEngine"]
@@ -383,14 +384,19 @@ class LocalEngine(Engine):
 
 def make_executor(setup: Setup) -> Executor:
     """Who carries out local work."""
-    net, federation, workers = setup.net, setup.federation, setup.workers or cores()
-    if setup.mode == "stacked":
-        return Stacked(net, federation)
+    net, federation, workers, device = setup.net, setup.federation, setup.workers or cores(), opened(setup.device)
     if setup.mode == "workers":
+        if device != CPU:
+            raise ConfigError(
+                f"run.mode: 'workers' are processes on the processor's cores, but run.device is {setup.device!r}; "
+                "set run.mode = 'stacked', or 'auto'"
+            )
         return Workers(net, federation, workers)
+    if setup.mode == "stacked":
+        return Stacked(net, federation, device)
     if setup.mode == "auto":
-        return Auto(net, federation, workers)
-    return OneByOne(net, federation)
+        return Auto(net, federation, workers, device)
+    return OneByOne(net, federation, device)
 
 
 def _offload(setup: Setup) -> Offload | None:

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedkin.codec import Tree, leaves
 from fedkin.engines.jobs import FitJob, Job, OneByOne, attempt, samples_of
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.learning.dense import fit_dense, layers_of
+from fedkin.flow import Fitted
+from fedkin.learning.dense import Layer, fit_dense, layers_of
+from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Member, fit_stacked, stackable
 
 __all__ = ["Stacked"]
 
+_WIDTH, _WIDTH_ON_A_CARD = 64, 1024
+
 
 class Stacked(OneByOne):
-    """Fits with one loss and one plan of training are stacked, at most `width` at a time; the rest one by one."""
+    """Fits with one loss and one plan of training are stacked, at most `width` at a time; the rest one by one.
+
+    On a card, a stack that its memory does not hold is cut into halves, and later ones are no larger.
+    """
 
     mode: ClassVar[str] = "stacked"
 
-    def __init__(self, net: Net, federation: Federation, width: int = 64) -> None:
-        super().__init__(net, federation)
-        self.width = width if stackable(net) else 1
+    def __init__(self, net: Net, federation: Federation, device: torch.device = CPU, width: int | None = None) -> None:
+        super().__init__(net, federation, device)
+        self.width = (width or (_WIDTH if device == CPU else _WIDTH_ON_A_CARD)) if stackable(net) else 1
 
     @property
     def room(self) -> int:
@@ -51,18 +59,31 @@ class Stacked(OneByOne):
         layers = layers_of(net, stack[0].loss)
         if layers is None and len(stack) == 1:
             return [(stack[0], attempt(stack[0], self.net, self.modules, self.federation))]
-        members = [
-            Member(job.params, samples_of(job, self.federation), job.extras, job.carry, job.key) for job in stack
-        ]
         try:
-            if layers is not None:
-                fitted = fit_dense(net, stack[0].loss, layers, stack[0].training, members)
-            else:
-                fitted = fit_stacked(net, self.modules(net), stack[0].loss, stack[0].training, members)
+            fitted = self._together(net, layers, stack)
             return list(zip(stack, fitted, strict=True))
+        except torch.OutOfMemoryError:
+            cut = (len(stack) + 1) // 2
+            self.width = min(self.width, cut)
         except (FedkinError, RuntimeError, ValueError, IndexError, TypeError, AttributeError):
-            # One by one says which client it was; and a net or loss that torch cannot map over clients works there.
-            return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
+            cut = 1
+        # Out of the handler: its error would hold on to the memory of what failed.
+        if 1 < cut < len(stack):
+            return self._fit(stack[:cut]) + self._fit(stack[cut:])
+        # One by one says which client it was; and a net or loss that torch cannot map over clients works there.
+        return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
+
+    def _together(self, net: Net, layers: Sequence[Layer] | None, stack: list[FitJob]) -> list[Fitted]:
+        """All these jobs as one computation; raises whatever torch raises."""
+        resident = self.modules.resident
+        members = [
+            Member(job.params, resident(samples_of(job, self.federation)), job.extras, job.carry, job.key)
+            for job in stack
+        ]
+        loss, training = stack[0].loss, stack[0].training
+        if layers is not None:
+            return fit_dense(net, loss, layers, training, members, self.modules.device)
+        return fit_stacked(net, self.modules(net), loss, training, members)
 
 
 def _shape(tree: Tree) -> Hashable:

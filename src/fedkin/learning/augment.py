@@ -6,6 +6,7 @@ Randomness comes from torch's global generator, which a Fit seeds from its clien
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Self
 
 import torch
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.federation import constant
 from fedkin.settings import Settings
 
 __all__ = ["Augment"]
@@ -93,7 +95,7 @@ class Augment(Settings):
             torch.where(chosen, _between(x, n, 1 - span, 1 + span), 1.0)
             for span in (self.brightness, self.contrast, self.saturation)
         )
-        luma = torch.tensor(_TO_YIQ[0], dtype=x.dtype, device=x.device) if channels == 3 else x.new_ones(1)
+        luma = constant(_TO_YIQ[0], x.dtype, x.device) if channels == 3 else x.new_ones(1)
         mean = x.mean((2, 3)) @ luma  # of each grey image
         gain, lift = brightness * contrast, brightness * (1 - contrast) * (mean - black.flatten())
         if channels == 1:
@@ -101,10 +103,10 @@ class Augment(Settings):
         turn = torch.where(chosen, _between(x, n, -self.hue, self.hue), 0.0) * (2 * math.pi)
         grey = torch.rand(n, dtype=x.dtype, device=x.device) < self.grey
         chroma = torch.where(grey, 0.0, saturation)
-        to = torch.tensor(_TO_YIQ, dtype=x.dtype, device=x.device)
+        to, back = _colours(x.dtype, x.device)
         cos, sin, zero = chroma * turn.cos(), chroma * turn.sin(), torch.zeros_like(turn)
         rotated = torch.stack([torch.ones_like(turn), zero, zero, zero, cos, -sin, zero, sin, cos], 1).reshape(n, 3, 3)
-        colours = torch.linalg.inv(to) @ rotated @ to * gain[:, None, None]
+        colours = back @ rotated @ to * gain[:, None, None]
         moved = torch.einsum("nij,njhw->nihw", colours, x - black)
         return moved + black + lift.reshape(n, 1, 1, 1)
 
@@ -112,7 +114,9 @@ class Augment(Settings):
         """Each chosen image under a Gaussian of its own width, first along the height, then along the width."""
         radius = max(1, round(0.1 * min(x.shape[2:])) // 2)
         sigma = _between(x, len(x), *self.sigma)
-        (chosen,) = (torch.rand(len(x), dtype=x.dtype, device=x.device) < self.blur).nonzero(as_tuple=True)
+        drawn = torch.rand(len(x), dtype=x.dtype, device=x.device) < self.blur
+        # How many are drawn would have to come back from a card before it could go on: there all are blurred.
+        chosen = drawn.nonzero(as_tuple=True)[0] if x.device.type == "cpu" else torch.arange(len(x), device=x.device)
         steps = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
         bell = (-0.5 * (steps / sigma[chosen, None]).square()).exp()
         weight = (bell / bell.sum(1, keepdim=True))[..., None, None, None]
@@ -120,7 +124,15 @@ class Augment(Settings):
         for dim, pad in ((2, (0, 0, radius, radius)), (3, (radius, radius, 0, 0))):
             wide, size = F.pad(own, pad, mode="replicate"), x.shape[dim]
             own = sum((wide.narrow(dim, k, size) * weight[:, k] for k in range(2 * radius + 1)), torch.zeros_like(own))
-        return x.index_copy(0, chosen, own)
+        cpu = x.device.type == "cpu"
+        return x.index_copy(0, chosen, own) if cpu else torch.where(drawn.reshape(-1, 1, 1, 1), own, x)
+
+
+@lru_cache(maxsize=8)
+def _colours(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Red, green and blue to luma and chroma, and back; inverted once, for a card's answer would be waited for."""
+    to = torch.tensor(_TO_YIQ, dtype=dtype)
+    return to.to(device), torch.linalg.inv(to).to(device)
 
 
 def _between(x: Tensor, n: int, low: float, high: float) -> Tensor:

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedkin.flow import Fitted
+from fedkin.learning.devices import CPU
 from fedkin.learning.losses import CrossEntropy, Loss, Proximal
 from fedkin.learning.net import Net
-from fedkin.learning.stacked import Batches, Member, Optimiser, Plan, results
+from fedkin.learning.stacked import Batches, Member, Optimiser, Plan, results, stack_of
 from fedkin.learning.training import Training
 
 __all__ = ["Layer", "fit_dense", "layers_of"]
@@ -66,36 +67,39 @@ def _inner(loss: Loss) -> Loss:
 
 
 def fit_dense(
-    net: Net, loss: Loss, layers: Sequence[Layer], training: Training, members: Sequence[Member]
-) -> list[Fitted]:
-    """Train all members; each result equals `sgd.fit` of that member up to rounding."""
+    net: Net, loss: Loss, layers: Sequence[Layer], training: Training, members: Sequence[Member],
+    device: torch.device = CPU,
+) -> list[Fitted]:  # fmt: skip
+    """Train all members, whose samples are on `device`; each result equals `sgd.fit` of that member up to rounding."""
     pull = loss.weight if isinstance(loss, Proximal) else None
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
-    width = max(1, _CACHE // size) if pull is None else max(1, _CACHE // (2 * size))
+    width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
     # Clients of like sizes side by side: less padding.
     order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
     fitted: dict[int, Fitted] = {}
     with torch.no_grad():
         for start in range(0, len(order), width):
             part = order[start : start + width]
-            fitted.update(zip(part, _chunk(net, pull, layers, training, [members[k] for k in part]), strict=True))
+            made = _chunk(net, pull, layers, training, [members[k] for k in part], device)
+            fitted.update(zip(part, made, strict=True))
     return [fitted[k] for k in range(len(members))]
 
 
 def _chunk(
-    net: Net, pull: float | None, layers: Sequence[Layer], training: Training, members: Sequence[Member]
-) -> list[Fitted]:
+    net: Net, pull: float | None, layers: Sequence[Layer], training: Training, members: Sequence[Member],
+    device: torch.device,
+) -> list[Fitted]:  # fmt: skip
     """Members that are trained side by side."""
     plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
-    stack = {name: torch.stack([m.params[name] for m in ordered]).to(net.dtype) for name in net.initial}
-    batches = Batches(net, [m.samples for m in ordered], plan, reuse=True)
+    stack = stack_of(net, ordered, device)
+    batches = Batches(net, [m.samples for m in ordered], plan, device, reuse=True)
     # Momentum, Adam and clipping need the gradient itself; plain descent goes straight into the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     optimiser = None if plain else Optimiser(training, stack)
     centre = None if pull is None else _Centre(pull, stack, ordered)
     keep = 1 - training.lr * (training.weight_decay + (pull or 0.0))
-    totals = torch.zeros(len(members), dtype=torch.float64)
+    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     parts: list[_Part] = []
     for start in range(0, plan.steps[0], _BLOCK):
         losses = _CrossEntropies(batches, slice(start, start + _BLOCK), stack[layers[-1].weight].shape[1])

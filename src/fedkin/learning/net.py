@@ -95,7 +95,7 @@ class Net:
         """The modules beside body and head."""
         return {name: m for name, m in self.module.named_children() if name not in ("body", "head")}
 
-    def scratch(self, device: str = "cpu") -> BodyHead:
+    def scratch(self, device: torch.device | str = "cpu") -> BodyHead:
         """A module of its own for a runner to load parameters into."""
         return copy.deepcopy(self.module).to(device)
 

@@ -14,6 +14,7 @@ from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
 from fedkin.flow import Fitted, Params
+from fedkin.learning.devices import CPU, device_of, drawn, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.scoring import NO_MARKS, Marks, marks
@@ -25,6 +26,7 @@ __all__ = ["arranged", "fit", "infer", "load", "score"]
 # Rows per pass without gradients. 128 are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for nets
 # whose feature maps are then still in a core's cache (benchmarks/inference.py).
 _ROWS = 128
+_ROWS_ON_A_CARD = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
@@ -42,15 +44,21 @@ def load(module: BodyHead, params: Params) -> None:
 def arranged(tensor: Tensor) -> Tensor:
     """Images and kernels with channels last: convolutions on a CPU run about 1.3 times as fast in training and 2 times
     in inference (benchmarks/layout.py)."""
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+    there = tensor.ndim == 4 and tensor.device == CPU
+    return tensor.contiguous(memory_format=torch.channels_last) if there else tensor
 
 
 def fit(
     net: Net, module: BodyHead, params: Params, loss: Loss, samples: Samples, training: Training,
     extras: Tree, carry: Tree, rng: np.random.Generator,
 ) -> Fitted:  # fmt: skip
-    """Train `params` on `samples`; batches and dropout are drawn from `rng` alone."""
+    """Train `params` on `samples`; batches and dropout are drawn from `rng` alone.
+
+    `samples` are where the module is; what is learned is on the processor.
+    """
     load(module, params)
+    device = device_of(module)
+    extras, carry = moved(extras, device), moved(carry, device)
     module.train()
     trained = dict(module.named_parameters())
     leaves = [trained[name] for name in net.trainable]
@@ -60,10 +68,10 @@ def fit(
     seen = 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
-        for rows in training.batches(len(samples), rng):
-            size, where = len(rows), torch.from_numpy(rows)
+        for where in drawn(list(training.batches(len(samples), rng)), device):
+            size = len(where)
             if size not in masks:
-                masks[size] = torch.ones(size, dtype=net.dtype)
+                masks[size] = torch.ones(size, dtype=net.dtype, device=device)
             batch = Batch(arranged(samples.inputs(where, net.dtype)), samples.labels(where), masks[size], True)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
@@ -78,7 +86,8 @@ def fit(
         raise MethodError(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
-    return Fitted({name: t.detach() for name, t in _held(module).items()}, carry, mean, steps, seen)
+    learned = {name: tensor.detach().to(CPU) for name, tensor in _held(module).items()}
+    return Fitted(learned, moved(carry, CPU), mean, steps, seen)
 
 
 def _descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
@@ -113,9 +122,9 @@ def infer(
     net: Net, module: BodyHead, params: Params, what: Literal["logits", "features"] | Callable[..., Tensor],
     samples: Samples,
 ) -> Tensor:  # fmt: skip
-    """The net's outputs over all samples, [n, ...], in evaluation mode."""
+    """The net's outputs over all samples, [n, ...], in evaluation mode; on the processor."""
     load(module, params)
-    return _outputs(net, module, what, samples)
+    return _outputs(net, module, what, samples).to(CPU)
 
 
 def _outputs(
@@ -123,17 +132,19 @@ def _outputs(
 ) -> Tensor:
     """What `infer` gives, of a module that holds the parameters."""
     module.eval()
+    device = device_of(module)
+    many = _ROWS if device == CPU else _ROWS_ON_A_CARD
     parts = []
     with torch.no_grad():
-        for start in range(0, len(samples), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, len(samples), many):
+            rows = slice(start, start + many)
             x, y = arranged(samples.inputs(rows, net.dtype)), samples.labels(rows)
             if what == "logits":
                 parts.append(module(x))
             elif what == "features":
                 parts.append(module.features(x))
             else:
-                parts.append(what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype))))
+                parts.append(what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device))))
     return torch.cat(parts)
 
 
@@ -141,7 +152,9 @@ def score(net: Net, module: BodyHead, params: Params, parts: Sequence[Samples], 
     """The model judged on each of these sets of samples, one after another; NO_MARKS for an empty one."""
     load(module, params)
     return [
-        marks(task, _outputs(net, module, "logits", samples), samples.labels()) if len(samples) else NO_MARKS
+        marks(task, _outputs(net, module, "logits", samples).to(CPU), samples.labels().to(CPU))
+        if len(samples)
+        else NO_MARKS
         for samples in parts
     ]
 

@@ -23,11 +23,12 @@ from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
 from fedkin.flow import Fitted, Params
+from fedkin.learning.devices import CPU, device_of, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.training import Training
 
-__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stackable"]
+__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stack_of", "stackable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +50,20 @@ def stackable(net: Net) -> bool:
 
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
-    """Train all members; each result equals `sgd.fit` of that member up to rounding."""
+    """Train all members; each result equals `sgd.fit` of that member up to rounding.
+
+    Samples are where the module is; what is learned is on the processor.
+    """
     plan = Plan(training, members)
+    device = device_of(module)
     ordered = [members[k] for k in plan.order]
-    stack = {name: torch.stack([m.params[name] for m in ordered]).to(net.dtype) for name in net.initial}
+    stack = stack_of(net, ordered, device)
     free = {name: stack[name].requires_grad_(True) for name in net.trainable}
     optimiser = Optimiser(training, free)
-    batches = Batches(net, [m.samples for m in ordered], plan)
-    extras = _stacked([m.extras for m in ordered])
-    carry = _stacked([m.carry for m in ordered])
-    totals = torch.zeros(len(members), dtype=torch.float64)
+    batches = Batches(net, [m.samples for m in ordered], plan, device)
+    extras = moved(_stacked([m.extras for m in ordered]), device)
+    carry = moved(_stacked([m.carry for m in ordered]), device)
+    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     module.train()
     for step in range(plan.steps[0]):
         active = plan.active(step)
@@ -67,8 +72,14 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
         optimiser.step([grad[:active] for grad in grads], active)
         carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
         totals[:active] += values.detach().double()
+    carry = moved(carry, CPU)
     own = [pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry) for place in plan.places]
     return results(plan, stack, own, totals)
+
+
+def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
+    """The members' parameters one above the other, [K, ...] each, on the device."""
+    return {name: torch.stack([m.params[name] for m in members]).to(device, net.dtype) for name in net.initial}
 
 
 class Plan:
@@ -107,10 +118,12 @@ class Batches:
     reuse: gather every step into the same memory, which then stays in cache; for those who keep no batch.
     """
 
-    def __init__(self, net: Net, samples: Sequence[Samples], plan: Plan, reuse: bool = False) -> None:
+    def __init__(
+        self, net: Net, samples: Sequence[Samples], plan: Plan, device: torch.device = CPU, reuse: bool = False
+    ) -> None:
         self.net, self.samples, self.plan = net, samples, plan
-        rows = torch.from_numpy(plan.rows)
-        self.masks = (torch.arange(rows.shape[2]) < torch.from_numpy(plan.counts)[..., None]).to(net.dtype)
+        rows, counts = (torch.from_numpy(array).to(device) for array in (plan.rows, plan.counts))
+        self.masks = (torch.arange(rows.shape[2], device=device) < counts[..., None]).to(net.dtype)
         self.widths = plan.counts.max(0).tolist()
         first = samples[0]
         self.shared = all(
@@ -258,7 +271,7 @@ def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals:
     """What each member learned, in the members' own order; `carry` is in that order already."""
     made = []
     sums, seen = totals.tolist(), plan.counts.sum(1).tolist()
-    rows = {name: tensor.detach().unbind(0) for name, tensor in stack.items()}
+    rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
     # A member's part must not keep the others' memory alive.
     alone = len(plan.places) == 1
     for own, place in zip(carry, plan.places, strict=True):

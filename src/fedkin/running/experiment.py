@@ -21,6 +21,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.graph import check_network
+from fedkin.learning.devices import checked as check_device
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
@@ -42,6 +43,7 @@ class RunSettings(Settings):
     one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
     stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
     processes (0: one per core).
+    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own);
     dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
     rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
     that one); dropout: probability that a
@@ -59,6 +61,7 @@ class RunSettings(Settings):
     engine: str = "local"
     mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
     workers: int = Field(0, ge=0)
+    device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
@@ -83,6 +86,11 @@ class RunSettings(Settings):
             if name in names[:place]:
                 raise ValueError(f"{name!r} is there twice")
         return names
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, name: str) -> str:
+        return check_device(name)
 
     @field_validator("network", "adversaries")
     @classmethod

@@ -104,7 +104,7 @@ def execute(
     if mode is not None and setup.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
         setup = replace(setup, mode=mode)
-    engine = ENGINES[run.engine](replace(setup, state_limit_mb=run.state_limit_mb))
+    engine = ENGINES[run.engine](replace(setup, state_limit_mb=run.state_limit_mb, device=run.device))
     setup = engine.setup
     if resumed is not None:
         done, state = resumed

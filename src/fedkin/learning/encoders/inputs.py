@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.codec import Tree
-from fedkin.federation import Scale
+from fedkin.federation import Scale, constant
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
 
@@ -30,7 +30,7 @@ class View:
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        times, plus = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.times, self.plus))
+        times, plus = (constant(values, x.dtype, x.device) for values in (self.times, self.plus))
         return x * times.reshape(shape) + plus.reshape(shape)
 
 

@@ -1,0 +1,185 @@
+"""Local work on another device: the same numbers, samples there once, no waiting between the steps of a fit."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedkin
+from card import NAME, OnCard, card
+from fedkin.engines import LocalEngine, RayEngine, Setup
+from fedkin.engines import stacked as stacking
+from fedkin.engines.stacked import Stacked
+from fedkin.errors import ConfigError
+from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.learning.devices import Resident
+from fedkin.learning.models import Mixed
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS, FedAvg
+from fedkin.running.assembly import nets_for
+from support import small_federation, small_setup
+
+OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "mapl", "sfmtl-graph"]
+
+
+def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, dict[str, Tensor]], Any]:
+    """Every client's model after two rounds, and the scores."""
+    engine = LocalEngine(replace(setup, mode=mode, device=device))
+    for number in (1, 2):
+        engine.round(number)
+    return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
+
+
+def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9) -> None:
+    """Both have the same numbers up to rounding, and neither left anything on the card."""
+    for id, params in one[0].items():
+        for key, tensor in params.items():
+            assert not isinstance(other[0][id][key], OnCard)
+            torch.testing.assert_close(other[0][id][key], tensor, rtol=tolerance, atol=tolerance)
+        assert other[1][id].right == one[1][id].right
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_the_same_numbers_on_another_device(name: str) -> None:
+    setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
+    reference = after(setup)
+    for mode in ("one-by-one", "stacked"):
+        with card():
+            agree(reference, after(setup, mode, NAME))
+
+
+def images(clients: int = 4) -> Federation:
+    """Small colour images as bytes, of two classes at each client, in one array that all share."""
+    draw = np.random.default_rng(3)
+    y = np.concatenate([draw.permutation(np.array([0, 1] * 6) + 2 * (k % 2)) for k in range(clients)])
+    x = draw.integers(0, 200, (len(y), 3, 16, 16)).astype(np.uint8)
+    x[..., :8, :] += (13 * y[:, None, None, None]).astype(np.uint8)
+    arrays = torch.from_numpy(x), torch.from_numpy(y)
+    scale = Scale((0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
+
+    def samples(first: int, count: int) -> Samples:
+        return Samples(*arrays, torch.arange(first, first + count), scale)
+
+    made = [Client(f"c{k}", samples(12 * k, 9), samples(12 * k + 9, 3)) for k in range(clients)]
+    return Federation(made, Task(4, (3, 16, 16)))
+
+
+@pytest.mark.parametrize("name", ["mapl", "fedproto", "local"])
+def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
+    federation = images()
+    net, nets = nets_for(Mixed(), federation, 0, torch.float64)
+    training = Training(rounds=2, lr=0.01, batch_size=4, optimiser="adam")
+    setup = Setup(METHODS[name](), federation, net, training, nets=nets)
+    reference = after(setup)
+    with card():
+        agree(reference, after(setup, "stacked", NAME), 1e-6)  # Adam's first steps divide rounding by itself
+
+
+def transfers(name: str, steps: int, mode: str) -> Counter[str]:
+    engine = LocalEngine(replace(small_setup(METHODS[name](), local_steps=steps), mode=mode, device=NAME))
+    engine.round(1)  # takes the samples there
+    with card() as counted:
+        engine.round(2)
+        return Counter(counted)
+
+
+@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("name", OWN_LOSS)
+def test_nothing_goes_to_the_card_or_back_between_the_steps_of_a_fit(name: str, mode: str) -> None:
+    with card():
+        few, many = transfers(name, 2, mode), transfers(name, 7, mode)
+    assert few == many
+    assert few["up"] > 0
+    assert few["down"] > 0
+
+
+def test_views_ask_nothing_of_the_card() -> None:
+    augment = METHODS["mapl"]().augment
+    with card() as counted:
+        x = torch.rand(6, 3, 12, 12).to(NAME)
+        augment(x)  # constants go there once
+        before = Counter(counted)
+        augment(x)
+        assert counted == before
+
+
+def test_an_array_goes_to_the_device_once_and_leaves_with_its_last_user() -> None:
+    resident = Resident(torch.device(NAME))
+    with card() as counted:
+        there = [resident(client.train) for client in images().values()]
+        assert len({id(samples.x) for samples in there}) == len({id(samples.y) for samples in there}) == 1
+        assert counted["up"] == 2 + len(there)  # x, y, and each client's rows
+        gc.collect()
+        assert len(resident.held) == 0  # the federation is gone
+
+
+def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
+    federation = images()
+    first = next(iter(federation.values())).train
+    resident = Resident(torch.device(NAME), limit=first.x.nbytes)  # without room for the labels
+    with card():
+        there = resident(first)
+        assert len(there.x) == len(first)
+        assert not resident.held
+        assert torch.equal(there.inputs(slice(None)).cpu(), first.inputs(slice(None)))
+        assert torch.equal(there.labels().cpu(), first.labels())
+
+
+def test_the_card_is_refused_an_operation_on_tensors_of_two_devices() -> None:
+    with card(), pytest.raises(RuntimeError, match="on the card and on the processor"):
+        torch.ones(2).to(NAME) + torch.ones(2)
+
+
+def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = small_setup(FedAvg(), dtype=torch.float64)
+    reference = after(setup)
+    tried: list[int] = []
+    fit = stacking.fit_dense
+
+    def small_memory(net: Any, loss: Any, layers: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
+        tried.append(len(members))
+        if len(members) > 2:
+            raise torch.OutOfMemoryError("card full")
+        return fit(net, loss, layers, training, members, device)
+
+    monkeypatch.setattr(stacking, "fit_dense", small_memory)
+    agree(reference, after(setup, "stacked"))
+    assert tried[:4] == [6, 3, 2, 1]
+    assert max(tried[4:]) <= 3  # what did not fit is not tried again
+    executor = Stacked(setup.net, setup.federation)
+    assert executor.width == 64
+
+
+def test_auto_on_a_card_starts_no_processes() -> None:
+    setup = small_setup(FedAvg())
+    with card():
+        engine = LocalEngine(replace(setup, mode="auto", workers=2, device=NAME))
+        engine.round(1)
+    assert set(engine.measured) == {"one-by-one", "stacked"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"device": "gpu"}, "settings.device: no 'gpu'; expected 'cpu', 'cuda', or 'cuda:1'"),
+        ({"device": "cuda:77"}, "run.device: 'cuda:77', but torch .* sees .* here.*; set run.device = 'cpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        fedkin.run("fedavg", small_federation(), rounds=1, settings=settings)
+
+
+def test_processes_and_ray_are_for_processors() -> None:
+    with pytest.raises(ConfigError, match=r"run.mode: 'workers' are processes .* run.device is 'lazy'"):
+        LocalEngine(replace(small_setup(FedAvg()), mode="workers", device=NAME))
+    with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the actors of run.engine = 'ray'"):
+        RayEngine(replace(small_setup(FedAvg()), device=NAME))
