@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from fedkin.analysis.embeddings import Cloud, Features
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError, RunError
 from fedkin.report.collect import collect
@@ -212,6 +214,25 @@ def test_a_file_that_is_no_rounds_is_named(run: Path, name: str) -> None:
     with pytest.raises(RunError, match="rename this file or take it away") as caught:
         collect([run])
     one_line(caught.value, run / name)
+
+
+@pytest.mark.parametrize(
+    ("ids", "client", "said"),
+    [
+        (("site-000", "stranger"), [0, 1], "features of client 'stranger', which the run does not have"),
+        (("site-000", "site-001"), [0, 2], "a point of client 2, but there are 2"),
+        (("site-000", "site-001"), [0], "2 points, (1,) clients and (2,) labels"),
+    ],
+)
+def test_features_of_other_clients_are_named(run: Path, ids: tuple[str, ...], client: list[int], said: str) -> None:
+    path = run / "features" / "round-000002.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    cloud = Cloud(np.array(client), np.array([0, 1]), np.ones((2, 3), np.float32))
+    path.write_bytes(Features(2, ids, 2, cloud).to_bytes())
+    with pytest.raises(RunError) as caught:
+        collect([run])
+    one_line(caught.value, path)
+    assert said in str(caught.value)
 
 
 # -- going on -----------------------------------------------------------------------------------------------------

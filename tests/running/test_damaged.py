@@ -87,6 +87,21 @@ def test_another_file_in_the_checkpoints_place_is_refused(runs: Path, tmp_path: 
     assert "not a checkpoint" in refused(folder, kept)
 
 
+def test_a_checkpoint_of_another_run_is_refused_and_one_without_a_name_is_not(runs: Path, tmp_path: Path) -> None:
+    other = EXPERIMENT.with_changes(**{"training.lr": 0.2})
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(other, Path(), tmp_path / "other", watcher=CutAt(3))
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    kept = folder / "checkpoint" / "round-000002.safetensors"
+    own = codec.decode(kept.read_bytes())
+    shutil.copy(tmp_path / "other" / "checkpoint" / kept.name, kept)
+    assert "the checkpoint of another run" in refused(folder, kept)
+    del own["of"]  # as older versions wrote it
+    kept.write_bytes(codec.encode(own))
+    result = run_experiment(EXPERIMENT, Path(), folder, resume=True)
+    assert result.accuracy == run_experiment(EXPERIMENT, Path(), runs / "whole", resume=True).accuracy
+
+
 def test_a_column_of_the_wrong_kind_is_named(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs / "cut", tmp_path / "run")
     kept = folder / "parts" / "messages-000002.parquet"

@@ -40,6 +40,14 @@ class Cloud:
     label: npt.NDArray[np.int64]
     points: npt.NDArray[np.float32]
 
+    def check(self, clients: int) -> None:
+        """Raise ValueError unless these are points of so many clients, or of the server."""
+        n = len(self.points)
+        if self.points.ndim != 2 or self.client.shape != (n,) or self.label.shape != (n,):
+            raise ValueError(f"{n} points, {self.client.shape} clients and {self.label.shape} labels")
+        if n and (self.client.min() < -1 or self.client.max() >= clients):
+            raise ValueError(f"a point of client {self.client.max()}, but there are {clients}")
+
 
 @dataclass(frozen=True, eq=False)
 class Features:
@@ -78,8 +86,11 @@ def read_features(path: Path) -> Features:
             for name in ("features", "anchors") if name in tree
         }  # fmt: skip
         heads = tree["heads"].double().numpy() if "heads" in tree else None
-        return Features(tree["round"], tuple(tree["ids"]), tree["clients"], heads=heads, **clouds)
-    except (MethodError, KeyError, TypeError, AttributeError, OSError) as error:
+        found = Features(tree["round"], tuple(tree["ids"]), tree["clients"], heads=heads, **clouds)
+        for cloud in clouds.values():
+            cloud.check(len(found.ids))
+        return found
+    except (MethodError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise RunError(f"{path}: not the features of a round ({error})") from None
 
 

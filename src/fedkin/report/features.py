@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedkin.analysis.embeddings import Cloud, Features, read_features
 from fedkin.analysis.projection import project, separation
+from fedkin.errors import RunError
 from fedkin.report.drawing import evenly
 from fedkin.report.packing import pack
 from fedkin.report.reading import Run
@@ -66,6 +67,12 @@ def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str
     rounds = []
     for round in evenly(sorted(run.features), budget.rounds):
         found = read_features(run.features[round])
+        strangers = [id for id in found.ids if id not in number]
+        if strangers:
+            raise RunError(
+                f"{run.features[round]}: features of client {strangers[0]!r}, which the run does not have; is the file "
+                "another run's? Put the run's own back, or remove it"
+            )
         place = [number[id] for id in found.ids]
         entry: dict[str, Any] = {"round": round, "clouds": {}, "heads": _heads(found, place, run, budget.heads)}
         for name, cloud in (("features", found.features), ("anchors", found.anchors)):

@@ -23,8 +23,10 @@ import json
 import math
 import re
 import shutil
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +148,7 @@ class Records:
             write_bytes(parts / f"{name}-{round:06d}.jsonl", text.encode())
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         kept = self.folder / "checkpoint" / f"round-{round:06d}.safetensors"
-        write_with(kept, lambda file: codec.write({"round": round, **state}, file))
+        write_with(kept, lambda file: codec.write({"round": round, "of": self._whose(), **state}, file))
         for old in kept.parent.glob("round-*.safetensors"):
             if old != kept:
                 old.unlink()
@@ -211,12 +213,24 @@ class Records:
             return None
         try:
             state = codec.read(found[-1])
-            round = int(state.pop("round"))
+            round, whose = int(state.pop("round")), state.pop("of", None)
             dict(state["engine"], **state["seconds"])
         except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
             raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None
+        if whose not in (None, self._whose()):  # None: written before checkpoints said whose they are
+            raise RunError(
+                f"{found[-1]}: the checkpoint of another run: its settings are not those of "
+                f"{self.folder / 'experiment.toml'}; put the run's own back, or run it anew in another folder"
+            )
         self._read_parts(round)
         return round, state
+
+    def _whose(self) -> str:
+        """What tells this run's checkpoints from others': a hash of its settings, however they are written."""
+        assert self.folder is not None
+        path = self.folder / "experiment.toml"
+        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
     def _read_parts(self, round: int) -> None:
         assert self.folder is not None
