@@ -42,6 +42,9 @@ class OnCard(Tensor):
             args[0].inner = args[1].inner
         return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})  # type: ignore[call-arg, misc]
 
+    def tolist(self) -> Any:
+        raise AssertionError("torch has no tolist for tensors of this kind: bring it to the processor first")
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _done(func, args, kwargs or {})
@@ -68,12 +71,18 @@ def card() -> Iterator[Counter[str]]:
 
 
 def _transfer(func: Any, args: Any, kwargs: Any) -> list[str]:
-    if func in _READS and isinstance(args[0], OnCard):
-        return ["down"]
+    """What crosses; how many numbers are not zero is asked of the card, too."""
+    first = isinstance(args[0], OnCard) if args else False
+    if func in _READS or func is torch.ops.aten.nonzero.default:
+        return ["down"] if first else []
+    if func is torch.ops.aten.index.Tensor and any(isinstance(t, Tensor) and t.dtype == torch.bool for t in args[1]):
+        return ["down"] if first else []
+    if func is torch.ops.aten.copy_.default:
+        return [] if first == isinstance(args[1], OnCard) else ["up" if first else "down"]
     if func is not torch.ops.aten._to_copy.default or kwargs.get("device") is None:
         return []
     there = _named(kwargs)
-    return [] if there == isinstance(args[0], OnCard) else ["up" if there else "down"]
+    return [] if there == first else ["up" if there else "down"]
 
 
 def _named(kwargs: Any) -> bool:

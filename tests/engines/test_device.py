@@ -12,21 +12,27 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 import fedkin
 from card import NAME, OnCard, card
 from fedkin.engines import LocalEngine, RayEngine, Setup
 from fedkin.engines import stacked as stacking
+from fedkin.engines.jobs import Modules
 from fedkin.engines.stacked import Stacked
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.learning import sgd
 from fedkin.learning.devices import Resident
 from fedkin.learning.models import Mixed
+from fedkin.learning.models.small import SmallPlain
+from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS, FedAvg
 from fedkin.running.assembly import nets_for
 from support import small_federation, small_setup
 
+TASK = Task(4, (3, 16, 16))
 OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "mapl", "sfmtl-graph"]
 
 
@@ -35,7 +41,25 @@ def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[
     engine = LocalEngine(replace(setup, mode=mode, device=device))
     for number in (1, 2):
         engine.round(number)
+    assert not any(isinstance(leaf, OnCard) for leaf in pytree.tree_leaves(engine.state()))
     return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all stacks; one that fails is not done one by one instead."""
+    sizes: list[int] = []
+    together = Stacked._together
+
+    def heard(self: Stacked, net: Any, layers: Any, stack: list[Any]) -> Any:
+        sizes.append(len(stack))
+        try:
+            return together(self, net, layers, stack)
+        except Exception as error:
+            raise AssertionError("a stack failed") from error
+
+    monkeypatch.setattr(Stacked, "_together", heard)
+    return sizes
 
 
 def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9) -> None:
@@ -48,12 +72,35 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_the_same_numbers_on_another_device(name: str) -> None:
+def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
     reference = after(setup)
     for mode in ("one-by-one", "stacked"):
         with card():
             agree(reference, after(setup, mode, NAME))
+    # Losses that draw views or noise are done one by one.
+    assert (max(stacks, default=0) > 1) == (name not in ("fedclassavg", "fedsr", "mapl", "mapl-plus"))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "clip": 0.1}, {"optimiser": "adam", "lr": 0.01}])
+def test_stacked_convolutions_with_shared_arrays_or_their_own(
+    training: dict[str, Any], shared: bool, stacks: list[int]
+) -> None:
+    federation = images()
+    if not shared:
+        federation = Federation([replace(c, train=own(c.train), test=own(c.test)) for c in federation.values()], TASK)
+    net = Net.build(lambda: SmallPlain().build(TASK), 0, torch.float64)
+    plan = Training.model_validate({"rounds": 2, "lr": 0.05, "batch_size": 4, **training})
+    setup = Setup(FedAvg(), federation, net, plan)
+    reference = after(setup)
+    with card():
+        agree(reference, after(setup, "stacked", NAME), 1e-6)
+    assert stacks == [4, 4]
+
+
+def own(samples: Samples) -> Samples:
+    return Samples(samples.x[samples.rows], samples.y[samples.rows], None, samples.scale)
 
 
 def images(clients: int = 4) -> Federation:
@@ -69,7 +116,7 @@ def images(clients: int = 4) -> Federation:
         return Samples(*arrays, torch.arange(first, first + count), scale)
 
     made = [Client(f"c{k}", samples(12 * k, 9), samples(12 * k + 9, 3)) for k in range(clients)]
-    return Federation(made, Task(4, (3, 16, 16)))
+    return Federation(made, TASK)
 
 
 @pytest.mark.parametrize("name", ["mapl", "fedproto", "local"])
@@ -84,6 +131,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
 
 
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
+    """What crosses in a round."""
     engine = LocalEngine(replace(small_setup(METHODS[name](), local_steps=steps), mode=mode, device=NAME))
     engine.round(1)  # takes the samples there
     with card() as counted:
@@ -93,7 +141,7 @@ def transfers(name: str, steps: int, mode: str) -> Counter[str]:
 
 @pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
 @pytest.mark.parametrize("name", OWN_LOSS)
-def test_nothing_goes_to_the_card_or_back_between_the_steps_of_a_fit(name: str, mode: str) -> None:
+def test_nothing_goes_to_the_card_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
     with card():
         few, many = transfers(name, 2, mode), transfers(name, 7, mode)
     assert few == many
@@ -117,8 +165,10 @@ def test_an_array_goes_to_the_device_once_and_leaves_with_its_last_user() -> Non
         there = [resident(client.train) for client in images().values()]
         assert len({id(samples.x) for samples in there}) == len({id(samples.y) for samples in there}) == 1
         assert counted["up"] == 2 + len(there)  # x, y, and each client's rows
+        assert resident.bytes == [sum(array.nbytes for array in resident.held)]
         gc.collect()
         assert len(resident.held) == 0  # the federation is gone
+        assert resident.bytes == [0]
 
 
 def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
@@ -154,8 +204,34 @@ def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.M
     agree(reference, after(setup, "stacked"))
     assert tried[:4] == [6, 3, 2, 1]
     assert max(tried[4:]) <= 3  # what did not fit is not tried again
-    executor = Stacked(setup.net, setup.federation)
-    assert executor.width == 64
+
+
+def test_stacks_on_a_card_are_as_wide_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = small_setup(FedAvg())
+    size = sum(tensor.nbytes for tensor in setup.net.initial.values())
+    for room, width in ((4 << 30, 1024), (3 * size, 3), (1, 1)):
+        monkeypatch.setattr(stacking, "_BYTES_ON_A_CARD", room)
+        assert Stacked(setup.net, setup.federation, Modules(torch.device(NAME))).width == width
+    assert Stacked(setup.net, setup.federation).width == 64
+
+
+def test_passes_that_a_card_has_no_memory_for_are_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = small_setup(FedAvg())
+    samples = next(iter(setup.federation.values())).train
+    module = setup.net.scratch()
+    expected = sgd.infer(setup.net, module, setup.net.initial, "logits", samples)
+    tried: list[int] = []
+    passes = sgd._passes
+
+    def small_memory(net: Any, module: Any, what: Any, samples: Any, many: int) -> Any:
+        tried.append(many)
+        if many > 40:
+            raise torch.OutOfMemoryError("card full")
+        return passes(net, module, what, samples, many)
+
+    monkeypatch.setattr(sgd, "_passes", small_memory)
+    assert torch.equal(sgd.infer(setup.net, module, setup.net.initial, "logits", samples), expected)
+    assert tried == [128, 64, 32]
 
 
 def test_auto_on_a_card_starts_no_processes() -> None:
@@ -163,6 +239,7 @@ def test_auto_on_a_card_starts_no_processes() -> None:
     with card():
         engine = LocalEngine(replace(setup, mode="auto", workers=2, device=NAME))
         engine.round(1)
+        assert engine.executor.inner.modules is engine.executor.modules  # type: ignore[attr-defined]  # no sample is there twice
     assert set(engine.measured) == {"one-by-one", "stacked"}
 
 

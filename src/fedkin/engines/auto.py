@@ -82,7 +82,7 @@ class Auto(Executor):
         if best == "workers":
             return Workers(self.net, self.federation, self.count)
         kind = Stacked if best == "stacked" else OneByOne
-        return kind(self.net, self.federation, self.modules.device)
+        return kind(self.net, self.federation, self.modules)
 
     def _measure(self, fits: list[FitJob]) -> None:
         """Seconds per client and step of each mode that can do these jobs."""
@@ -94,7 +94,7 @@ class Auto(Executor):
         steps = first.training.steps(len(samples_of(first, self.federation)))
         alone = _quickest(lambda: carry_out(once[0], self.net, self.modules, self.federation))
         self.seconds["one-by-one"] = alone
-        stack = Stacked(self.net, self.federation, self.modules.device)
+        stack = Stacked(self.net, self.federation, self.modules)
         if stack.width > 1 and len(once) > 1:
 
             def together() -> None:

@@ -124,7 +124,7 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     net = job.net or net
     module = modules(net)
     if isinstance(job, ScoreJob):
-        tests = [modules.resident(federation[id].at(job.round).test) for id in job.ids]
+        tests = (modules.resident(federation[id].at(job.round).test) for id in job.ids)
         return score(net, module, job.params, tests, job.task)
     samples = modules.resident(samples_of(job, federation))
     if isinstance(job, InferJob):
@@ -188,9 +188,9 @@ class OneByOne(Executor):
 
     mode: ClassVar[str] = "one-by-one"
 
-    def __init__(self, net: Net, federation: Federation, device: torch.device = CPU) -> None:
+    def __init__(self, net: Net, federation: Federation, modules: Modules | None = None) -> None:
         super().__init__(net, federation)
-        self.modules = Modules(device)
+        self.modules = modules or Modules()
         self.jobs: list[Job] = []
 
     @property

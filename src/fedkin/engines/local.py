@@ -11,20 +11,18 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedkin.engines.adversaries import Attack
-from fedkin.engines.auto import Auto, cores
 from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, checked_ask
-from fedkin.engines.jobs import Executor, FitJob, OneByOne, ScoreJob, job_of, one_thread
+from fedkin.engines.executors import make_executor
+from fedkin.engines.jobs import Executor, FitJob, ScoreJob, job_of, one_thread
 from fedkin.engines.offload import Offload
 from fedkin.engines.scores import Scores
-from fedkin.engines.stacked import Stacked
 from fedkin.engines.traffic import Scales
 from fedkin.engines.work import Operations, Work
-from fedkin.engines.workers import Workers
-from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
+from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.graph import network
 from fedkin.keys import key, rng
-from fedkin.learning.devices import CPU, opened
+from fedkin.learning.devices import exact, opened
 from fedkin.views import ClientView, PeerView
 
 __all__ = ["LocalEngine"]
@@ -37,7 +35,8 @@ class LocalEngine(Engine):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.executor: Executor = make_executor(self.setup)
+        self.device = opened(self.setup.device)
+        self.executor: Executor = make_executor(self.setup, self.device)
         self.seconds["messages"] = 0.0
         self.attack = Attack.parse(setup.adversaries)
         seen = setup.federation.seen
@@ -58,7 +57,7 @@ class LocalEngine(Engine):
         self.traffic, self.steps, self.work = [], {}, Work(self.work.operations)
         if self.offload is not None:
             self.offload.rest()  # a checkpoint has read them all
-        with one_thread():
+        with one_thread(), exact(self.device):
             if isinstance(self.setup.method, PeerMethod):
                 sampled = self._peers_round(self.setup.method)
             else:
@@ -295,7 +294,7 @@ class LocalEngine(Engine):
     # -- evaluation and state ---------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Score]:
-        with self.timed("evaluate"), one_thread():
+        with self.timed("evaluate"), one_thread(), exact(self.device):
             models = self.models()
             jobs = list(self.scores.jobs(models, self.federation, self.setup.net_of, self.number))
             for job, results in self.executor.run(jobs):
@@ -380,23 +379,6 @@ class LocalEngine(Engine):
     @property
     def measured(self) -> dict[str, float]:
         return self.executor.measured
-
-
-def make_executor(setup: Setup) -> Executor:
-    """Who carries out local work."""
-    net, federation, workers, device = setup.net, setup.federation, setup.workers or cores(), opened(setup.device)
-    if setup.mode == "workers":
-        if device != CPU:
-            raise ConfigError(
-                f"run.mode: 'workers' are processes on the processor's cores, but run.device is {setup.device!r}; "
-                "set run.mode = 'stacked', or 'auto'"
-            )
-        return Workers(net, federation, workers)
-    if setup.mode == "stacked":
-        return Stacked(net, federation, device)
-    if setup.mode == "auto":
-        return Auto(net, federation, workers, device)
-    return OneByOne(net, federation, device)
 
 
 def _offload(setup: Setup) -> Offload | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.codec import Tree, leaves
-from fedkin.engines.jobs import FitJob, Job, OneByOne, attempt, samples_of
+from fedkin.engines.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.flow import Fitted
@@ -20,7 +20,7 @@ from fedkin.learning.stacked import Member, fit_stacked, stackable
 
 __all__ = ["Stacked"]
 
-_WIDTH, _WIDTH_ON_A_CARD = 64, 1024
+_WIDTH, _WIDTH_ON_A_CARD, _BYTES_ON_A_CARD = 64, 1024, 4 << 30
 
 
 class Stacked(OneByOne):
@@ -31,9 +31,14 @@ class Stacked(OneByOne):
 
     mode: ClassVar[str] = "stacked"
 
-    def __init__(self, net: Net, federation: Federation, device: torch.device = CPU, width: int | None = None) -> None:
-        super().__init__(net, federation, device)
-        self.width = (width or (_WIDTH if device == CPU else _WIDTH_ON_A_CARD)) if stackable(net) else 1
+    def __init__(
+        self, net: Net, federation: Federation, modules: Modules | None = None, width: int | None = None
+    ) -> None:
+        super().__init__(net, federation, modules)
+        # What a stack learned is in memory twice before it is handed out, on a card or not.
+        size = sum(tensor.nbytes for tensor in net.initial.values())
+        most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_CARD, max(1, _BYTES_ON_A_CARD // size))
+        self.width = (width or most) if stackable(net) else 1
 
     @property
     def room(self) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
 
-__all__ = ["CPU", "Resident", "checked", "device_of", "drawn", "moved", "opened"]
+__all__ = ["CPU", "Resident", "checked", "device_of", "drawn", "exact", "moved", "opened", "title"]
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -35,10 +37,7 @@ def checked(name: str) -> str:
 
 
 def opened(name: str) -> torch.device:
-    """The device of that name, set to give the same bits each time and float32 its full precision.
-
-    Raises ConfigError where there is no such card.
-    """
+    """The device of that name; raises ConfigError where there is no such card."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
@@ -48,12 +47,40 @@ def opened(name: str) -> torch.device:
             f"torch {torch.__version__} sees no card here (a build for processors only, no driver, or no card)"
         )  # fmt: skip
         raise ConfigError(f"run.device: {name!r}, but {there}; set run.device = 'cpu'")
-    # Read when the first product of matrices runs; without it cuBLAS may sum in another order each time.
+    # Read at the process's first product of matrices on a card; without it cuBLAS may sum in another order each time.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return device
+
+
+def title(device: torch.device) -> str | None:
+    """What the card is called; None for a processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def exact(device: torch.device) -> Iterator[None]:
+    """While this is open, a card gives the same bits each time, and float32 in its full precision."""
+    if device.type != "cuda":
+        yield
+        return
+    flags = [
+        (torch.backends.cudnn, "benchmark", False),
+        (torch.backends.cudnn, "allow_tf32", False),
+        (torch.backends.cuda.matmul, "allow_tf32", False),
+        # Filling new memory costs a kernel for each tensor, and nothing here reads what it did not write.
+        (torch.utils.deterministic, "fill_uninitialized_memory", False),
+    ]
+    before = [getattr(place, name) for place, name, _ in flags]
+    asked, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        for place, name, value in flags:
+            setattr(place, name, value)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(asked, warn_only=warned)
+        for (place, name, _), value in zip(flags, before, strict=True):
+            setattr(place, name, value)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -80,15 +107,18 @@ def drawn(batches: Sequence[npt.NDArray[np.int64]], device: torch.device) -> Seq
 class Resident:
     """Samples on a device. An array goes there once, however many clients index it, and stays while it is in use.
 
-    limit: bytes that may stay (None: half of the card's free memory, no limit elsewhere); of what is above, a job
+    limit: bytes that may stay (None: half of what the card has free, no limit elsewhere); of what is above, a job
     gets its own rows, which leave with it.
     """
 
     def __init__(self, device: torch.device = CPU, limit: int | None = None) -> None:
         self.device, self.limit = device, limit
         if limit is None and device.type == "cuda":
-            self.limit = torch.cuda.mem_get_info(device)[0] // 2
+            # What torch keeps for its next tensors is free too.
+            spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            self.limit = (torch.cuda.mem_get_info(device)[0] + spare) // 2
         self.held: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
+        self.bytes = [0]
 
     def __call__(self, samples: Samples) -> Samples:
         """The same samples on the device."""
@@ -104,9 +134,15 @@ class Resident:
 
     def _room(self, *arrays: Tensor) -> bool:
         new = sum(array.nbytes for array in arrays if array not in self.held)
-        return not new or self.limit is None or new + sum(t.nbytes for t in self.held.values()) <= self.limit
+        return not new or self.limit is None or new + self.bytes[0] <= self.limit
 
     def _put(self, array: Tensor) -> Tensor:
         if array not in self.held:
             self.held[array] = array.to(self.device)
+            self.bytes[0] += array.nbytes
+            finalize(array, _less, self.bytes, array.nbytes)
         return self.held[array]
+
+
+def _less(total: list[int], count: int) -> None:
+    total[0] -= count

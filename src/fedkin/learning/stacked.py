@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class Batches:
     def __init__(
         self, net: Net, samples: Sequence[Samples], plan: Plan, device: torch.device = CPU, reuse: bool = False
     ) -> None:
+        if device != CPU:
+            samples = _gathered(samples)
         self.net, self.samples, self.plan = net, samples, plan
         rows, counts = (torch.from_numpy(array).to(device) for array in (plan.rows, plan.counts))
         self.masks = (torch.arange(rows.shape[2], device=device) < counts[..., None]).to(net.dtype)
@@ -157,6 +160,18 @@ class Batches:
         x = torch.index_select(first.x, 0, flat, out=out)
         x = x.to(self.net.dtype) if first.scale is None else first.scale(x, self.net.dtype)
         return x.view(*shape, *x.shape[1:])
+
+
+def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
+    """Samples of which each has arrays of its own, in one array that all index: a step is then one gather for all."""
+    kinds = {(s.x.shape[1:], s.x.dtype, s.y.shape[1:], s.y.dtype, s.scale) for s in samples}
+    if len(kinds) > 1 or len({id(s.x) for s in samples}) == 1:
+        return samples
+    x = torch.cat([s.x if s.rows is None else s.x[s.rows] for s in samples])
+    y = torch.cat([s.labels() for s in samples])
+    every = torch.arange(len(y), device=y.device)
+    ends = accumulate(map(len, samples), initial=0)
+    return [Samples(x, y, every[start:end], samples[0].scale) for start, end in pairwise(ends)]
 
 
 def _values(
@@ -270,7 +285,7 @@ def _put(active: int) -> Any:
 def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
     """What each member learned, in the members' own order; `carry` is in that order already."""
     made = []
-    sums, seen = totals.tolist(), plan.counts.sum(1).tolist()
+    sums, seen = totals.to(CPU).tolist(), plan.counts.sum(1).tolist()
     rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
     # A member's part must not keep the others' memory alive.
     alone = len(plan.places) == 1

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
+from fedkin.learning.devices import title
 from fedkin.running import metrics
 from fedkin.running.experiment import RunSettings
 from fedkin.running.files import write_json
@@ -238,10 +241,16 @@ def _summary(
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": mode,
+        "device": run.device,
         "dtype": run.dtype,
         "parameters": setup.net.parameters(),
         "versions": _versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            **({} if run.device == "cpu" else {"card": title(torch.device(run.device))}),
+        },
     }
 
 

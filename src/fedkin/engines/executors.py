@@ -1,0 +1,32 @@
+"""Which executor does a run's local work."""
+
+from __future__ import annotations
+
+import torch
+
+from fedkin.engines.auto import Auto, cores
+from fedkin.engines.base import Setup
+from fedkin.engines.jobs import Executor, Modules, OneByOne
+from fedkin.engines.stacked import Stacked
+from fedkin.engines.workers import Workers
+from fedkin.errors import ConfigError
+from fedkin.learning.devices import CPU
+
+__all__ = ["make_executor"]
+
+
+def make_executor(setup: Setup, device: torch.device) -> Executor:
+    """Who carries out local work."""
+    net, federation, workers = setup.net, setup.federation, setup.workers or cores()
+    if setup.mode == "workers":
+        if device != CPU:
+            raise ConfigError(
+                f"run.mode: 'workers' are processes on the processor's cores, but run.device is {setup.device!r}; "
+                "set run.mode = 'stacked', or 'auto'"
+            )
+        return Workers(net, federation, workers)
+    if setup.mode == "stacked":
+        return Stacked(net, federation, Modules(device))
+    if setup.mode == "auto":
+        return Auto(net, federation, workers, device)
+    return OneByOne(net, federation, Modules(device))
