@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
 import re
+import shutil
 import sys
 import time
 import tomllib
@@ -61,6 +63,13 @@ class _Extra:
         if self.folder is None:
             raise ConfigError(f"trackers: {self.package!r} writes into the run's folder: give the run one (out=...)")
         return self.folder
+
+    def earlier(self, done: int) -> list[tuple[int, dict[str, float]]]:
+        """(round, figures) of rounds 1 to `done`, from the records of a run that goes on."""
+        from fedkin.running.records import rounds_so_far
+
+        rows = rounds_so_far(self.folder) if self.folder is not None and done else []
+        return [(row["round"], figures_of(row)) for row in rows if row["round"] <= done]
 
 
 class TensorBoard(_Extra):
@@ -137,12 +146,15 @@ class MLflow(_Extra):
             known = self.client.get_run(self.run).data.metrics
             self.last = {key: max(each.step for each in self._history(key)) for key in known}
             self.client.update_run(self.run, status="RUNNING")
-            return
-        title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
-        self.run = self.client.create_run(self._experiment(title), run_name=name).info.run_id
-        self._settings(settings)
-        if kept is not None:
-            write_json(kept, {"run": self.run})
+        else:
+            title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
+            self.run = self.client.create_run(self._experiment(title), run_name=name).info.run_id
+            self._settings(settings)
+            if kept is not None:
+                write_json(kept, {"run": self.run})
+        # The store may have been out of reach in some of them.
+        for round, figures in self.earlier(done):
+            self.log(round, figures)
 
     def _experiment(self, title: str) -> str:
         found = self.client.get_experiment_by_name(title)
@@ -157,9 +169,8 @@ class MLflow(_Extra):
     def _settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        params = [Param(_plain(key), str(value)[:500]) for key, value in settings.items()]
-        for first in range(0, len(params), 100):
-            self.client.log_batch(self.run, params=params[first : first + 100])
+        for some in _batches([Param(_plain(key), str(value)[:_VALUE]) for key, value in settings.items()], 100):
+            self.client.log_batch(self.run, params=some)
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -167,13 +178,15 @@ class MLflow(_Extra):
         now = int(1000 * time.time())
         named = {_plain(key): value for key, value in figures.items()}
         new = [Metric(key, value, now, round) for key, value in named.items() if round > self.last.get(key, -1)]
-        if new:
-            self.client.log_batch(self.run, metrics=new)
+        for some in _batches(new, 1000):
+            self.client.log_batch(self.run, metrics=some)
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
             self.log(summary["rounds"], totals_of(summary))
-        self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
+        # It prints where a server shows the run; what is on stdout may be a summary for a program to read.
+        with contextlib.redirect_stdout(sys.stderr):
+            self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
 
 
 class WandB(_Extra):
@@ -191,16 +204,13 @@ class WandB(_Extra):
     def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
         import wandb
 
-        id = uuid.uuid4().hex[:12]
-        if self.kept is not None and self.kept.exists():
-            known = read_json(self.kept)
-            id, self.last = known["run"], known["round"]
+        known = read_json(self.kept) if self.kept is not None and self.kept.exists() else {}
         env = os.environ
         self.run = wandb.init(
             project=None if env.get("WANDB_PROJECT") else "fedkin",
             group=None if env.get("WANDB_RUN_GROUP") else str(settings.get("name", settings["federation"])),
             name=name,
-            id=id,
+            id=known.get("run") or uuid.uuid4().hex[:12],
             resume="allow",
             dir=str(self.folder) if self.folder is not None else None,
             config=dict(settings),
@@ -209,17 +219,28 @@ class WandB(_Extra):
             reinit="create_new",
             settings=wandb.Settings(console="off"),
         )
-        self._keep()
-
-    def _keep(self) -> None:
+        if self.run.disabled:
+            return
         if self.kept is not None:
-            write_json(self.kept, {"run": self.run.id, "round": self.last})
+            write_json(self.kept, {"run": self.run.id})
+        # The step after the last that the server holds; offline 0. What was logged in the last seconds before a kill
+        # was neither written nor sent.
+        self.last = self.run.starting_step - 1
+        for round, figures in self.earlier(done):
+            self.log(round, figures)
+        self._supersede()
+
+    def _supersede(self) -> None:
+        """Remove what the run left offline when it was cut: all rounds are told anew."""
+        own = Path(self.run.dir).parent.resolve()
+        for old in self.folder.glob(f"wandb/offline-run-*-{self.run.id}") if self.folder is not None else ():
+            if old.resolve() != own:
+                shutil.rmtree(old)
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
         if round > self.last:
             self.run.log(dict(figures), step=round)
             self.last = round
-            self._keep()
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
@@ -251,9 +272,18 @@ def _need(*packages: str, extra: str) -> None:
             raise ConfigError(f"trackers: {extra!r} needs the package {package}: pip install 'fedkin[{extra}]'")
 
 
+# Characters of a parameter's value that MLflow takes.
+_VALUE = 6000
+
+
 def _plain(name: str) -> str:
     """A name that MLflow takes."""
-    return re.sub(r"[^\w\-. /]", "_", name)
+    return re.sub(r"[^\w\-. /]", "_", name)[:250]
+
+
+def _batches(items: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
+    """`items` in turn, at most so many at once."""
+    return (items[first : first + most] for first in range(0, len(items), most))
 
 
 class Tracking:
