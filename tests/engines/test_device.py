@@ -30,6 +30,7 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS, FedAvg
 from fedkin.running.assembly import nets_for
+from fedkin.running.experiment import RunSettings
 from support import small_federation, small_setup
 
 TASK = Task(4, (3, 16, 16))
@@ -232,6 +233,12 @@ def test_passes_that_a_card_has_no_memory_for_are_made_shorter(monkeypatch: pyte
     monkeypatch.setattr(sgd, "_passes", small_memory)
     assert torch.equal(sgd.infer(setup.net, module, setup.net.initial, "logits", samples), expected)
     assert tried == [128, 64, 32]
+
+
+def test_a_card_is_given_stacks_unless_something_else_is_asked_for() -> None:
+    assert RunSettings(device="cuda").mode == "stacked"
+    assert RunSettings(device="cuda", mode="one-by-one").mode == "one-by-one"
+    assert RunSettings(device="cpu").mode == RunSettings().mode == "one-by-one"
 
 
 def test_auto_on_a_card_starts_no_processes() -> None:

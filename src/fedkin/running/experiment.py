@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tomli_w
 import torch
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
@@ -43,7 +43,8 @@ class RunSettings(Settings):
     one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
     stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
     processes (0: one per core).
-    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own);
+    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own; there the mode is
+    "stacked" unless another is asked for);
     dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
     rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
     that one); dropout: probability that a
@@ -71,6 +72,14 @@ class RunSettings(Settings):
     adversaries: str = "none"
     state_limit_mb: float | None = Field(None, ge=0)
     trackers: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stacked_on_a_card(cls, given: Any) -> Any:
+        # One small net at a time leaves a card waiting for the processor.
+        if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
+            return {**given, "mode": "stacked"}
+        return given
 
     @field_validator("trackers", mode="before")
     @classmethod
