@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin import codec
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
 from fedkin.running.compare import read_result, run_experiment
@@ -139,6 +140,10 @@ def test_a_run_from_before_a_setting_is_resumed_with_its_default(tmp_path: Path)
     older = [line for line in lines if not line.startswith("state_limit_mb") and not line.startswith("dropout")]
     assert len(older) < len(lines)
     kept.write_text("".join(older))
+    (checkpoint,) = (folder / "checkpoint").iterdir()
+    state = codec.decode(checkpoint.read_bytes())
+    del state["of"]  # it names the settings as they were written
+    checkpoint.write_bytes(codec.encode(state))
     with pytest.raises(RunError, match=r"run\.dropout: 0\.0 there, 0\.1 here"):
         run_experiment(Experiment.of(TABLE).with_changes(**{"run.dropout": 0.1}), Path(), folder, resume=True)
     resumed = run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
