@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,10 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS, FedAvg
 from fedkin.running.assembly import nets_for
-from fedkin.running.experiment import RunSettings
+from fedkin.running.compare import run_experiment
+from fedkin.running.experiment import Experiment, RunSettings
 from support import small_federation, small_setup
+from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
 OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "mapl", "sfmtl-graph"]
@@ -254,12 +257,22 @@ def test_auto_on_a_card_starts_no_processes() -> None:
     ("settings", "said"),
     [
         ({"device": "gpu"}, "settings.device: no 'gpu'; expected 'cpu', 'cuda', or 'cuda:1'"),
+        (
+            {"device": "cuda", "mode": "workers"},
+            "mode = 'workers' is for processors; leave it out with",
+        ),
+        ({"device": "cuda", "engine": "ray"}, "engine = 'ray' is for processors; leave it out with"),
         ({"device": "cuda:77"}, "run.device: 'cuda:77', but torch .* sees .* here.*; set run.device = 'cpu'"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(
+    settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=said):
-        fedkin.run("fedavg", small_federation(), rounds=1, settings=settings)
+        fedkin.run("fedavg", small_federation(), rounds=1, settings=settings, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match=said.replace("settings.", "run.")):
+        run_experiment(Experiment.of(TABLE | {"run": settings}), Path(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_processes_and_ray_are_for_processors() -> None:

@@ -16,6 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
+from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -81,6 +82,7 @@ def run(
     if "seed" in (settings or {}):
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
     chosen = parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
+    opened(chosen.device)
     net, nets = _nets(model, federation, seed, chosen.torch_dtype)
     method.check(federation)
     training.count(len(federation.at(1).seen))

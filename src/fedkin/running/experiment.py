@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import tomli_w
 import torch
@@ -22,6 +22,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.graph import check_network
 from fedkin.learning.devices import checked as check_device
+from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
@@ -100,6 +101,13 @@ class RunSettings(Settings):
     @classmethod
     def _device(cls, name: str) -> str:
         return check_device(name)
+
+    @model_validator(mode="after")
+    def _on_processors(self) -> Self:
+        if self.device != "cpu" and (self.mode == "workers" or self.engine == "ray"):
+            what = "mode = 'workers'" if self.mode == "workers" else "engine = 'ray'"
+            raise ValueError(f"{what} is for processors; leave it out with device = {self.device!r}")
+        return self
 
     @field_validator("network", "adversaries")
     @classmethod
@@ -212,6 +220,7 @@ class Experiment:
         self.method.check(federation)
         run = self.run
         check_trackers(run.trackers)
+        opened(run.device)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
         setup = Setup(
             self.method, federation, net, self.training, run.seed, run.dropout, run.mode, run.workers, nets,
