@@ -15,7 +15,7 @@ from fedkin.graph import head_response
 from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
-from fedkin.running import records
+from fedkin.records.recorder import Records
 from support import small_setup
 
 
@@ -136,7 +136,7 @@ def test_file_and_back(tmp_path: Path) -> None:
     engine = trained()
     found = measure(engine, engine.federation)
     assert found is not None
-    records.Records(tmp_path).keep_features(found)
+    Records(tmp_path).keep_features(found)
     path = tmp_path / "features" / "round-000002.safetensors"
     again = read_features(path)
     assert (again.round, again.ids, again.clients) == (2, found.ids, found.clients)

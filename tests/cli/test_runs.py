@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app, main
 from fedkin.errors import RunError
+from fedkin.records.listing import difference, listed, read
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
-from fedkin.running.listing import difference, listed, read
 from tiny import TABLE, CutAt
 
 

@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 import fedkin
 from card import NAME, OnCard, card
 from fedkin.engines import LocalEngine, RayEngine, Setup
-from fedkin.engines import stacked as stacking
-from fedkin.engines.jobs import Modules
-from fedkin.engines.stacked import Stacked
+from fedkin.engines.executors import stacked as stacking
+from fedkin.engines.executors.jobs import Modules
+from fedkin.engines.executors.stacked import Stacked
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import sgd
@@ -30,9 +30,9 @@ from fedkin.learning.models.small import SmallPlain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS, FedAvg
-from fedkin.running.assembly import nets_for
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, RunSettings
+from fedkin.running.nets import nets_for
 from support import small_federation, small_setup
 from tiny import TABLE
 

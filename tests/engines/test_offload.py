@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_to_be_full(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(28, "No space left on device")
 
     offload = Offload(0)
-    monkeypatch.setattr("fedkin.engines.shared.os.posix_fallocate", full)
+    monkeypatch.setattr("fedkin.engines.executors.mapped.os.posix_fallocate", full)
     with pytest.raises(RunError, match=r"No space left on device.*state_limit_mb"):
         offload.keep("a", state(torch.zeros(10)))
     offload.close()

@@ -13,7 +13,7 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods.flt import Flt
+from fedkin.methods.flt.method import Flt
 from support import small_setup
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}

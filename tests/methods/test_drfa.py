@@ -21,7 +21,7 @@ from fedkin.learning import CrossEntropy
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods import METHODS
-from fedkin.methods._robust import filled
+from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Snapshotting
 from support import small_federation, small_setup
 

@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods import METHODS
-from fedkin.methods._clusters import gram, squared_distances
+from fedkin.methods.blocks.clusters import gram, squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
 from support import small_federation, small_setup
@@ -168,7 +168,7 @@ def test_one_client_a_round_still_gives_all_centres() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 20))
 def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, centres: int, seed: int) -> None:
-    import fedkin.methods._clusters as clusters
+    import fedkin.methods.blocks.clusters as clusters
 
     rng = np.random.default_rng(seed)
 

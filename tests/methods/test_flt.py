@@ -18,9 +18,9 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods import METHODS
-from fedkin.methods._flt_relatedness import RelatednessSettings, attach, continued, relate, threshold
-from fedkin.methods._flt_signature import centres_of
-from fedkin.methods.flt import Flt, along_edges, inside_groups
+from fedkin.methods.flt.method import Flt, along_edges, inside_groups
+from fedkin.methods.flt.relatedness import RelatednessSettings, attach, continued, relate, threshold
+from fedkin.methods.flt.signature import centres_of
 from fedkin.settings import parse
 from methods.flt_world import (
     assert_equal_models,

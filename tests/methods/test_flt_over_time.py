@@ -16,8 +16,8 @@ from fedkin import codec
 from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine
 from fedkin.federation import Change, Client, Federation, Samples, Task
-from fedkin.methods._flt_signature import centres_of
-from fedkin.methods.flt import Flt
+from fedkin.methods.flt.method import Flt
+from fedkin.methods.flt.signature import centres_of
 from methods.flt_world import (
     assert_equal_models,
     engine_after,

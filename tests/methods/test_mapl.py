@@ -19,9 +19,9 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
-from fedkin.methods._mapl_graph import CollaborationSettings, kept, learned_graph, similarity
-from fedkin.methods._mapl_loss import TwoViews
-from fedkin.methods.mapl import mixed_prototypes
+from fedkin.methods.mapl.loss import TwoViews
+from fedkin.methods.mapl.method import mixed_prototypes
+from fedkin.methods.mapl.weights import CollaborationSettings, kept, learned_graph, similarity
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
 from support import small_federation, small_setup
 

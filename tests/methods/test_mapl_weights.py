@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedkin.methods._mapl_graph import CollaborationSettings
+from fedkin.methods.mapl.weights import CollaborationSettings
 from support import planted_similarities
 
 DEFAULT = CollaborationSettings()

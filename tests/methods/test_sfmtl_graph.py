@@ -17,7 +17,7 @@ from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
 from fedkin.methods import SfmtlGraph
-from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy, community_anchors, mixed_heads
+from fedkin.methods.sfmtl_graph.method import AnchoredCrossEntropy, community_anchors, mixed_heads
 from fedkin.settings import parse
 from support import small_federation, small_setup
 

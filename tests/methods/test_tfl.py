@@ -18,8 +18,8 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Ask, Message
 from fedkin.methods import METHODS
-from fedkin.methods._common import SampleLosses
-from fedkin.methods.tfl import divergence_slope
+from fedkin.methods.blocks.vectors import SampleLosses
+from fedkin.methods.tfl.method import divergence_slope
 from fedkin.settings import parse
 from support import small_federation, small_setup
 

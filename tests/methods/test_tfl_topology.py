@@ -16,9 +16,10 @@ from fedkin import graph as graphs
 from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.flow import Message
-from fedkin.methods import METHODS, _common
-from fedkin.methods._common import last_layers
-from fedkin.methods.tfl import Topology, centralities, grouped, sketched
+from fedkin.methods import METHODS
+from fedkin.methods.blocks import vectors as vectors_room
+from fedkin.methods.blocks.vectors import last_layers
+from fedkin.methods.tfl.method import Topology, centralities, grouped, sketched
 from support import small_federation, small_setup
 
 Tfl = METHODS["tfl"]
@@ -237,15 +238,15 @@ def test_points_at_their_places_have_the_vectors_similarities(count: int, width:
     vectors = rng.normal(size=(count, width)) * 3
     for name in ("dot", "cosine", "l1", "l2", "rbf"):
         stage = graphs.similarity_stage(name)
-        found = stage(_common.rows([torch.from_numpy(v) for v in vectors], name))
+        found = stage(vectors_room.rows([torch.from_numpy(v) for v in vectors], name))
         np.testing.assert_allclose(found, stage(vectors), atol=1e-6)
 
 
 def test_inner_products_are_exact_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_common, "_BLOCK", 12)
+    monkeypatch.setattr(vectors_room, "_BLOCK", 12)
     x = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     want = x.double() @ x.double().T
-    np.testing.assert_allclose(_common.inner_products(list(x)), want.numpy(), rtol=1e-13)
+    np.testing.assert_allclose(vectors_room.inner_products(list(x)), want.numpy(), rtol=1e-13)
 
 
 @pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])

@@ -13,9 +13,9 @@ from fedkin.analysis import Cloud, Features
 from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER, Traffic
 from fedkin.graph import Graph
-from fedkin.running import metrics
-from fedkin.running.files import write_json
-from fedkin.running.records import Records
+from fedkin.records import metrics
+from fedkin.records.files import write_json
+from fedkin.records.recorder import Records
 
 SIZES = {"local": 0, "fedavg": 400_000, "sfmtl-graph": 5_000}
 SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85}

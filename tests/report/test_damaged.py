@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from fedkin.analysis.embeddings import Cloud, Features
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError, RunError
+from fedkin.records.listing import read
 from fedkin.report.collect import collect
-from fedkin.running.listing import read
 from report.made import make_run
 from tiny import TABLE
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from fedkin.analysis import read_features
+from fedkin.records.files import read_json, write_json
 from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget
 from fedkin.report.reading import read_run
-from fedkin.running.files import read_json, write_json
 from report.made import data_in, make_run
 
 # The drawing library, the scripts and the style.

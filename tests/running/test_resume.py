@@ -63,7 +63,7 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
     tmp_path: Path, whole: Result, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut in the n-th renaming of a file: inside a checkpoint, between its parts, or at the end."""
-    from fedkin.running import files
+    from fedkin.records import files
 
     experiment, folder = Experiment.of(TABLE), tmp_path / "run"
     real, calls = os.replace, 0

@@ -21,10 +21,10 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
+from fedkin.records import metrics
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
-from fedkin.running import metrics
 from fedkin.running.compare import gains, read_result, table
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import small_federation

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines import Engine
-from fedkin.engines.jobs import Modules, one_thread
+from fedkin.engines.executors.jobs import Modules, one_thread
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Samples
 from fedkin.flow import Params

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
+from fedkin.records.files import read_json
 from fedkin.report.tables import comparison, left_out, one_run
-from fedkin.running.files import read_json
 from fedkin.settings import choose
 
 __all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
@@ -140,7 +140,7 @@ def _compare_without(
 def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
     from fedkin.methods import METHODS
-    from fedkin.running.forms import Plan, checked
+    from fedkin.records.schema import Plan, checked
 
     path = folder / "plan.json"
     kept = checked(Plan, read_json(path), path)

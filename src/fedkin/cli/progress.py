@@ -21,10 +21,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.records.metrics import metric_of
+from fedkin.records.recorder import rounds_so_far
 from fedkin.report.tables import megabytes
 from fedkin.running.loop import Stop
-from fedkin.running.metrics import metric_of
-from fedkin.running.records import rounds_so_far
 
 __all__ = ["LiveProgress", "Progress", "StopFlag", "sparkline", "stop_on_signals"]
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from fedkin.report.tables import megabytes
 
 if TYPE_CHECKING:
-    from fedkin.running.listing import Listed
+    from fedkin.records.listing import Listed
 
 __all__ = ["runs"]
 
@@ -33,7 +33,7 @@ def _list(context: typer.Context, folders: list[Path] = _FOLDERS) -> None:
     """List the runs in a folder with what they reached."""
     if context.invoked_subcommand is not None:
         return
-    from fedkin.running.listing import listed
+    from fedkin.records.listing import listed
 
     found = listed(folders)
     if not found:
@@ -98,7 +98,7 @@ def _reached(run: Listed, figures: Mapping[str, float], metric: str, one: bool) 
 @runs.command("diff")
 def diff(one: Path, other: Path) -> None:
     """Show which settings of two runs differ, and what each of them reached."""
-    from fedkin.running.listing import difference, read
+    from fedkin.records.listing import difference, read
 
     both = [read(one), read(other)]
     changed, figures = difference(*both)

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedkin.cli.experiments import listed, numbers, planned, rooted
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError
-from fedkin.running.files import read_json
+from fedkin.records.files import read_json
 
 if TYPE_CHECKING:
     from fedkin.running.tuning import Tried
@@ -43,7 +43,7 @@ def tune(
     json: bool = typer.Option(False, "--json", help="Print the candidates as JSON, and nothing else."),
 ) -> None:  # fmt: skip
     """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
-    from fedkin.running import forms
+    from fedkin.records import schema
     from fedkin.running.tuning import Choice, HoldOut, best
     from fedkin.running.tuning import tune as run_all
 
@@ -52,10 +52,10 @@ def tune(
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
         place = folder / "plan.json"
-        kept = forms.checked(forms.Plan, read_json(place), place)
+        kept = schema.checked(schema.Plan, read_json(place), place)
         if "try" not in kept:
             raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
-        forms.checked(forms.Trials, kept, place)
+        schema.checked(schema.Trials, kept, place)
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
         wanted = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
     else:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedkin.engines.base import Engine, Outcome, Score, Setup, Traffic
-from fedkin.engines.cluster import RayEngine
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.loopback import LoopbackEngine
+from fedkin.engines.ray import RayEngine
 
 __all__ = ["ENGINES", "Engine", "LocalEngine", "LoopbackEngine", "Outcome", "RayEngine", "Score", "Setup", "Traffic"]
 

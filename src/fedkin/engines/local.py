@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedkin.engines.accounting.operations import Operations, Work
+from fedkin.engines.accounting.scores import Scores
+from fedkin.engines.accounting.traffic import Scales
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.base import SERVER, Engine, Outcome, Score, Setup, Traffic, checked_ask
-from fedkin.engines.executors import make_executor
-from fedkin.engines.jobs import Executor, FitJob, ScoreJob, job_of, one_thread
+from fedkin.engines.executors.choose import make_executor
+from fedkin.engines.executors.jobs import Executor, FitJob, ScoreJob, job_of, one_thread
 from fedkin.engines.offload import Offload
-from fedkin.engines.scores import Scores
-from fedkin.engines.traffic import Scales
-from fedkin.engines.work import Operations, Work
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.flow import Ask, Fitted, Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.graph import network

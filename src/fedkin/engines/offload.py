@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.engines.shared import ALIGN, Arena, temporary
+from fedkin.engines.executors.mapped import ALIGN, Arena, temporary
 from fedkin.errors import RunError
 
 __all__ = ["Offload"]

@@ -1,4 +1,4 @@
-"""One file per algorithm, named as in its paper. A module put here is found: nothing else has to change.
+"""One file per algorithm, or a package where it needs several, named as in its paper. What is put here is found.
 
 Every method is also here under its class's name: `from fedkin.methods import FedAvg`.
 """
@@ -26,7 +26,7 @@ def _found() -> dict[str, type[ServerMethod] | type[PeerMethod]]:
             if not isinstance(entry, type) or not issubclass(entry, (ServerMethod, PeerMethod)) or isabstract(entry):
                 continue
             name = entry.__dict__.get("name")
-            if entry.__module__ != full or name is None:
+            if not f"{entry.__module__}.".startswith(f"{full}.") or name is None:
                 continue
             if name in found:
                 raise TypeError(f"{found[name].__name__} and {entry.__name__} are both {name!r}")

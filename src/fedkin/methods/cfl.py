@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods._clusters import Array, Labels, Weights, counts, gram, members_graph, ordered
+from fedkin.methods.blocks.clusters import Array, Labels, Weights, counts, gram, members_graph, ordered
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Cfl", "parts"]

@@ -19,7 +19,7 @@ from fedkin.codec import Tree
 from fedkin.flow import Ask, Fit, Flow, Message
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
-from fedkin.methods._robust import Robust, entropy, figure, mean
+from fedkin.methods.blocks.minimax import Robust, entropy, figure, mean
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Drfa", "Snapshotting"]

@@ -14,7 +14,16 @@ from pydantic import Field
 
 from fedkin import graph
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
-from fedkin.methods._clusters import Array, Labels, Weights, aggregated, centre, gram, members_graph, squared_distances
+from fedkin.methods.blocks.clusters import (
+    Array,
+    Labels,
+    Weights,
+    aggregated,
+    centre,
+    gram,
+    members_graph,
+    squared_distances,
+)
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedSem"]

@@ -19,8 +19,8 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods._common import Layers, flat, last_layers, needs_planted, rows
-from fedkin.methods.sfmtl_graph import mixed_heads
+from fedkin.methods.blocks.vectors import Layers, flat, last_layers, needs_planted, rows
+from fedkin.methods.sfmtl_graph.method import mixed_heads
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
 

@@ -20,7 +20,7 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
 from fedkin.learning.sgd import infer
-from fedkin.methods._clusters import Weights, aggregated, centre, counts, members_graph
+from fedkin.methods.blocks.clusters import Weights, aggregated, centre, counts, members_graph
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Ifca", "redrawn"]

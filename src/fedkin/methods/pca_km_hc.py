@@ -19,7 +19,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Samples
 from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
-from fedkin.methods._clusters import Array, Labels, Weights, aggregated, centre, members_graph, ordered
+from fedkin.methods.blocks.clusters import Array, Labels, Weights, aggregated, centre, members_graph, ordered
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "centres_of", "factor", "principal", "spectrum"]

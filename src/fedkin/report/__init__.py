@@ -13,9 +13,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
     A folder that holds run folders means all of them. Raises RunError for one that is not a finished run.
     """
+    from fedkin.records.files import write_bytes
     from fedkin.report.collect import collect
     from fedkin.report.page import page
-    from fedkin.running.files import write_bytes
 
     write_bytes(out, page(collect(runs)).encode())
     return out

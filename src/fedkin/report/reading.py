@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
-from fedkin.running import forms
-from fedkin.running.files import read_json
-from fedkin.running.metrics import metric_of
+from fedkin.records import schema
+from fedkin.records.files import read_json
+from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
@@ -158,23 +158,23 @@ def read_run(folder: Path) -> Run:
     """Read a finished run; raises RunError naming the file that is missing, unreadable or not what a run leaves."""
     if not (folder / "summary.json").is_file():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = forms.summary_in(folder / "summary.json")
+    summary = schema.summary_in(folder / "summary.json")
     metric = metric_of(summary)
     federation, timing = folder / "federation.json", folder / "timing.jsonl"
-    rounds = forms.lines_in(folder / "rounds.jsonl", forms.Line)
+    rounds = schema.lines_in(folder / "rounds.jsonl", schema.Line)
     for number, row in enumerate(rounds, 1):
-        forms.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+        schema.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
     return Run(
         folder=folder,
         summary=summary,
         experiment=_experiment(folder / "experiment.toml"),
-        federation=forms.checked(forms.Facts, read_json(federation), federation) if federation.is_file() else {},
+        federation=schema.checked(schema.Facts, read_json(federation), federation) if federation.is_file() else {},
         rounds=rounds,
-        timing=forms.lines_in(timing, forms.Spent) if timing.is_file() else [],
+        timing=schema.lines_in(timing, schema.Spent) if timing.is_file() else [],
         values=_values(folder / "clients.parquet", metric),
         phases=_phases(folder / "messages.parquet", summary["rounds"]),
-        graphs=forms.files_in(folder / "graphs", "npz"),
-        features=forms.files_in(folder / "features", "safetensors"),
+        graphs=schema.files_in(folder / "graphs", "npz"),
+        features=schema.files_in(folder / "features", "safetensors"),
     )
 
 
@@ -182,19 +182,19 @@ def _experiment(path: Path) -> str:
     """The experiment's text, whose settings have been looked at; none in older runs."""
     if not path.is_file():
         return ""
-    forms.settings_in(path)
+    schema.settings_in(path)
     return path.read_text(encoding="utf-8")
 
 
 def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = defaultdict(dict)
-    table = forms.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
+    table = schema.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
     for round, id, value in zip(*table.to_pydict().values(), strict=True):
         if value is None or not math.isfinite(value):
             continue
         if metric.share and not -_NOISE <= value <= 1 + _NOISE:
             where = f"{path}: column {metric.name!r}: client {id!r} in round {round}"
-            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {forms.MEND}")
+            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {schema.MEND}")
         found[round][id] = value
     return dict(found)
 
@@ -202,7 +202,7 @@ def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
 def _phases(path: Path, rounds: int) -> list[Phase]:
     """Phases and ways in the order in which they first occur."""
     texts, numbers = dict.fromkeys(("from", "to", "phase"), "texts"), ("round", "bytes", "floats")
-    table = forms.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
+    table = schema.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedkin.records import schema
+from fedkin.records.files import read_json
 from fedkin.report.reading import Run
-from fedkin.running import forms
-from fedkin.running.files import read_json
 
 __all__ = ["rerun"]
 
@@ -46,11 +46,11 @@ def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    made = forms.checked(forms.Plan, read_json(plan), plan)
+    made = schema.checked(schema.Plan, read_json(plan), plan)
     names, seeds = made["methods"], [str(seed) for seed in made["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.resolve().name for folder in folders}:
         return None
-    forms.settings_in(experiment)
+    schema.settings_in(experiment)
     command = f"fedkin compare experiment.toml --methods {','.join(names)} --seeds {','.join(seeds)}"
     return command, experiment.read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedkin.running.metrics import metric_of
+from fedkin.records.metrics import metric_of
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:

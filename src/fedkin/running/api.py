@@ -21,12 +21,12 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.running.assembly import nets_for, public_from
+from fedkin.records.files import claim
+from fedkin.records.recorder import Records
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import RunSettings, without_none
-from fedkin.running.files import claim
 from fedkin.running.loop import Result, Watcher, execute
-from fedkin.running.records import Records
+from fedkin.running.nets import nets_for, public_from
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, parse
 

@@ -11,13 +11,13 @@ import numpy as np
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
-from fedkin.running import forms
+from fedkin.records import schema
+from fedkin.records.files import read_json, write_bytes, write_json
+from fedkin.records.metrics import metric_of, value_of
+from fedkin.records.recorder import MESSAGES, client_schema, rows_of
+from fedkin.records.tables import csv_text
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import read_json, write_bytes, write_json
-from fedkin.running.flat import csv_text
 from fedkin.running.loop import Result, Watcher, execute
-from fedkin.running.metrics import metric_of, value_of
-from fedkin.running.records import MESSAGES, client_schema, rows_of
 from fedkin.tasks import Metric
 
 __all__ = ["compare", "gains", "read_result", "run_experiment", "table"]
@@ -58,8 +58,8 @@ def read_result(folder: Path) -> Result:
     """A finished run from its folder; raises RunError when it is not one."""
     if not (folder / "summary.json").exists():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = forms.summary_in(folder / "summary.json", forms.Finished)
-    rounds = forms.lines_in(folder / "rounds.jsonl", forms.Line)
+    summary = schema.summary_in(folder / "summary.json", schema.Finished)
+    rounds = schema.lines_in(folder / "rounds.jsonl", schema.Line)
     metric = metric_of(summary)
     tables = {
         "clients": rows_of(folder / "clients.parquet", client_schema(metric.name)),
@@ -68,7 +68,7 @@ def read_result(folder: Path) -> Result:
     last = max((row[0] for row in tables["clients"]), default=0)
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
     federation = folder / "federation.json"
-    known = forms.checked(forms.Facts, read_json(federation), federation) if federation.exists() else {}
+    known = schema.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
     clients = known.get("clients", {})
     unseen = tuple(sorted(id for id, facts in clients.items() if not facts.get("seen", True)))
     return Result(summary, rounds, tables["clients"], tables["messages"], scores, folder=folder, unseen=unseen)

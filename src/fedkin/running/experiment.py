@@ -26,9 +26,9 @@ from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.running.assembly import nets_for, public_from
-from fedkin.running.files import claim
-from fedkin.running.flat import flat
+from fedkin.records.files import claim
+from fedkin.records.tables import flat
+from fedkin.running.nets import nets_for, public_from
 from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import Settings, choose, parse
 

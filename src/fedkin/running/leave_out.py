@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fedkin.data.scenarios.unseen import GROUP, groups_of
 from fedkin.errors import ConfigError, nearest
+from fedkin.records.files import write_json
 from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
-from fedkin.running.files import write_json
 from fedkin.running.loop import Result, Watcher
 
 __all__ = ["leave_out", "without"]

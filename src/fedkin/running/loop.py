@@ -21,10 +21,10 @@ from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
 from fedkin.learning.devices import title
-from fedkin.running import metrics
+from fedkin.records import metrics
+from fedkin.records.files import write_json
+from fedkin.records.recorder import Records
 from fedkin.running.experiment import RunSettings
-from fedkin.running.files import write_json
-from fedkin.running.records import Records
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.tasks import Metric
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from fedkin._version import __version__
 from fedkin.errors import ConfigError
-from fedkin.running.files import read_json, write_json
-from fedkin.running.flat import flat
-from fedkin.running.metrics import metric_of
+from fedkin.records.files import read_json, write_json
+from fedkin.records.metrics import metric_of
+from fedkin.records.tables import flat
 from fedkin.settings import choose
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Extra:
 
     def earlier(self, done: int) -> list[tuple[int, dict[str, float]]]:
         """(round, figures) of rounds 1 to `done`, from the records of a run that goes on."""
-        from fedkin.running.records import rounds_so_far
+        from fedkin.records.recorder import rounds_so_far
 
         rows = rounds_so_far(self.folder) if self.folder is not None and done else []
         return [(row["round"], figures_of(row)) for row in rows if row["round"] <= done]

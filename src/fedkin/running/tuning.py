@@ -18,10 +18,10 @@ from fedkin.errors import ConfigError, MethodError, nearest
 from fedkin.federation import Client, Federation, Samples
 from fedkin.keys import rng
 from fedkin.methods import METHODS
+from fedkin.records.files import read_json, write_bytes, write_json
+from fedkin.records.tables import flat
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import Experiment, setting_value
-from fedkin.running.files import read_json, write_bytes, write_json
-from fedkin.running.flat import flat
 from fedkin.running.loop import Watcher, execute
 
 __all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]

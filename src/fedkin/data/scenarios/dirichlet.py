@@ -10,8 +10,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.apportion import apportion, check_least, dirichlet, label_counts, lifted, rows_of, tests_like
 from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
-from fedkin.data.scenarios.parts import apportion, check_least, dirichlet, label_counts, lifted, rows_of, tests_like
 from fedkin.federation import Client, Federation
 from fedkin.keys import rng
 

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Split
+from fedkin.data.scenarios.apportion import blocks, check_classes
 from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
-from fedkin.data.scenarios.parts import blocks, check_classes
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
 from fedkin.keys import rng

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.apportion import apportion, check_least, dirichlet, lifted
 from fedkin.data.scenarios.base import Rows, Scenario, deal, shuffled_ids
-from fedkin.data.scenarios.parts import apportion, check_least, dirichlet, lifted
 from fedkin.federation import Client, Federation
 from fedkin.keys import rng
 

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.apportion import label_counts, rows_of, tests_like
 from fedkin.data.scenarios.base import Scenario, shuffled_ids
-from fedkin.data.scenarios.parts import label_counts, rows_of, tests_like
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
 from fedkin.keys import rng

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedkin.engines.auto import cores
 from fedkin.engines.base import Setup
-from fedkin.engines.jobs import Executor, Job, Modules, ScoreJob, attempt
+from fedkin.engines.executors.auto import cores
+from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt
 from fedkin.engines.local import LocalEngine
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Client, Federation, Samples

@@ -38,9 +38,9 @@ from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.running import forms, metrics
-from fedkin.running.files import read_json, write_bytes, write_json, write_with
-from fedkin.running.flat import csv_text
+from fedkin.records import metrics, schema
+from fedkin.records.files import read_json, write_bytes, write_json, write_with
+from fedkin.records.tables import csv_text
 from fedkin.tasks import Task
 
 if TYPE_CHECKING:
@@ -139,9 +139,11 @@ class Records:
         if self.folder is None:
             return
         parts = self.folder / "parts"
-        for name, schema in self._schemas().items():
+        for name, columns in self._schemas().items():
             new = self.rows[name][self.flushed[name] :]
-            table = pa.table([list(column) for column in zip(*new, strict=True)] or [[] for _ in schema], schema=schema)
+            table = pa.table(
+                [list(column) for column in zip(*new, strict=True)] or [[] for _ in columns], schema=columns
+            )
             write_with(parts / f"{name}-{round:06d}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
         for name in _LINES:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name][self.flushed[name] :])
@@ -157,12 +159,8 @@ class Records:
         """Put the whole tables in place."""
         if self.folder is None:
             return
-        for name, schema in self._schemas().items():
-            rows = self.rows[name]
-            table = pa.table(
-                [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema], schema=schema
-            )
-            write_with(self.folder / f"{name}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
+        for name, columns in self._schemas().items():
+            _write_table(self.folder / f"{name}.parquet", self.rows[name], columns)
         for name in _LINES:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name])
             write_bytes(self.folder / f"{name}.jsonl", text.encode())
@@ -181,7 +179,10 @@ class Records:
         if self.folder is None:
             return
         kept, now = self.folder / "federation.json", about(federation)
-        if kept.exists() and forms.checked(forms.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]:
+        if (
+            kept.exists()
+            and schema.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
+        ):
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with; use another folder"
             )
@@ -241,10 +242,10 @@ class Records:
             elif match[1] in _TABLES:
                 self.rows[match[1]] += rows_of(path, self._schemas()[match[1]])
             else:
-                self.rows[match[1]] += forms.lines_in(path, forms.Line if match[1] == "rounds" else forms.Spent)
+                self.rows[match[1]] += schema.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        graphs = forms.files_in(self.folder / "graphs", "npz")
-        for kept in (graphs, forms.files_in(self.folder / "features", "safetensors")):
+        graphs = schema.files_in(self.folder / "graphs", "npz")
+        for kept in (graphs, schema.files_in(self.folder / "features", "safetensors")):
             for number in [number for number in kept if number > round]:
                 kept.pop(number).unlink()
         if graphs:
@@ -253,11 +254,16 @@ class Records:
             self.last_graph = load_graph(graphs[max(graphs)]).digest()
 
 
-def rows_of(path: Path, schema: pa.Schema) -> list[tuple[Any, ...]]:
+def _write_table(path: Path, rows: list[Any], columns: pa.Schema) -> None:
+    table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
+    write_with(path, lambda file: pq.write_table(table, file))
+
+
+def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:
     """The rows of a table with these columns, and perhaps more; raises RunError naming the file."""
     kinds = {
         field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
-        else "whole numbers" for field in schema
+        else "whole numbers" for field in columns
     }  # fmt: skip
-    table = forms.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
+    table = schema.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
     return list(zip(*table.to_pydict().values(), strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from fedkin.engines.base import Score
-from fedkin.engines.jobs import ScoreJob
+from fedkin.engines.executors.jobs import ScoreJob
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Params
 from fedkin.learning.net import Net

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.codec import Tree, leaves
-from fedkin.engines.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
+from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.flow import Fitted

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import fedkin
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.jobs import FitJob, InferJob
-from fedkin.engines.work import Operations
+from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.executors.jobs import FitJob, InferJob
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net

@@ -21,8 +21,8 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Fit, Flow, Message, Params
 from fedkin.keys import rng
-from fedkin.methods._common import Layers, flat, last_layers, needs_planted, rows
-from fedkin.methods._robust import Robust, entropy, figure, filled, mean
+from fedkin.methods.blocks.minimax import Robust, entropy, figure, filled, mean
+from fedkin.methods.blocks.vectors import Layers, flat, last_layers, needs_planted, rows
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
 

@@ -28,7 +28,7 @@ from fedkin.keys import rng
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.learning.sgd import load
-from fedkin.methods._common import needs_planted
+from fedkin.methods.blocks.vectors import needs_planted
 from fedkin.settings import Settings
 from fedkin.views import ClientView, ServerView
 

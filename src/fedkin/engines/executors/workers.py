@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from fedkin.engines.jobs import Executor, FitJob, Job, Modules, ScoreJob, attempt
-from fedkin.engines.shared import (
+from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, ScoreJob, attempt
+from fedkin.engines.executors.mapped import (
     Arena,
     Borrowed,
     Lent,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedkin.engines import Score, Traffic
 from fedkin.graph import Graph
-from fedkin.running import metrics
+from fedkin.records import metrics
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1)), min_size=1, max_size=40))

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import RunError
-from fedkin.running.files import read_json
-from fedkin.running.metrics import metric_of
+from fedkin.records.files import read_json
+from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
 
 __all__ = [

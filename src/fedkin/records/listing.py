@@ -10,9 +10,9 @@ from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
-from fedkin.running.flat import flat
-from fedkin.running.forms import settings_in, summary_in
-from fedkin.running.metrics import metric_of
+from fedkin.records.metrics import metric_of
+from fedkin.records.schema import settings_in, summary_in
+from fedkin.records.tables import flat
 
 __all__ = ["Listed", "difference", "listed"]
 

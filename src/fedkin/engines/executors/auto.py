@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedkin.engines.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, carry_out, samples_of
-from fedkin.engines.stacked import Stacked
-from fedkin.engines.workers import Workers
+from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, carry_out, samples_of
+from fedkin.engines.executors.stacked import Stacked
+from fedkin.engines.executors.workers import Workers
 from fedkin.federation import Federation
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net

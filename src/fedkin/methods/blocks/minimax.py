@@ -17,7 +17,7 @@ from pydantic import Field
 from fedkin import graph
 from fedkin.flow import Ask, Flow, Message, Params, ServerMethod
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods._common import training_loss
+from fedkin.methods.blocks.vectors import training_loss
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Robust", "entropy", "figure", "filled", "mean"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.cluster import RayEngine
+from fedkin.engines.ray import RayEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.methods import METHODS
 from support import small_setup

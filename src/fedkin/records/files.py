@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.running.flat import flat
+from fedkin.records.tables import flat
 
 __all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
 

@@ -21,8 +21,8 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Projection, prototypes
 from fedkin.learning.net import Net, head_of
-from fedkin.methods._mapl_graph import CollaborationSettings, Row, among, kept, learned_graph, uniform
-from fedkin.methods._mapl_loss import TwoViews
+from fedkin.methods.mapl.loss import TwoViews
+from fedkin.methods.mapl.weights import CollaborationSettings, Row, among, kept, learned_graph, uniform
 from fedkin.views import PeerView
 
 __all__ = ["Mapl", "MaplPlus", "mixed_prototypes"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from fedkin.engines.auto import Auto, cores
 from fedkin.engines.base import Setup
-from fedkin.engines.jobs import Executor, Modules, OneByOne
-from fedkin.engines.stacked import Stacked
-from fedkin.engines.workers import Workers
+from fedkin.engines.executors.auto import Auto, cores
+from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
+from fedkin.engines.executors.stacked import Stacked
+from fedkin.engines.executors.workers import Workers
 from fedkin.errors import ConfigError
 from fedkin.learning.devices import CPU
 

@@ -22,9 +22,9 @@ from fedkin.graph import Graph
 from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.encoders import moments
-from fedkin.methods._common import needs_planted
-from fedkin.methods._flt_relatedness import Array, RelatednessSettings, attach, continued, relate
-from fedkin.methods._flt_signature import EncoderSettings, centres_of, codes, content
+from fedkin.methods.blocks.vectors import needs_planted
+from fedkin.methods.flt.relatedness import Array, RelatednessSettings, attach, continued, relate
+from fedkin.methods.flt.signature import EncoderSettings, centres_of, codes, content
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "along_edges", "inside_groups"]

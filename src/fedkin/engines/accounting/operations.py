@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedkin.engines.jobs import FitJob, InferJob, Modules, samples_of
+from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net

@@ -1,0 +1,130 @@
+"""Whether a change of the code changed a number: runs every method in every mode, and compares bit for bit.
+
+    python benchmarks/goldens.py record before.json       # on the commit before
+    python benchmarks/goldens.py compare before.json      # on the commit after: lists what differs, exit status 1
+
+Methods and variants are those of tests/methods/cases, on two small federations: one that stands still, and one with
+dropout, partial participation, drift, a newcomer and an unseen client. Compared are final parameters, the rows of
+rounds, clients and messages (with their bytes), and the last graph. Bits belong to a machine and a version of torch:
+record and compare on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import fedkin  # noqa: E402
+from fedkin.federation import Change, Federation  # noqa: E402
+from support import cases, small_federation  # noqa: E402
+
+MODES = {
+    "one-by-one": {"mode": "one-by-one"},
+    "stacked": {"mode": "stacked"},
+    "workers": {"mode": "workers", "workers": 1},
+    "loopback": {"engine": "loopback"},
+}
+
+
+def moving() -> Federation:
+    """Eight clients: one drifts in round 2, one joins in round 2, one is never seen."""
+    still = small_federation(clients=8, seed=3)
+    first, second, third, *_ = sorted(still)
+    drift = Change(2, still[second].train, still[second].test, still[second].group)
+    clients = [
+        replace(client, changes=(drift,)) if id == first
+        else replace(client, joins=2) if id == second
+        else replace(client, seen=False) if id == third
+        else client
+        for id, client in still.items()
+    ]  # fmt: skip
+    return Federation(clients, still.task, "moving")
+
+
+def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]]:
+    """By name: clients, training and settings of the run."""
+    plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4}
+    return {
+        "still": (small_federation(), plan, {}),
+        "moving": (moving(), {**plan, "per_round": 4}, {"dropout": 0.2}),
+    }
+
+
+def methods() -> dict[str, Any]:
+    """All methods with their defaults, and the variants of the tests."""
+    from fedkin.methods import METHODS
+
+    return {**{name: kind() for name, kind in METHODS.items()}, **cases()}
+
+
+def digest(value: Any) -> str:
+    """A short hash of what `repr` says."""
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+
+def looked_at(result: fedkin.Result) -> dict[str, str]:
+    """A hash for each part of a result."""
+    models = [
+        (id, name, hashlib.blake2b(tensor.detach().contiguous().numpy().tobytes()).hexdigest())
+        for id, params in sorted(result.models.items())
+        for name, tensor in sorted(params.items())
+    ]
+    graph = result.outcome.graph if result.outcome is not None else None
+    return {
+        "models": digest(models),
+        "rounds": digest([json.dumps(row, sort_keys=True) for row in result.rounds]),
+        "clients": digest([tuple(row) for row in result.clients]),
+        "messages": digest([tuple(row) for row in result.messages]),
+        "graph": "" if graph is None else graph.digest(),
+    }
+
+
+def everything(only: str, modes: list[str]) -> dict[str, Any]:
+    """What every run gives, or the error that it ends with."""
+    found: dict[str, Any] = {}
+    for name, (federation, training, settings) in federations().items():
+        for case, method in methods().items():
+            if only not in case:
+                continue
+            for mode in modes:
+                at = f"{case} / {name} / {mode}"
+                try:
+                    result = fedkin.run(method, federation, training=training, settings={**settings, **MODES[mode]})
+                    found[at] = looked_at(result)
+                except fedkin.FedkinError as error:
+                    found[at] = {"error": type(error).__name__}
+                print(at, flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["record", "compare"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--only", default="", help="methods and variants with this in their name")
+    parser.add_argument("--modes", default=",".join(MODES))
+    asked = parser.parse_args()
+    found = everything(asked.only, asked.modes.split(","))
+    if asked.what == "record":
+        asked.file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        return 0
+    before = json.loads(asked.file.read_text(encoding="utf-8"))
+    differ = [
+        f"{at}: {', '.join(part for part in now if now[part] != before.get(at, {}).get(part))}"
+        for at, now in found.items()
+        if now != before.get(at)
+    ]
+    print(f"\n{len(found)} runs compared, {len(differ)} differ", *differ, sep="\n")
+    return bool(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a round amounted to: messages, operations, scores."""

@@ -1,0 +1,7 @@
+"""MAPL: peers with unlike models share heads and prototypes, and learn whom to listen to."""
+
+from __future__ import annotations
+
+from fedkin.methods.mapl.method import Mapl, MaplPlus
+
+__all__ = ["Mapl", "MaplPlus"]
