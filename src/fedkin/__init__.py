@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedkin.data import federate
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
-    from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share
+    from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share, phase
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.running.api import run
@@ -30,13 +30,14 @@ _PLACES = {
     "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
     "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
+    "phase": "fedkin.flow",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
     "Result": "fedkin.running.loop",
 }  # fmt: skip
 
 __all__ = [
     "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Message", "Net", "PeerMethod", "Result", "Samples",
-    "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "run",
+    "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "phase", "run",
 ]  # fmt: skip
 
 

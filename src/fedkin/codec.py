@@ -21,9 +21,11 @@ from torch import Tensor
 
 from fedkin.errors import MethodError
 
-__all__ = ["Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
+__all__ = ["Params", "Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
 
 Tree = Mapping[str, Any]
+# Parameters and buffers of a net by name.
+Params = Mapping[str, Tensor]
 _META = "fedkin"
 _DTYPES = {
     torch.float64: ("F64", 8), torch.float32: ("F32", 4), torch.float16: ("F16", 2), torch.bfloat16: ("BF16", 2),

@@ -1,14 +1,15 @@
 """The contract: a method yields what it wants done; a runner decides how.
 
-Methods are written as flows, generators that yield requests and receive results:
+Methods are written as flows, generators that yield requests and receive answers:
 
-    request                                  result                   yielded by
-    Fit(params, ...)                         Fitted                   a client's phase, a peer's round
-    Infer(params, what)                      Tensor                   a client's phase, a peer's round
-    Ask(phase, {client id: Message})         {client id: Message}     a server's round
-    Share(Message or {peer id: Message})     {peer id: Message}       a peer's round
+    request                                  answer                   yielded in
+    Fit(params, ...)                         Fitted                   ClientFlow, PeerFlow
+    Infer(params, what)                      Tensor                   ClientFlow, PeerFlow
+    Ask(phase, {client id: Message})         {client id: Message}     ServerFlow
+    Share(Message or {peer id: Message})     {peer id: Message}       PeerFlow
 
-Ask and Share return what came: any client or peer may be missing from the result.
+`answer = yield from request` and `answer = yield request` do the same; a type checker knows the answer's type in the
+first form. Ask and Share return what came: any client or peer may be missing from the answer.
 """
 
 from __future__ import annotations
@@ -16,27 +17,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from fedkin import codec
+from fedkin.codec import Params
 from fedkin.federation import Federation, Samples, Task
+from fedkin.learning.training import Fitted, Training
 from fedkin.settings import Settings
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
     from fedkin.learning.losses import Loss
     from fedkin.learning.net import Net
-    from fedkin.learning.training import Training
-    from fedkin.views import ClientView, PeerView, ServerView
+    from fedkin.views import ClientView, PeerView, ServerView, View
 
 __all__ = [
-    "Ask", "Fit", "Fitted", "Flow", "Infer", "Message", "Method", "Params", "PeerMethod", "ServerMethod", "Share"
+    "Ask", "ClassVectors", "ClientFlow", "Fit", "Fitted", "Infer", "Message", "Method", "Params", "PeerFlow",
+    "PeerMethod", "ServerFlow", "ServerMethod", "Share", "phase",
 ]  # fmt: skip
 
-Params = Mapping[str, Tensor]
-Flow = Generator[Any, Any, Any]
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Message(Mapping[str, Any]):
@@ -63,6 +66,12 @@ class Message(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Message({', '.join(self._fields)}; {self.nbytes} bytes)"
 
+    @property
+    def params(self) -> Params:
+        """The field `params`."""
+        params: Params = self._fields["params"]
+        return params
+
     def to_bytes(self) -> bytes:
         """The message as safetensors bytes; none for an empty message."""
         return codec.encode(self._fields) if self._fields else b""
@@ -85,7 +94,7 @@ class Message(Mapping[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Train `params` on the client's own samples; the result is a Fitted.
+    """Train `params` on the client's own samples; the answer is a Fitted.
 
     loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss.
     extras: tree of tensors that stay as they are; carry: tree of tensors that the loss renews every step.
@@ -101,21 +110,14 @@ class Fit:
     data: Samples | None = None
     net: Net | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What a Fit gave: trained params (new tensors), the last carry, mean training loss, steps and samples taken."""
-
-    params: Params
-    carry: codec.Tree
-    loss: float
-    steps: int
-    samples: int
+    def __iter__(self) -> Generator[Fit, Any, Fitted]:
+        fitted: Fitted = yield self
+        return fitted
 
 
 @dataclass(frozen=True, eq=False)
 class Infer:
-    """Run `params` over the client's own training samples, without gradients; the result is one Tensor [n, ...].
+    """Run `params` over the client's own training samples, without gradients; the answer is one Tensor [n, ...].
 
     what: "logits", "features", or a function (model, batch) -> Tensor [batch, ...]. data, net: as for Fit.
     """
@@ -125,18 +127,26 @@ class Infer:
     data: Samples | None = None
     net: Net | None = None
 
+    def __iter__(self) -> Generator[Infer, Any, Tensor]:
+        values: Tensor = yield self
+        return values
+
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """Run this phase at these clients, each with its message."""
+    """Run this phase at these clients, each with its message; the answer has the clients that replied."""
 
     phase: str
     messages: Mapping[str, Message]
 
+    def __iter__(self) -> Generator[Ask, Any, dict[str, Message]]:
+        replies: dict[str, Message] = yield self
+        return replies
+
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Send one message to `to` (None: all neighbours), or to each peer its own; the result is the inbox.
+    """Send one message to `to` (None: all neighbours), or to each peer its own; the answer is the inbox.
 
     phase: under which name the messages are counted.
     """
@@ -144,6 +154,31 @@ class Share:
     message: Message | Mapping[str, Message]
     to: Sequence[str] | None = None
     phase: str = "share"
+
+    def __iter__(self) -> Generator[Share, Any, dict[str, Message]]:
+        inbox: dict[str, Message] = yield self
+        return inbox
+
+
+ClientFlow: TypeAlias = Generator[Fit | Infer, Any, R]
+ServerFlow: TypeAlias = Generator[Ask, Any, R]
+PeerFlow: TypeAlias = Generator[Fit | Infer | Share, Any, R]
+
+
+class ClassVectors(NamedTuple):
+    """One vector per class that a participant keeps: table [classes, d], and which of its rows are known [classes]."""
+
+    table: Tensor
+    known: Tensor
+
+
+def phase(function: F) -> F:
+    """Declare a method of a ServerMethod as a phase: `(client, message)` gives a Message or a ClientFlow[Message].
+
+    A server can ask for nothing else. An override in a subclass is a phase without being declared again.
+    """
+    function.__dict__["is_phase"] = True
+    return function
 
 
 class Method(Settings):
@@ -168,34 +203,45 @@ class Method(Settings):
         """The net that this method trains: `net`, or one with more modules, initialised from `key`."""
         return net
 
-    def sample(self, server: ServerView) -> list[str]:
+    def sample(self, server: ServerView[Any]) -> list[str]:
         """This round's clients: `training.per_round` of them, uniformly, without replacement."""
         drawn = server.rng("sample").permutation(len(server.clients))
         return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
+
+    def class_vectors(self, view: View[Any]) -> ClassVectors | None:
+        """The vectors per class that a client, a peer or the server keeps, for the report; None: it keeps none."""
+        return None
 
 
 class ServerMethod(Method):
     """`round` runs at the server; the phases that it asks for are methods of the same class, run at clients."""
 
-    def start(self, server: ServerView) -> None:
+    @classmethod
+    def phases(cls) -> frozenset[str]:
+        """Names of the phases: what is declared with `@phase` here or in a base class."""
+        return frozenset(
+            name for base in cls.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
+        )
+
+    def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
 
-    def join(self, client: ClientView) -> None:
+    def join(self, client: ClientView[Any]) -> None:
         """Set a client's state when it is first met."""
 
     @abstractmethod
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        """One round at the server: yield Ask, renew `server.state`, set `server.graph` if there is one."""
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """One round at the server: yield Ask, renew `server.state`, set `server.graph` and `server.info` if any."""
 
     @abstractmethod
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[Any], id: str) -> Message:
         """What this client needs from the server to know its model now (empty: its own state is enough)."""
 
     @abstractmethod
-    def use(self, client: ClientView, message: Message) -> Params:
+    def use(self, client: ClientView[Any], message: Message) -> Params:
         """The parameters that the client would use now, given `offer`'s message."""
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """What clients that never took part would be offered: {id: Message} for `use`.
 
         Runs for evaluation only: it may yield Ask at these clients, but neither their state nor the server's
@@ -208,18 +254,18 @@ class ServerMethod(Method):
 class PeerMethod(Method):
     """`round` runs at every peer, which sees its own samples and state and what neighbours sent."""
 
-    def join(self, peer: PeerView) -> None:
+    def join(self, peer: PeerView[Any]) -> None:
         """Set a peer's state before its first round."""
 
     @abstractmethod
-    def round(self, peer: PeerView) -> Flow:
+    def round(self, peer: PeerView[Any]) -> PeerFlow[None]:
         """One round at one peer: yield Fit, Infer and Share, renew `peer.state`."""
 
     @abstractmethod
-    def use(self, peer: PeerView) -> Params:
+    def use(self, peer: PeerView[Any]) -> Params:
         """The parameters that the peer would use now."""
 
-    def welcome(self, peer: PeerView) -> Flow:
+    def welcome(self, peer: PeerView[Any]) -> PeerFlow[None]:
         """Set the state of a peer that never took part, for evaluation only: may yield Fit and Infer.
 
         Here: nothing, so that it has what `join` gave it.
@@ -227,6 +273,10 @@ class PeerMethod(Method):
         return None
         yield
 
-    def graph(self, states: Mapping[str, Mapping[str, Any]]) -> Graph | None:
-        """The graph that the peers' states hold, for the records; no peer ever sees it."""
+    def report(self, peer: PeerView[Any]) -> Message:
+        """What this peer says of itself for the records, after a round; no other peer ever sees it."""
+        return Message()
+
+    def graph(self, reports: Mapping[str, Message]) -> Graph | None:
+        """The graph that the peers' reports describe, for the records."""
         return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
+from typing_extensions import TypeVar
 
+from fedkin.codec import Params
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Task
-from fedkin.flow import Params
 from fedkin.keys import key, rng
 
 if TYPE_CHECKING:
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientView", "PeerView", "ServerView", "View"]
 
+# What a method keeps at this participant: a TypedDict of the method's, or any dict.
+S = TypeVar("S", bound=Mapping[str, Any], default=dict[str, Any])
+
 
 @dataclass(eq=False)
-class View:
+class View(Generic[S]):
     """What every participant knows: the task, the net, the settings of training, the round, its own state."""
 
     seed: int
@@ -31,7 +35,7 @@ class View:
     net: Net
     task: Task
     training: Training
-    state: dict[str, Any]
+    state: S
 
     @property
     def initial(self) -> Params:
@@ -40,7 +44,7 @@ class View:
 
 
 @dataclass(eq=False)
-class ClientView(View):
+class ClientView(View[S]):
     """A client's side of a ServerMethod: its own samples and state."""
 
     id: str
@@ -57,7 +61,7 @@ class ClientView(View):
 
 
 @dataclass(eq=False)
-class PeerView(ClientView):
+class PeerView(ClientView[S]):
     """A peer: a client without a server, which knows the ids of its neighbours."""
 
     neighbours: tuple[str, ...]
@@ -69,15 +73,17 @@ def no_public_data(name: str) -> Dataset:
 
 
 @dataclass(eq=False)
-class ServerView(View):
+class ServerView(View[S]):
     """The server: the ids of its clients (sorted), its own state, and never a client's samples.
 
     clients: those that take part, and have joined by now. public(name): a data set that the server owns itself.
+    graph: the graph that this round made, if it made one. info: this round's figures by name, for the records.
     """
 
     clients: tuple[str, ...]
     planted: Mapping[str, str] | None = None
     graph: Graph | None = None
+    info: Mapping[str, float | None] = field(default_factory=dict)
     public: Callable[[str], Dataset] = no_public_data
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios.base import cut, shuffled_ids
-from fedkin.data.split import rows_by_name
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
+from fedkin.federation.split import rows_by_name
 
 
 def test_by_class() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Fit, Flow, Infer, Message
+from fedkin.flow import ClientFlow, Fit, Infer, Message
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS, FedAvg
 from support import small_federation, small_setup
@@ -89,7 +89,7 @@ def test_buffers_and_dropout_fall_back_to_one_by_one() -> None:
 class Chatty(FedAvg):
     """Several requests a phase, on part of the samples, with a function to infer."""
 
-    def train(self, client: Any, message: Message) -> Flow:
+    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         half = client.train.take(list(range(client.size // 2)))
         first = yield Fit(message["params"], data=half)
         features = yield Infer(first.params, "features")
@@ -135,7 +135,7 @@ class _Unreadable:
 class SendsUnreadable(FedAvg):
     """FedAvg with such a loss."""
 
-    def train(self, client: Any, message: Message) -> Flow:
+    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         fitted = yield Fit(message["params"], _Unreadable())
         return Message(params=fitted.params, n=client.size)
 
@@ -158,7 +158,7 @@ class _NotOverStacks:
 class LooksInside(FedAvg):
     """FedAvg with such a loss."""
 
-    def train(self, client: Any, message: Message) -> Flow:
+    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         fitted = yield Fit(message["params"], _LOSS)
         return Message(params=fitted.params, n=client.size)
 
@@ -177,7 +177,7 @@ def test_a_loss_that_cannot_be_stacked_runs_one_by_one() -> None:
 class InfersFirst(FedAvg):
     """FedAvg that looks at its outputs before it trains."""
 
-    def train(self, client: Any, message: Message) -> Flow:
+    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         yield Infer(message["params"])
         return (yield from super().train(client, message))
 
@@ -194,7 +194,7 @@ def test_auto_waits_for_the_first_training_before_it_chooses() -> None:
 class ManyRows(FedAvg):
     """FedAvg whose clients look at many rows, again and again, and get as much back."""
 
-    def train(self, client: Any, message: Message) -> Flow:
+    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
         own = client.train.take(list(range(client.size)))
         for _ in range(3):
             yield Infer(message["params"], "features", own)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Federation
-from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, PeerMethod, Share
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
@@ -126,13 +126,14 @@ class Welcoming(METHODS["fedavg"]):  # type: ignore[misc, name-defined]
 
     name: ClassVar[str] = "welcoming"
 
-    def tune(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def tune(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message["params"])
         client.state["own"] = fitted.params
         return Message(n=client.size)
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
-        replies = yield Ask("tune", {id: Message(params=server.state["params"]) for id in ids})
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+        replies = yield from Ask("tune", {id: Message(params=server.state["params"]) for id in ids})
         server.state["welcomed"] = sorted(replies)
         return {id: Message() for id in ids}
 
@@ -194,11 +195,11 @@ class Probing(METHODS["local"]):  # type: ignore[misc, name-defined]
     name: ClassVar[str] = "probing"
     other: ClassVar[Net]
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         few = client.train.take(list(range(8)))
-        fitted = yield Fit(self.other.initial, net=self.other, data=few)
-        logits = yield Infer(fitted.params, net=self.other, data=few)
-        own = yield Fit(client.state["params"])
+        fitted = yield from Fit(self.other.initial, net=self.other, data=few)
+        logits = yield from Infer(fitted.params, net=self.other, data=few)
+        own = yield from Fit(client.state["params"])
         client.state["params"] = own.params
         client.state["logits"] = logits
         return Message(n=client.size)
@@ -264,8 +265,8 @@ class Projected(METHODS["local"]):  # type: ignore[misc, name-defined]
     def equip(self, net: Net, task: Any, key: int) -> Net:
         return net.extended(lambda: {"projection": nn.Linear(7, 3)}, key)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(client.state["params"], small_projections)
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(client.state["params"], small_projections)
         client.state["params"] = fitted.params
         return Message(n=client.size)
 
@@ -302,8 +303,8 @@ class Greeting(PeerMethod):
     kind: ClassVar[Any] = "peer"
     travels: ClassVar[str] = "a greeting"
 
-    def round(self, peer: PeerView) -> Flow:
-        inbox = yield Share(Message(hello=torch.ones(1)))
+    def round(self, peer: PeerView) -> PeerFlow[None]:
+        inbox = yield from Share(Message(hello=torch.ones(1)))
         peer.state["from"] = sorted(inbox)
 
     def use(self, peer: PeerView) -> Params:

@@ -9,7 +9,7 @@ import torch
 
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.errors import MethodError
-from fedkin.flow import Fit, Flow, Message, Params, PeerMethod, Share
+from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.views import PeerView
 from support import small_federation, small_setup
@@ -29,10 +29,10 @@ class Gossip(PeerMethod):
     def join(self, peer: PeerView) -> None:
         peer.state["params"] = peer.initial
 
-    def round(self, peer: PeerView) -> Flow:
-        fitted = yield Fit(peer.state["params"])
+    def round(self, peer: PeerView) -> PeerFlow[None]:
+        fitted = yield from Fit(peer.state["params"])
         to = ["nobody"] if self.to_stranger else None
-        inbox = yield Share(Message(params=fitted.params), to)
+        inbox = yield from Share(Message(params=fitted.params), to)
         models = {peer.id: fitted.params, **{id: message["params"] for id, message in inbox.items()}}
         peer.state["params"] = weighted_mean(models, dict.fromkeys(models, 1.0))
 

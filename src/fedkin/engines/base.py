@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from fedkin.errors import ConfigError, MethodError
+from fedkin.errors import ConfigError, MethodError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import Ask, Message, Params, PeerMethod, ServerMethod
 from fedkin.keys import key
@@ -130,7 +130,7 @@ class Engine(ABC):
         self.setup = setup = setup.equipped()
         self.federation = setup.federation.at(1)
         self.seconds = {"local": 0.0, "graph": 0.0, "evaluate": 0.0}
-        self.server = ServerView(
+        self.server: ServerView = ServerView(
             seed=setup.seed, round=0, net=setup.net, task=setup.federation.task, training=setup.training, state={},
             clients=self.federation.seen, planted=self.federation.planted, public=setup.public,
         )  # fmt: skip
@@ -189,8 +189,10 @@ def checked_ask(method: ServerMethod, request: Any, clients: Container[str]) -> 
     where = f"method {method.name!r}"
     if not isinstance(request, Ask):
         raise MethodError(f"{where}: a server's round yields Ask, got {type(request).__name__}")
-    if not callable(getattr(method, request.phase, None)):
-        raise MethodError(f"{where}: no phase {request.phase!r}: define a method of that name")
+    if request.phase not in method.phases():
+        raise MethodError(
+            f"{where}: no phase {request.phase!r}: declare it with @phase; {nearest(request.phase, method.phases())}"
+        )
     unknown = sorted(id for id in request.messages if id not in clients)
     if unknown:
         raise MethodError(f"{where}: phase {request.phase!r} asks unknown clients {unknown[:5]}")

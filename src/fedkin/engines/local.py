@@ -70,7 +70,7 @@ class LocalEngine(Engine):
     def turn_to(self, number: int) -> None:
         """Let it be this round: who is there, and with which samples."""
         self.number = number
-        self.server.round, self.server.graph = number, None
+        self.server.round, self.server.graph, self.server.info = number, None, {}
         now = self.setup.federation.at(number)
         if now is not self.federation:
             self.federation = now
@@ -203,7 +203,7 @@ class LocalEngine(Engine):
             inbox = {id: {} for id in flows}
             for sender in self.order(posts):
                 self._deliver(views[sender], posts[sender], inbox, turn)
-        self.server.graph = method.graph({id: self.view(id).state for id in self.server.clients})
+        self.server.graph = method.graph({id: method.report(self._peer(id)) for id in self.server.clients})
         return active
 
     def _deliver(self, sender: PeerView, share: Share, inbox: dict[str, Any], turn: int) -> None:
@@ -254,7 +254,7 @@ class LocalEngine(Engine):
         """What a client has at hand now; its state is made when it is first met."""
         setup = self.setup
         client = self.federation[id]
-        view = ClientView(
+        view: ClientView = ClientView(
             seed=setup.seed, round=self.number, net=setup.net_of(id), task=setup.federation.task,
             training=setup.training, state={}, id=id, train=client.train,
         )  # fmt: skip

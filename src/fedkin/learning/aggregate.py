@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedkin.codec import Params
 from fedkin.errors import MethodError
-from fedkin.flow import Params
 
 __all__ = ["weighted_mean"]
 

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin.flow import Fitted
 from fedkin.learning.devices import CPU
 from fedkin.learning.losses import CrossEntropy, Loss, Proximal
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Batches, Member, Optimiser, Plan, results, stack_of
-from fedkin.learning.training import Training
+from fedkin.learning.training import Fitted, Training
 
 __all__ = ["Layer", "fit_dense", "layers_of"]
 

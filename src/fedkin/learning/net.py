@@ -9,9 +9,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
+from fedkin.codec import Params
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
-from fedkin.flow import Params
 
 __all__ = ["BodyHead", "Net", "head_of"]
 

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.codec import Tree
+from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.flow import Fitted, Params
 from fedkin.learning.devices import CPU, device_of, drawn, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.scoring import NO_MARKS, Marks, marks
-from fedkin.learning.training import Training
+from fedkin.learning.training import Fitted, Training
 from fedkin.tasks import Task
 
 __all__ = ["arranged", "fit", "infer", "load", "score"]

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
 
-from fedkin.codec import Tree
+from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.flow import Fitted, Params
 from fedkin.learning.devices import CPU, device_of, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.training import Training
+from fedkin.learning.training import Fitted, Training
 
 __all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stack_of", "stackable"]
 

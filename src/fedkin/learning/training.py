@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -12,10 +13,22 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedkin.codec import Params, Tree
 from fedkin.errors import ConfigError, MethodError
 from fedkin.settings import Settings
 
-__all__ = ["Training"]
+__all__ = ["Fitted", "Training"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a Fit gave: trained params (new tensors), the last carry, mean training loss, steps and samples taken."""
+
+    params: Params
+    carry: Tree
+    loss: float
+    steps: int
+    samples: int
 
 
 class Training(Settings):

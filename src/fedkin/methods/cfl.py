@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.clusters import Array, Labels, Weights, counts, gram, members_graph, ordered
 from fedkin.views import ClientView, ServerView
@@ -56,25 +56,27 @@ class Cfl(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    def settle(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def settle(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model of a cluster that was split, to find out on which side this client is."""
-        fitted = yield Fit(message["params"])
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         models = server.state["models"]
         found = yield from self.settled(server, sampled)
         if found:
             server.state["where"] = {**server.state["where"], **found}
         where = {id: server.state["where"].get(id, _ROOT) for id in server.clients}
         at_leaf = [id for id in sampled if not _inner(models, where[id])]
-        replies = yield Ask("train", {id: Message(params=models[where[id]]) for id in at_leaf})
+        replies = yield from Ask("train", {id: Message(params=models[where[id]]) for id in at_leaf})
         if not replies:
             return
         for node in sorted({where[id] for id in replies}):
@@ -115,7 +117,7 @@ class Cfl(ServerMethod):
             return None
         return ordered(labels, share, np.diag(inner))
 
-    def settled(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def settled(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
         """Take clients that are at inner nodes down the tree: {client id: node} of those that moved.
 
         A client trains the model that was split and goes to the side that its update points to more.
@@ -124,7 +126,7 @@ class Cfl(ServerMethod):
         found: dict[str, str] = {}
         at = {id: server.state["where"].get(id, _ROOT) for id in ids}
         while waiting := {id: node for id, node in at.items() if _inner(models, node)}:
-            replies = yield Ask("settle", {id: Message(params=models[node]) for id, node in waiting.items()})
+            replies = yield from Ask("settle", {id: Message(params=models[node]) for id, node in waiting.items()})
             at = {}
             for id, reply in sorted(replies.items()):
                 node = waiting[id]
@@ -138,10 +140,9 @@ class Cfl(ServerMethod):
         return Message(params=server.state["models"][server.state["where"].get(id, _ROOT)])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part go down the tree as newcomers do."""
         server.state["where"] = {**server.state["where"], **(yield from self.settled(server, ids))}
         return {id: self.offer(server, id) for id in ids}

@@ -7,13 +7,13 @@ Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedkin.errors import MethodError
-from fedkin.flow import Fit, Flow, Message, Params, PeerMethod, Share
+from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.training import Training
@@ -42,12 +42,12 @@ class DFedAvgM(PeerMethod):
         peer.state["params"] = peer.initial
         peer.state["row"] = {}
 
-    def round(self, peer: PeerView) -> Flow:
-        fitted = yield Fit(peer.state["params"], training=self.local(peer.training))
-        inbox = yield Share(Message(params=fitted.params, degree=len(peer.neighbours)))
+    def round(self, peer: PeerView) -> PeerFlow[None]:
+        fitted = yield from Fit(peer.state["params"], training=self.local(peer.training))
+        inbox = yield from Share(Message(params=fitted.params, degree=len(peer.neighbours)))
         degrees = {id: message["degree"] for id, message in inbox.items()}
         row = metropolis_row(peer.id, len(peer.neighbours), degrees)
-        models = {peer.id: fitted.params, **{id: message["params"] for id, message in inbox.items()}}
+        models = {peer.id: fitted.params, **{id: message.params for id, message in inbox.items()}}
         peer.state.update(params=weighted_mean(models, row), row=row)
 
     def local(self, training: Training) -> Training:
@@ -65,13 +65,16 @@ class DFedAvgM(PeerMethod):
         params: Params = peer.state["params"]
         return params
 
-    def graph(self, states: Mapping[str, Mapping[str, Any]]) -> Graph | None:
+    def report(self, peer: PeerView) -> Message:
+        return Message(row=peer.state["row"])
+
+    def graph(self, reports: Mapping[str, Message]) -> Graph | None:
         """The mixing weights of the last round that each peer took part in."""
-        ids = tuple(sorted(states))
+        ids = tuple(sorted(reports))
         place = {id: k for k, id in enumerate(ids)}
         mixing = np.eye(len(ids))
-        for id, state in states.items():
-            for other, weight in state["row"].items():
+        for id, report in reports.items():
+            for other, weight in report["row"].items():
                 mixing[place[id], place[other]] = weight
         weights = np.maximum(mixing, mixing.T)
         np.fill_diagonal(weights, 0.0)

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.codec import Tree
-from fedkin.flow import Ask, Fit, Flow, Message
+from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.minimax import Robust, entropy, figure, mean
@@ -59,39 +59,40 @@ class Drfa(Robust):
     ask_losses: Literal["all", "sampled"] = "sampled"
     floor: float = Field(1e-3, ge=0)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train; send the model, and as it was at the drawn step."""
-        params, loss = message["params"], default_loss(client.task)
+        params, loss = message.params, default_loss(client.task)
         if not self.snapshot:
-            fitted = yield Fit(params, loss)
+            fitted = yield from Fit(params, loss)
             return Message(params=fitted.params, steps=fitted.steps)
         steps = client.training.steps(client.size)
         at = max(1, math.ceil(float(message["at"]) * steps))
         carry = {"left": torch.tensor(at), "snapshot": {name: params[name] for name in client.net.trainable}}
-        fitted = yield Fit(params, Snapshotting(loss), carry=carry)
+        fitted = yield from Fit(params, Snapshotting(loss), carry=carry)
         kept = fitted.params if at == steps else {**fitted.params, **fitted.carry["snapshot"]}
         return Message(params=fitted.params, snapshot=dict(kept), steps=fitted.steps)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         yield from self.weigh(server, sampled)
         drawn = self.drawn(server)
         message = Message(params=server.state["params"])
         if self.snapshot:
             # In (0, 1]: the same share of the way for all, also where clients take unlike numbers of steps.
             message = Message(**message, at=torch.tensor(1 - server.rng("snapshot").random(), dtype=torch.float64))
-        replies = yield Ask("train", dict.fromkeys(sampled, message))
+        replies = yield from Ask("train", dict.fromkeys(sampled, message))
         new = mean({id: reply["params"] for id, reply in replies.items()}, drawn)
         if new is None:
             return
         server.state["params"] = judged = new
         if self.snapshot:
             judged = mean({id: reply["snapshot"] for id, reply in replies.items()}, drawn) or new
-        losses = yield Ask("losses", {id: Message(params=judged) for id in self.audience(server, sampled)})
+        losses = yield from Ask("losses", {id: Message(params=judged) for id in self.audience(server, sampled)})
         if losses:
             tau = sum(reply["steps"] for reply in replies.values()) / len(replies)
             gamma = self.gamma * self.gamma_decay ** (server.round - 1)
             self.ascend(server, losses, gamma * tau, 0.0)
         weights = self.weights(server)
-        server.state["figures"] = {
+        server.info = {
             "lambda_entropy": figure(entropy(weights)), "lambda_largest": figure(float(weights.max()))
         }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.views import ClientView, ServerView
 
@@ -33,12 +33,13 @@ class FedAvg(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["params"] = server.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
             server.state["params"] = weighted_mean({id: r["params"] for id, r in replies.items()}, n)
@@ -47,5 +48,4 @@ class FedAvg(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params

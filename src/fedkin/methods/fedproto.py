@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from fedkin.codec import Tree
 from fedkin.errors import MethodError
-from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ClientView, ServerView, View
 
 __all__ = ["FedProto", "PrototypeRegularised", "mean_prototypes", "nearest_prototype_head"]
 
@@ -70,13 +70,14 @@ class FedProto(ServerMethod):
     def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
         prototypes, known = spread(message, client.task.classes)
         extras = {"prototypes": prototypes, "known": known.to(client.net.dtype)}
-        fitted = yield Fit(client.state["params"], PrototypeRegularised(self.lam), extras=extras)
+        fitted = yield from Fit(client.state["params"], PrototypeRegularised(self.lam), extras=extras)
         client.state["params"] = fitted.params
-        z = yield Infer(fitted.params, "features")
+        z = yield from Infer(fitted.params, "features")
         y = client.train.labels()
         means, counts = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
         owned = counts.nonzero()[:, 0]
@@ -89,9 +90,9 @@ class FedProto(ServerMethod):
         server.state["prototypes"] = torch.zeros(classes, width, dtype=server.net.dtype)
         server.state["known"] = torch.zeros(classes, dtype=torch.bool)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         told = self.offer_all(server)
-        replies = yield Ask("train", dict.fromkeys(sampled, told))
+        replies = yield from Ask("train", dict.fromkeys(sampled, told))
         prototypes, known = mean_prototypes(replies, server.task.classes, self.weights == "samples")
         if replies:
             kept = torch.where(known[:, None], prototypes.to(server.net.dtype), server.state["prototypes"])
@@ -106,6 +107,9 @@ class FedProto(ServerMethod):
 
     def offer(self, server: ServerView, id: str) -> Message:
         return self.offer_all(server) if self.predict == "prototypes" else Message()
+
+    def class_vectors(self, view: View) -> ClassVectors | None:
+        return ClassVectors(view.state["prototypes"], view.state["known"]) if "known" in view.state else None
 
     def use(self, client: ClientView, message: Message) -> Params:
         params: Params = client.state["params"]

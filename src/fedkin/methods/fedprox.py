@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.views import ClientView, ServerView
@@ -36,14 +36,15 @@ class FedProx(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["params"] = server.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train near the global model."""
-        start = {name: message["params"][name] for name in client.net.trainable}
-        fitted = yield Fit(message["params"], Proximal(default_loss(client.task), self.mu), extras={"start": start})
+        start = {name: message.params[name] for name in client.net.trainable}
+        fitted = yield from Fit(message.params, Proximal(default_loss(client.task), self.mu), extras={"start": start})
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
             server.state["params"] = weighted_mean({id: reply["params"] for id, reply in replies.items()}, n)
@@ -52,5 +53,4 @@ class FedProx(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params

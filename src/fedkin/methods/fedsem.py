@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedkin import graph
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -54,12 +54,13 @@ class FedSem(ServerMethod):
         server.state["where"] = {}
         server.state["common"] = server.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: self.offer(server, id) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
         where = self.nearest(server, replies)
@@ -101,15 +102,14 @@ class FedSem(ServerMethod):
         return Message(params=state["models"][state["where"][id]] if id in state["where"] else state["common"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part train once from the common model and take the centre nearest to the result."""
         found = {id: self.offer(server, id) for id in ids}
         if len(server.state["models"]) < 2:
             return found
-        replies = yield Ask("train", found)
+        replies = yield from Ask("train", found)
         if replies:
             came, centres = sorted(replies), _centres(server)
             rows = [replies[id]["params"] for id in came]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
 from fedkin.views import ClientView, ServerView
@@ -39,7 +39,8 @@ class FedSim(ServerMethod):
     def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Put the shared head on the own body, train both, send the head."""
         fitted = yield self.fit(client, {**client.state["params"], **message["head"]})
         client.state["params"] = fitted.params
@@ -54,8 +55,8 @@ class FedSim(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["head"] = head_of(server.initial)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: Message(head=server.state["head"]) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: Message(head=server.state["head"]) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
             server.state["head"] = weighted_mean({id: reply["head"] for id, reply in replies.items()}, n)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fedkin.codec import Tree
 from fedkin.federation import Task
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
@@ -128,10 +128,11 @@ class FedSr(ServerMethod):
     def join(self, client: ClientView) -> None:
         client.state["reference"] = _part(client.initial, local=True)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train model and class references; send the model."""
         loss = SimpleRepresentation(self.l2r, self.cmi, self.norm)
-        fitted = yield Fit(self.use(client, message), loss)
+        fitted = yield from Fit(self.use(client, message), loss)
         client.state["reference"] = _part(fitted.params, local=True)
         return Message(params=_part(fitted.params, local=False), n=client.size)
 
@@ -140,8 +141,8 @@ class FedSr(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["params"] = _part(server.initial, local=False)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: self.offer(server, id) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
             server.state["params"] = weighted_mean({id: reply["params"] for id, reply in replies.items()}, n)
@@ -150,7 +151,7 @@ class FedSr(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        return {**message["params"], **client.state["reference"]}
+        return {**message.params, **client.state["reference"]}
 
 
 def _part(params: Params, *, local: bool) -> dict[str, Tensor]:

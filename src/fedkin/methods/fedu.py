@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.vectors import Layers, flat, last_layers, needs_planted, rows
 from fedkin.methods.sfmtl_graph.method import mixed_heads
@@ -93,21 +93,23 @@ class FedU(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["models"] = {}
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the client's own model."""
-        fitted = yield Fit(message["params"])
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def adapt(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def adapt(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """A personal model for a client that never took part."""
         steps = {"local_steps": self.welcome_steps, "local_epochs": None}
-        fitted = yield Fit(message["params"], training=client.training.model_copy(update=steps))
+        fitted = yield from Fit(message.params, training=client.training.model_copy(update=steps))
         return Message(params=fitted.params)
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: self.offer(server, id) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
         trained = {id: replies[id]["params"] for id in sorted(replies)}
@@ -148,16 +150,15 @@ class FedU(ServerMethod):
         return Message(params=server.state["models"].get(id, server.initial))
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         models = server.state["models"]
         mean = weighted_mean(models, dict.fromkeys(models, 1)) if models else server.initial
         offers = {id: Message(params=mean) for id in ids}
         if self.welcome_steps == 0:
             return offers
-        replies = yield Ask("adapt", offers)
+        replies = yield from Ask("adapt", offers)
         return {**offers, **replies}
 
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
@@ -67,24 +67,25 @@ class Ifca(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Find the model with the least loss, then train it."""
         models = _offered(message)
         best = "0"
         if len(models) > 1:
             losses = {}
             for number, params in models.items():
-                outputs = yield Infer(params)
+                outputs = yield from Infer(params)
                 losses[number] = _loss(client, outputs)
             best = _least(losses)
-        fitted = yield Fit(models[best])
+        fitted = yield from Fit(models[best])
         return Message(params=fitted.params, cluster=int(best), n=client.size)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         offer = self.packed(server)
-        replies = yield Ask("train", dict.fromkeys(sampled, offer))
+        replies = yield from Ask("train", dict.fromkeys(sampled, offer))
         if not replies:
             return
         models = server.state["models"]
@@ -129,7 +130,7 @@ class Ifca(ServerMethod):
         tried = {n: infer(client.net, module, params, "logits", client.train) for n, params in models.items()}
         return models[_least({number: _loss(client, outputs) for number, outputs in tried.items()})]
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part try all models; one without samples to try them on gets their members' mean."""
         models, common = server.state["models"], centre(server.state["models"], server.state["where"])
         return {id: Message(models=models, common=common) for id in ids}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Local"]
@@ -24,13 +24,14 @@ class Local(ServerMethod):
     def join(self, client: ClientView) -> None:
         client.state["params"] = client.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(client.state["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(client.state["params"])
         client.state["params"] = fitted.params
         return Message()
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        yield Ask("train", {id: Message() for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        yield from Ask("train", {id: Message() for id in sampled})
 
     def offer(self, server: ServerView, id: str) -> Message:
         return Message()

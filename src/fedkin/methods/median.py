@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Median"]
@@ -28,12 +28,13 @@ class Median(ServerMethod):
     def start(self, server: ServerView) -> None:
         server.state["params"] = server.initial
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
         if not replies:
             return
         came = [replies[id]["params"] for id in sorted(replies)]
@@ -51,5 +52,4 @@ class Median(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.federation import Samples
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.methods.blocks.clusters import Array, Labels, Weights, aggregated, centre, members_graph, ordered
 from fedkin.views import ClientView, ServerView
 
@@ -64,11 +64,13 @@ class PcaKmHc(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
+    @phase
     def moments(self, client: ClientView, message: Message) -> Message:
         """Mean and factor of the samples: what a PCA of everyone's samples needs."""
         mean, rows = factor(_rows(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
+    @phase
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
         x = _rows(client.train)
@@ -81,20 +83,21 @@ class PcaKmHc(ServerMethod):
         found = centres_of((x - mean) @ axes.T, self.centres, seed) @ axes + mean
         return Message(centres=found.to(client.net.dtype), n=client.size)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
-        fitted = yield Fit(message["params"])
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         unsigned = [id for id in sampled if id not in state["signatures"]]
         only_to_sign = set(unsigned) - set(super().sample(server))
         yield from self.signed(server, unsigned)
         known = state["where"] or state["signatures"]
         due = [id for id in sampled if id in known and id not in only_to_sign]
-        replies = yield Ask("train", {id: self.offer(server, id) for id in due})
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in due})
         if replies:
             if state["models"]:
                 state["models"] = aggregated(state["models"], state["where"], replies, self.weights)
@@ -105,15 +108,15 @@ class PcaKmHc(ServerMethod):
         if state["where"]:
             server.graph = members_graph(state["where"], sorted(state["models"], key=int), server.round)
 
-    def signed(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def signed(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
         """Ask these clients for their signatures; make the groups, or attach the new ones to the nearest group."""
         state = server.state
         if self.basis == "shared" and not state["basis"] and ids:
-            replies = yield Ask("moments", {id: Message() for id in ids})
+            replies = yield from Ask("moments", {id: Message() for id in ids})
             if not replies:
                 return
             state["basis"] = self.common_basis(server, replies)
-        replies = (yield Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))) if ids else {}
+        replies = (yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))) if ids else {}
         if not replies:
             return
         new = {id: {"centres": reply["centres"], "n": reply["n"]} for id, reply in sorted(replies.items())}
@@ -162,10 +165,9 @@ class PcaKmHc(ServerMethod):
         return Message(params=state["models"][state["where"][id]] if id in state["where"] else state["common"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the model of the nearest group."""
         if server.state["where"]:
             yield from self.signed(server, ids)

@@ -6,13 +6,13 @@ paper's; `docs/methods/pfedme.md` says where paper, released code and this file 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
@@ -51,33 +51,35 @@ class PFedMe(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
-        w: Params = message["params"]
+        w: Params = message.params
         theta: Params = w
         loss = Proximal(default_loss(client.task), self.lam)
         inner = _steps(client.training, self.inner_steps, whole=True)
         for rows in client.training.batches(client.size, client.rng("batches")):
             start = {name: w[name] for name in client.net.trainable}
-            fitted = yield Fit(theta, loss, {"start": start}, training=inner, data=client.train.take(rows))
+            fitted = yield from Fit(theta, loss, {"start": start}, training=inner, data=client.train.take(rows))
             theta = fitted.params
             w = {**theta, **{name: torch.lerp(start[name], theta[name], self.eta * self.lam) for name in start}}
         client.state["params"] = theta
         return Message(params=w, n=client.size)
 
-    def personalise(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def personalise(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
-        start = {name: message["params"][name] for name in client.net.trainable}
+        start = {name: message.params[name] for name in client.net.trainable}
         loss = Proximal(default_loss(client.task), self.lam)
         steps = _steps(client.training, self.welcome_steps)
-        fitted = yield Fit(message["params"], loss, {"start": start}, training=steps)
+        fitted = yield from Fit(message.params, loss, {"start": start}, training=steps)
         return Message(params=fitted.params)
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         old: Params = server.state["params"]
-        replies = yield Ask("train", {id: Message(params=old) for id in sampled})
+        replies = yield from Ask("train", {id: Message(params=old) for id in sampled})
         if not replies:
             return
         n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
@@ -92,14 +94,14 @@ class PFedMe(ServerMethod):
 
     def use(self, client: ClientView, message: Message) -> Params:
         """Theta; the global model at a client that has not trained yet."""
-        params: Params = message["params"]
+        params: Params = message.params
         return params if self.evaluate == "global" else client.state.get("params", params)
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         offers = {id: self.offer(server, id) for id in ids}
         if self.evaluate == "global" or self.welcome_steps == 0:
             return offers
-        replies = yield Ask("personalise", offers)
+        replies = yield from Ask("personalise", offers)
         return {**offers, **replies}
 
 

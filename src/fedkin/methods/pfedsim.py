@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
@@ -53,9 +53,10 @@ class PFedSim(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model that came; send it whole. A client with a model of its own keeps its head."""
-        fitted = yield Fit({**client.state.get("params", client.initial), **message["params"]})
+        fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})
         if message["personal"]:
             client.state["params"] = fitted.params
         return Message(params=fitted.params, n=client.size)
@@ -66,12 +67,12 @@ class PFedSim(ServerMethod):
         server.state["params"] = server.initial
         server.state["models"] = {}
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         personal = server.round > self.warm(server)
         models = server.state["models"]
         mixed = self.mixed(server, [id for id in sampled if id in models])
         told = {id: mixed.get(id, server.state["params"]) for id in sampled}
-        replies = yield Ask("train", {id: Message(params=told[id], personal=personal) for id in sampled})
+        replies = yield from Ask("train", {id: Message(params=told[id], personal=personal) for id in sampled})
         if not replies:
             return
         trained = {id: reply["params"] for id, reply in replies.items()}

@@ -208,7 +208,7 @@ def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
     """A round's line: nothing in it depends on the machine's speed."""
-    figures = engine.server.state.get("figures")
+    figures = engine.server.info
     return {
         "round": outcome.round,
         "sampled": list(outcome.sampled),

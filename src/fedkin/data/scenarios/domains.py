@@ -9,9 +9,9 @@ from pydantic import Field
 
 from fedkin.data.dataset import SPLITS, Dataset, Split
 from fedkin.data.scenarios.base import Rows, Scenario
-from fedkin.data.split import rows_by_name
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation
+from fedkin.federation.split import rows_by_name
 from fedkin.keys import rng
 
 __all__ = ["Domains"]

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedkin.data.arrays import group_of_each
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import Rows, Scenario
-from fedkin.data.split import rows_by_name
 from fedkin.errors import DataError
 from fedkin.federation import Client, Federation
+from fedkin.federation.arrays import group_of_each
+from fedkin.federation.split import rows_by_name
 from fedkin.keys import rng
 
 __all__ = ["Regions"]

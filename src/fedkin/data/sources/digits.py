@@ -11,8 +11,8 @@ from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source
-from fedkin.data.split import hold_out
 from fedkin.federation import Scale, Task
+from fedkin.federation.split import hold_out
 
 __all__ = ["Digits"]
 

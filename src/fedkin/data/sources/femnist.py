@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 
-from fedkin.data.checks import check_ids
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.split import hold_out
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
+from fedkin.federation.checks import check_ids
+from fedkin.federation.split import hold_out
 
 __all__ = ["Femnist"]
 

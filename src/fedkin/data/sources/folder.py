@@ -13,9 +13,9 @@ from pydantic import Field, field_validator
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources._images import read_images
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.split import hold_out
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
+from fedkin.federation.split import hold_out
 
 __all__ = ["Folder"]
 

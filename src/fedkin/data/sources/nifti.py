@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.split import hold_out
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
+from fedkin.federation.split import hold_out
 
 __all__ = ["Nifti"]
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from pydantic import Field, field_validator
 
-from fedkin.data.arrays import group_of_each, which_test
-from fedkin.data.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.split import hold_out, rows_by_name
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
+from fedkin.federation.arrays import group_of_each, which_test
+from fedkin.federation.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
+from fedkin.federation.split import hold_out, rows_by_name
 
 __all__ = ["Npz"]
 

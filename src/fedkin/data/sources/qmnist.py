@@ -13,8 +13,8 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
 from fedkin.data.sources.idx import Mnist, idx_file, read_idx
-from fedkin.data.split import hold_out
 from fedkin.errors import DataError
+from fedkin.federation.split import hold_out
 
 __all__ = ["Qmnist"]
 

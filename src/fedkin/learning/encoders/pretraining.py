@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin import codec
+from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Samples, Scale
-from fedkin.flow import Params
 from fedkin.keys import rng
 from fedkin.learning.encoders.inputs import Reconstruction, View, pixels
 from fedkin.learning.net import Net

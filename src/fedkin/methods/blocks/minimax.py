@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from fedkin import graph
-from fedkin.flow import Ask, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.vectors import training_loss
 from fedkin.views import ClientView, ServerView
@@ -47,13 +47,15 @@ class Robust(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
+    @phase
     def size(self, client: ClientView, message: Message) -> Message:
         """How many training samples there are."""
         return Message(n=client.size)
 
-    def losses(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def losses(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The training loss of the model in the message."""
-        loss = yield from training_loss(client.task, message["params"])
+        loss = yield from training_loss(client.task, message.params)
         return Message(loss=loss)
 
     # -- lambda -----------------------------------------------------------------------------------------------
@@ -66,11 +68,11 @@ class Robust(ServerMethod):
         """Store lambda."""
         server.state["lambda"] = _by_id(server.clients, weights)
 
-    def weigh(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def weigh(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         """Before the first round: lambda_k = n_k / n where that was asked for; a size not heard of is the mean."""
         if "lambda" in server.state:
             return
-        replies = yield Ask("size", {id: Message() for id in self.everyone(server, sampled)})
+        replies = yield from Ask("size", {id: Message() for id in self.everyone(server, sampled)})
         if replies:
             mean = sum(reply["n"] for reply in replies.values()) / len(replies)
             n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
@@ -123,8 +125,7 @@ class Robust(ServerMethod):
         return Message(params=server.state["params"])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
 
 def mean(models: Mapping[str, Params], weights: Mapping[str, float]) -> Params | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation
-from fedkin.flow import Flow, Infer, Params
+from fedkin.flow import ClientFlow, Infer, Params
 from fedkin.learning.losses import Batch, per_sample
 from fedkin.learning.net import BodyHead
 from fedkin.tasks import Task
@@ -62,9 +62,9 @@ class SampleLosses:
         return per_sample(self.task)(model(batch.x), batch.y)
 
 
-def training_loss(task: Task, params: Params) -> Flow:
+def training_loss(task: Task, params: Params) -> ClientFlow[Tensor]:
     """At a client: the mean loss of `params` on its training samples, a 0-d float64 tensor."""
-    values = yield Infer(params, SampleLosses(task))
+    values = yield from Infer(params, SampleLosses(task))
     mean = values.double().mean()
     if not math.isfinite(mean):
         raise MethodError(f"the new model's training loss is {float(mean)}; lower training.lr or set training.clip")

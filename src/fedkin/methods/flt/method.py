@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Fit, Flow, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.graph import Graph
 from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
@@ -68,12 +68,14 @@ class Flt(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
+    @phase
     def measure(self, client: ClientView, message: Message) -> Message:
         """How many, sum and sum of squares of the inputs: what standardising tables takes."""
         count, total, squares = moments(client.train)
         return Message(count=count, total=total, squares=squares)
 
-    def sign(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def sign(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Encode the samples, send the k-means centres of their codes; Algorithm 2, lines 2 to 11."""
         if client.size == 0:
             return Message()
@@ -82,15 +84,16 @@ class Flt(ServerMethod):
         centres = centres_of(points, self.k, int(client.rng("k-means").integers(2**31)))
         return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model, and say whether the samples are still those that were signed for."""
-        fitted = yield Fit(message["params"])
+        fitted = yield from Fit(message.params)
         changed = self.flags is not None and client.state["signed"] != content(client.train)
         return Message(params=fitted.params, n=client.size, **({"changed": True} if changed else {}))
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Where everyone takes part in every round, those who are left out are not there at all.
         there = sampled if server.training.per_round == "all" else server.clients
@@ -99,14 +102,14 @@ class Flt(ServerMethod):
         # Newcomers train from the next round on, line 24.
         fresh = state.pop("fresh", [])
         due = [id for id in sampled if id in state["model"] and (first or id not in fresh)]
-        replies = (yield Ask("train", {id: self.offer(server, id) for id in due})) if due else {}
+        replies = (yield from Ask("train", {id: self.offer(server, id) for id in due})) if due else {}
         if not replies:
             return
         state["changed"] = {**state["changed"], **{id: True for id, reply in replies.items() if "changed" in reply}}
         average = inside_groups if self.average == "groups" else along_edges
         state.update(average(state, replies, self.stale))
 
-    def related(self, server: ServerView, there: Sequence[str]) -> Flow:
+    def related(self, server: ServerView, there: Sequence[str]) -> ServerFlow[None]:
         """Signatures of those who are due, then the first groups, or new ones, or places for newcomers."""
         state = server.state
         changed = [id for id in there if id in state["changed"]]
@@ -126,7 +129,7 @@ class Flt(ServerMethod):
         state["fresh"] = [id for id in new if id not in state["model"]]
         (self.stage if redo else self.attached)(server)
 
-    def signatures(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """What these clients sent of k centres each; line 1 sends them the encoder."""
         state, shape = server.state, server.task.shape
         if not ids:
@@ -134,7 +137,7 @@ class Flt(ServerMethod):
         if "encoder" not in state:
             sums: dict[str, Any] = {}
             if self.encoder.measures(shape):
-                replies = yield Ask("measure", {id: Message() for id in ids})
+                replies = yield from Ask("measure", {id: Message() for id in ids})
                 if not replies:
                     return {}
                 came = [reply for _, reply in sorted(replies.items())]
@@ -144,7 +147,9 @@ class Flt(ServerMethod):
         whole = {"encoder": state["encoder"], "moments": state["moments"]}
         light = {**whole, "encoder": {}} if self.encoder.keep else whole
         messages = {id: {**(light if id in state["centres"] else whole)} for id in ids}
-        replies = yield Ask("sign", {id: Message(**{k: v for k, v in m.items() if v}) for id, m in messages.items()})
+        replies = yield from Ask(
+            "sign", {id: Message(**{k: v for k, v in m.items() if v}) for id, m in messages.items()}
+        )
         return {id: reply for id, reply in replies.items() if "centres" in reply}
 
     def stage(self, server: ServerView) -> None:
@@ -235,10 +240,9 @@ class Flt(ServerMethod):
         return Message(params=server.initial if number is None else server.state["models"][str(number)])
 
     def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = message["params"]
-        return params
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> Flow:
+    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the model of the nearest group (or client).
 
         One without samples to sign with gets the mean of all clients' models.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
-from fedkin.flow import Fit, Flow, Infer, Message, Params
+from fedkin.flow import ClientFlow, Fit, Infer, Message, Params
 from fedkin.learning.encoders import (
     Encode,
     Kind,
@@ -141,7 +141,7 @@ def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> View:
     return pixels(samples.scale) if len(shape) == 3 else standardised(**sums)
 
 
-def codes(client: ClientView, message: Message, settings: EncoderSettings) -> Flow:
+def codes(client: ClientView, message: Message, settings: EncoderSettings) -> ClientFlow[Tensor]:
     """At a client: the codes [n, dims] of its samples, after J epochs of fine-tuning on them."""
     shape = client.task.shape
     view = view_of(client.train, shape, message.get("moments", {}))
@@ -152,11 +152,11 @@ def codes(client: ClientView, message: Message, settings: EncoderSettings) -> Fl
     params: Params = {**net.initial, **own}
     if settings.fine_tune:
         training = settings.training(settings.fine_tune)
-        fitted = yield Fit(params, Reconstruction(view), training=training, net=net)
+        fitted = yield from Fit(params, Reconstruction(view), training=training, net=net)
         params = fitted.params
     if settings.keep:
         client.state["encoder"] = settings.sent(params)
-    return (yield Infer(params, Encode(view), net=net))
+    return (yield from Infer(params, Encode(view), net=net))
 
 
 def centres_of(points: Tensor, k: int, seed: int) -> Tensor:

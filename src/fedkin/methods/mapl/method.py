@@ -7,7 +7,7 @@ Mukherjee, Simonetto, Jamali-Rad. MAPL: Model agnostic peer-to-peer learning, 20
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
-from fedkin.flow import Fit, Flow, Message, Params, PeerMethod, Share
+from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.augment import Augment
@@ -23,7 +23,7 @@ from fedkin.learning.contrastive import Projection, prototypes
 from fedkin.learning.net import Net, head_of
 from fedkin.methods.mapl.loss import TwoViews
 from fedkin.methods.mapl.weights import CollaborationSettings, Row, among, kept, learned_graph, uniform
-from fedkin.views import PeerView
+from fedkin.views import PeerView, View
 
 __all__ = ["Mapl", "MaplPlus", "mixed_prototypes"]
 
@@ -87,20 +87,20 @@ class Mapl(PeerMethod):
         """gone: neighbours without an edge from here; refused: neighbours that want no message."""
         peer.state.update(params=peer.initial, weights={}, gone=[], refused=[])
 
-    def round(self, peer: PeerView) -> Flow:
-        fitted = yield Fit(peer.state["params"], self.loss)
+    def round(self, peer: PeerView) -> PeerFlow[None]:
+        fitted = yield from Fit(peer.state["params"], self.loss)
         learning = self.graph_learning.on and peer.round >= self.warmup
         asked = [id for id in peer.neighbours if id not in peer.state["refused"]]
         wishes: dict[str, bool] = {}
         row: Row | None = None
         if learning:
             own = Message(head=head_of(fitted.params), n=peer.size)
-            heads = yield Share(dict.fromkeys(asked, own), phase="head")
+            heads = yield from Share(dict.fromkeys(asked, own), phase="head")
             row, wishes = self.negotiated(peer, self.weights(peer, {peer.id: own, **heads}))
         letter = self.letter(peer, fitted.params)
         posts = dict.fromkeys(asked, letter)
         posts |= {id: Message(**posts.get(id, Message()), want=want) for id, want in wishes.items()}
-        came = yield Share(dict(sorted(posts.items())), phase="prototypes")
+        came = yield from Share(dict(sorted(posts.items())), phase="prototypes")
         self.heed(peer, came)
         letters = {peer.id: letter, **{id: message for id, message in came.items() if "prototypes" in message}}
         row = uniform(list(letters)) if row is None else among(row, peer.id, letters)
@@ -115,8 +115,7 @@ class Mapl(PeerMethod):
 
     def letter(self, peer: PeerView, params: Params) -> Message:
         """What goes along an edge in every round."""
-        owned = torch.bincount(peer.train.labels(), minlength=peer.task.classes) > 0
-        return Message(prototypes=params["prototypes.weight"], owned=owned)
+        return Message(prototypes=params["prototypes.weight"], owned=owned_classes(peer))
 
     def weights(self, peer: PeerView, heads: Mapping[str, Message]) -> Row:
         """This round's weights of all that were heard, Eq. (9)."""
@@ -162,9 +161,21 @@ class Mapl(PeerMethod):
         params: Params = peer.state["params"]
         return params
 
-    def graph(self, states: Mapping[str, Mapping[str, Any]]) -> Graph | None:
+    def report(self, peer: PeerView) -> Message:
+        return Message(weights=peer.state["weights"] or {peer.id: 1.0})
+
+    def graph(self, reports: Mapping[str, Message]) -> Graph | None:
         """The weights of every peer's last round."""
-        return learned_graph({id: state["weights"] or {id: 1.0} for id, state in states.items()})
+        return learned_graph({id: report["weights"] for id, report in reports.items()})
+
+    def class_vectors(self, view: View) -> ClassVectors:
+        assert isinstance(view, PeerView)
+        return ClassVectors(view.state["params"]["prototypes.weight"], owned_classes(view))
+
+
+def owned_classes(peer: PeerView) -> Tensor:
+    """Which classes [K] the peer has training samples of."""
+    return torch.bincount(peer.train.labels(), minlength=peer.task.classes) > 0
 
 
 class MaplPlus(Mapl):

@@ -23,14 +23,14 @@ from fedkin import graph
 from fedkin.codec import Tree
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Fit, Flow, Infer, Message, Params, ServerMethod
+from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.keys import rng
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.learning.sgd import load
 from fedkin.methods.blocks.vectors import needs_planted
 from fedkin.settings import Settings
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ClientView, ServerView, View
 
 __all__ = ["AnchoredCrossEntropy", "GraphSettings", "SfmtlGraph"]
 
@@ -138,15 +138,16 @@ class SfmtlGraph(ServerMethod):
         client.state["anchors"] = torch.zeros(classes, width, dtype=client.net.dtype)
         client.state["known"] = torch.zeros(classes, dtype=torch.bool)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train, then send head and anchors."""
         weight = self.lam if self.anchor_weight is None else self.anchor_weight
         rate = self.anchor_rate if self.anchors == "exponential" else None
         carry = {name: client.state[name] for name in ("anchors", "known")}
-        fitted = yield Fit(client.state["params"], AnchoredCrossEntropy(weight, rate), carry=carry)
+        fitted = yield from Fit(client.state["params"], AnchoredCrossEntropy(weight, rate), carry=carry)
         client.state.update(fitted.carry, params=fitted.params)
         if self.anchors == "mean":
-            z = yield Infer(fitted.params, "features")
+            z = yield from Infer(fitted.params, "features")
             y = client.train.labels()
             mean, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
             client.state.update(anchors=mean, known=count > 0)
@@ -155,6 +156,7 @@ class SfmtlGraph(ServerMethod):
             head=head_of(fitted.params), anchors=client.state["anchors"][owned], classes=owned.tolist(), n=client.size
         )
 
+    @phase
     def update(self, client: ClientView, message: Message) -> Message:
         """Take the mixed head and the community's anchors for the next round."""
         anchors = client.state["anchors"].clone()
@@ -165,8 +167,8 @@ class SfmtlGraph(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
-        replies = yield Ask("train", {id: Message() for id in sampled})
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: Message() for id in sampled})
         if not replies:
             return
         ids = tuple(sorted(replies))
@@ -183,7 +185,7 @@ class SfmtlGraph(ServerMethod):
         server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
         heads = mixed_heads([reply["head"] for reply in came], mixing)
         anchors = community_anchors(came, labels, server.task.classes)
-        yield Ask(
+        yield from Ask(
             "update",
             {
                 id: Message(head=head, anchors=anchor, classes=reply["classes"])
@@ -217,6 +219,9 @@ class SfmtlGraph(ServerMethod):
 
     def offer(self, server: ServerView, id: str) -> Message:
         return Message()
+
+    def class_vectors(self, view: View) -> ClassVectors | None:
+        return ClassVectors(view.state["anchors"], view.state["known"]) if "anchors" in view.state else None
 
     def use(self, client: ClientView, message: Message) -> Params:
         params: Params = client.state["params"]

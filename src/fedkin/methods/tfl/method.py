@@ -19,7 +19,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Fit, Flow, Message, Params
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.keys import rng
 from fedkin.methods.blocks.minimax import Robust, entropy, figure, filled, mean
 from fedkin.methods.blocks.vectors import Layers, flat, last_layers, needs_planted, rows
@@ -95,15 +95,16 @@ class Tfl(Robust):
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control="oracle" if self.graph.control == "oracle" else None)
 
-    def train(self, client: ClientView, message: Message) -> Flow:
+    @phase
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model on the client's own samples."""
-        fitted = yield Fit(message["params"])
+        fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> Flow:
+    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
         yield from self.weigh(server, sampled)
         drawn, old = self.drawn(server), server.state["params"]
-        replies = yield Ask("train", {id: Message(params=old) for id in sampled})
+        replies = yield from Ask("train", {id: Message(params=old) for id in sampled})
         models = {id: reply["params"] for id, reply in replies.items()}
         new = mean(models, drawn)
         if new is None:
@@ -114,12 +115,12 @@ class Tfl(Robust):
             self.learn_topology(server)
         prior = filled(server.state["prior"], server.clients)
         if self.eta_lambda > 0:
-            losses = yield Ask("losses", {id: Message(params=new) for id in self.audience(server, sampled)})
+            losses = yield from Ask("losses", {id: Message(params=new) for id in self.audience(server, sampled)})
             if losses:
                 slope = divergence_slope(self.weights(server), prior, self.divergence)
                 self.ascend(server, losses, self.eta_lambda, self.q * slope)
         weights = self.weights(server)
-        server.state["figures"] = {
+        server.info = {
             "prior_entropy": figure(entropy(prior)), "prior_largest": figure(float(prior.max())),
             "lambda_entropy": figure(entropy(weights)), "lambda_largest": figure(float(weights.max())),
         }  # fmt: skip

@@ -1,134 +1,24 @@
-"""A federation: clients with ids, their samples, and their planted groups when these are known."""
+"""A federation: clients with ids, for one task."""
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
+from fedkin.federation.arrays import clients_of
+from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
-__all__ = ["Change", "Client", "Federation", "Samples", "Scale", "Task", "constant"]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How stored values become inputs: (value / divide - mean) / std, with mean and std per channel."""
-
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    divide: float = 255.0
-
-    def check(self, channels: int, where: str) -> None:
-        """Raise DataError unless mean and std have one value or one per channel, and std and divide are above 0."""
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, channels):
-                raise DataError(
-                    f"{where}: {name} has {len(values)} values; expected 1, or {channels}, one per channel of x"
-                )
-        if min(self.std) <= 0 or self.divide <= 0:
-            raise DataError(f"{where}: expected std and divide above 0, got {self.std} and {self.divide}")
-
-    def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        shape = (1, -1) + (1,) * (x.ndim - 2)
-        mean, std = (constant(values, dtype, x.device).reshape(shape) for values in (self.mean, self.std))
-        return (x.to(dtype) / self.divide - mean) / std
-
-
-@lru_cache(maxsize=64)
-def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """These numbers as a tensor. Made once, for a card waits whenever numbers are sent to it; nobody may change it."""
-    return torch.tensor(values, dtype=dtype).to(device)
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of one client: `rows` of arrays that several clients may share.
-
-    x: [N, ...] uint8 or float; y: [N, ...] targets as the task has them, int64 class labels [N] for most;
-    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used as it is).
-    """
-
-    x: Tensor
-    y: Tensor
-    rows: Tensor | None = None
-    scale: Scale | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise DataError(f"samples and labels differ in number: {len(self.x)} and {len(self.y)}")
-
-    def __len__(self) -> int:
-        return len(self.y) if self.rows is None else len(self.rows)
-
-    def inputs(self, rows: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The scaled inputs of these rows (positions within this client's samples)."""
-        x = self.x[rows] if self.rows is None else self.x[self.rows[rows]]
-        return x.to(dtype) if self.scale is None else self.scale(x, dtype)
-
-    def labels(self, rows: Tensor | slice = slice(None)) -> Tensor:
-        """The targets of these rows."""
-        return self.y[rows] if self.rows is None else self.y[self.rows[rows]]
-
-    def take(self, rows: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Samples:
-        """These rows only, without copying a sample."""
-        wanted = torch.as_tensor(rows, dtype=torch.int64)
-        return replace(self, rows=wanted if self.rows is None else self.rows[wanted])
-
-
-@dataclass(frozen=True)
-class Change:
-    """From this round on, a client has these samples and belongs to this planted group."""
-
-    round: int
-    train: Samples
-    test: Samples
-    group: str | None = None
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client: its id, its own training and test samples, its planted group if one is known.
-
-    seen: whether it takes part at all; an unseen client never trains, and is only evaluated.
-    joins: the first round in which it is there. changes: how its data drift, in the order of rounds.
-    """
-
-    id: str
-    train: Samples
-    test: Samples
-    group: str | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
-    seen: bool = True
-    joins: int = 1
-    changes: tuple[Change, ...] = ()
-
-    @property
-    def phases(self) -> tuple[Client | Change, ...]:
-        """The client as it starts, and every change of it."""
-        return (self, *self.changes)
-
-    def at(self, round: int) -> Client:
-        """The client with the samples that it has in this round; itself when nothing has changed."""
-        past = [change for change in self.changes if change.round <= round]
-        if not past:
-            return self
-        return replace(self, train=past[-1].train, test=past[-1].test, group=past[-1].group)
-
-    @property
-    def size(self) -> int:
-        """Number of training samples, n_k."""
-        return len(self.train)
+__all__ = ["Federation"]
 
 
 class Federation(Mapping[str, Client]):
@@ -225,7 +115,7 @@ class Federation(Mapping[str, Client]):
                 digest.update(repr((*when, id, now.group)).encode())
                 for samples in (now.train, now.test):
                     if builtins.id(samples) not in known:
-                        known[builtins.id(samples)] = _hash(samples)
+                        known[builtins.id(samples)] = hash_of(samples)
                     digest.update(known[builtins.id(samples)])
         return digest.hexdigest()
 
@@ -260,20 +150,7 @@ class Federation(Mapping[str, Client]):
         each sample's client; group: [N] planted group of its client (one per client); split: [N] "train" or "test", or
         None to hold out `test_fraction` of each client's samples, drawn with a key of (seed, client id).
         """
-        from fedkin.data.arrays import federation_from_arrays
-
-        return federation_from_arrays(cls, x, y, client, group, split, test_fraction, classes, scale, seed, name, kind)
-
-
-def _hash(samples: Samples) -> bytes:
-    """Of what the samples hold, not of how they are stored."""
-    digest = blake2b(repr(samples.scale).encode(), digest_size=16)
-    for values in (samples.x.numpy(), samples.y.numpy()):
-        # numpy: torch's threads cost more than so little work, and far more on a busy machine.
-        held = values if samples.rows is None else values[samples.rows.numpy()]
-        digest.update(repr((held.dtype.str, held.shape)).encode())
-        digest.update(np.ascontiguousarray(held).tobytes())
-    return digest.digest()
+        return cls(*clients_of(x, y, client, group, split, test_fraction, classes, scale, seed, kind), name)
 
 
 def _check_id(id: str) -> None:

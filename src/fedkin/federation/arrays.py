@@ -1,15 +1,16 @@
-"""`Federation.from_arrays`: a federation from one row per sample."""
+"""`Federation.from_arrays`: clients from one row per sample."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedkin.data.checks import (
+from fedkin.errors import DataError
+from fedkin.federation.checks import (
     as_inputs,
     as_names,
     as_numpy,
@@ -17,35 +18,20 @@ from fedkin.data.checks import (
     check_ids,
     first_not_finite,
 )
-from fedkin.data.split import hold_out, rows_by_name
-from fedkin.errors import DataError
-from fedkin.federation import Client, Samples, Scale, Task
-from fedkin.tasks import Kind
+from fedkin.federation.samples import Client, Samples, Scale
+from fedkin.federation.split import hold_out, rows_by_name
+from fedkin.tasks import Kind, Task
 
-if TYPE_CHECKING:
-    from fedkin.federation import Federation
+__all__ = ["clients_of", "group_of_each", "which_test"]
 
-__all__ = ["federation_from_arrays", "group_of_each", "which_test"]
-
-F = TypeVar("F", bound="Federation")
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
 
 
-def federation_from_arrays(
-    cls: type[F],
-    x: Any,
-    y: Any,
-    client: Any,
-    group: Any,
-    split: Any,
-    test_fraction: float,
-    classes: int | None,
-    scale: Scale | None,
-    seed: int,
-    name: str,
-    kind: Kind,
-) -> F:
+def clients_of(
+    x: Any, y: Any, client: Any, group: Any, split: Any, test_fraction: float, classes: int | None,
+    scale: Scale | None, seed: int, kind: Kind,
+) -> tuple[list[Client], Task]:  # fmt: skip
     """See `Federation.from_arrays`. Clients come in the order of their first sample; x is not copied.
 
     Raises DataError naming the argument, and the client where it is one client's fault.
@@ -74,7 +60,7 @@ def federation_from_arrays(
     clients = [
         Client(id, samples(own[~held[own]]), samples(own[held[own]]), groups.get(id)) for id, own in rows.items()
     ]
-    return cls(clients, task, name)
+    return clients, task
 
 
 def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:

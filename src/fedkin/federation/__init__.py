@@ -1,0 +1,9 @@
+"""A federation: clients with ids, their samples, and their planted groups when these are known."""
+
+from __future__ import annotations
+
+from fedkin.federation.federation import Federation
+from fedkin.federation.samples import Change, Client, Samples, Scale, constant
+from fedkin.tasks import Task
+
+__all__ = ["Change", "Client", "Federation", "Samples", "Scale", "Task", "constant"]
