@@ -54,7 +54,7 @@ def compare(row: str, device: str, repeats: int, limit: tuple[float, float]) -> 
     net = Net.build(lambda: model.build(task), 1)
     training = Training(per_round=SAMPLED, batch_size=BATCH, local_steps=STEPS, lr=0.05)
     engines = {
-        mode: LocalEngine(Setup(FedAvg(), federation, net, training, mode=mode, device=device))
+        mode: LocalEngine(Setup(FedAvg(), federation, net, training).having(mode=mode, device=device))
         for mode in ("one-by-one", "stacked")
     }
     sides: dict[str, Side] = {mode: engine.round for mode, engine in engines.items()}

@@ -67,19 +67,18 @@ def measure(method: str, clients: int, a_round: int, rounds: int, limit: float) 
     net = Net.build(lambda: LeafCnn().build(task), 1)
     training = Training(per_round=a_round, batch_size=4, local_steps=1, lr=0.01)
     before = gigabytes("VmRSS")
-    engine = LocalEngine(Setup(METHODS[method](), federation, net, training, state_limit_mb=limit))
+    engine = LocalEngine(Setup(METHODS[method](), federation, net, training).having(state_limit_mb=limit))
     start = time.perf_counter()
     for number in range(1, rounds + 1):
         engine.round(number)
         engine.evaluate()
     wall = time.perf_counter() - start
-    held = {id(arena): arena.size for arena in engine.offload.mapped.values()} if engine.offload else {}
     made = {
         "parameters": net.parameters(),
         "start GB": before,
         "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "anonymous GB at the end": gigabytes("RssAnon"),
-        "on disk GB": sum(held.values()) / 2**30,
+        "on disk GB": engine.site.states.on_disk / 2**30,
         "wall s a round": wall / rounds,
         "CPU s a round": time.process_time() / rounds,
     }

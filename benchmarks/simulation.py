@@ -133,7 +133,7 @@ def compare(row: str, repeats: int, wanted: list[str]) -> dict[str, dict[str, fl
     net = Net.build(lambda: model.build(task), 1)
     training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR)
     engines = {
-        mode: LocalEngine(Setup(FedAvg(), federation, net, training, mode=mode, workers=2))
+        mode: LocalEngine(Setup(FedAvg(), federation, net, training).having(mode=mode, workers=2))
         for mode in ("one-by-one", "stacked", "workers")
         if not wanted or mode in wanted
     }
@@ -171,7 +171,7 @@ def idle(repeats: int) -> dict[str, dict[str, float]]:
     for count, federation in federations.items():
         gc.collect()
         tracemalloc.start()
-        made[count] = LocalEngine(Setup(FedAvg(), federation, net, training, mode="stacked"))
+        made[count] = LocalEngine(Setup(FedAvg(), federation, net, training).having(mode="stacked"))
         made[count].round(1)
         made[count].evaluate()
         gc.collect()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedkin.engines import Setup
+from fedkin.engines import EngineSettings, Setup
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
@@ -57,7 +57,7 @@ def small_setup(
     federation = federation if federation is not None else small_federation()
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
-    return Setup(method, federation, net, Training.model_validate(plan), seed, dropout)
+    return Setup(method, federation, net, Training.model_validate(plan), seed, EngineSettings(dropout=dropout))
 
 
 def planted_similarities(

@@ -20,7 +20,8 @@ clients = [Client(f"c{k:03d}", Samples(flat, labels, own), test) for k, own in e
 module = build(pace.row)
 training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[pace.row])
 federation = Federation(clients, Task(CLASSES[pace.row], SHAPES[pace.row]))
-engine = LocalEngine(Setup(FedAvg(), federation, Net(module.body, module.head), training, mode=sys.argv[4], workers=2))
+setup = Setup(FedAvg(), federation, Net(module.body, module.head), training)
+engine = LocalEngine(setup.having(mode=sys.argv[4], workers=2))
 for number in range(1, pace.rounds + 1):
     pace.begin()
     engine.round(number)

@@ -229,6 +229,11 @@ class ServerMethod(Method):
     def join(self, client: ClientView[Any]) -> None:
         """Set a client's state when it is first met."""
 
+    def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
+        """Requests before this round's clients are drawn, for a draw that depends on the answers. Here: none."""
+        return
+        yield
+
     @abstractmethod
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
         """One round at the server: yield Ask, renew `server.state`, set `server.graph` and `server.info` if any."""

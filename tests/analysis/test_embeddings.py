@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedkin.analysis import embeddings, measure, read_features
-from fedkin.engines import ENGINES, Engine
+from fedkin.engines import ENGINES, Engine, features
 from fedkin.errors import RunError
 from fedkin.graph import head_response
 from fedkin.learning.net import head_of
@@ -150,5 +150,5 @@ def test_file_and_back(tmp_path: Path) -> None:
 def test_what_has_no_class_means_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = trained("fedavg", rounds=1)
     assert measure(engine, []) is None
-    monkeypatch.setattr(embeddings, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
+    monkeypatch.setattr(features, "infer", lambda *given: torch.zeros(len(given[4]), 2, 2))
     assert measure(engine, engine.federation) is None

@@ -66,7 +66,7 @@ def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:
         alone = LocalEngine(replace(setup, federation=setup.federation.reorder([id])))
         alone.round(1)
         each[id] = alone.server.state["params"]["head.weight"]
-    engine = LocalEngine(replace(setup, adversaries="sign-flip:0.34"))
+    engine = LocalEngine(setup.having(adversaries="sign-flip:0.34"))
     engine.round(1)
     assert len(engine.adversaries) == 2
     start = setup.net.initial["head.weight"]
@@ -82,7 +82,7 @@ def test_the_median_holds_where_the_mean_does_not() -> None:
     for name in ("fedavg", "median"):
         ends = []
         for spec in ("none", "scale:0.2:50"):
-            engine = LocalEngine(replace(small_setup(METHODS[name](), one_kind), adversaries=spec))
+            engine = LocalEngine(small_setup(METHODS[name](), one_kind).having(adversaries=spec))
             engine.round(1)
             ends.append(engine.server.state["params"]["head.weight"])
         drift[name] = float((ends[0] - ends[1]).norm())

@@ -42,7 +42,7 @@ OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "ma
 
 def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, dict[str, Tensor]], Any]:
     """Every client's model after two rounds, and the scores."""
-    engine = LocalEngine(replace(setup, mode=mode, device=device))
+    engine = LocalEngine(setup.having(mode=mode, device=device))
     for number in (1, 2):
         engine.round(number)
     assert not any(isinstance(leaf, OnCard) for leaf in pytree.tree_leaves(engine.state()))
@@ -136,7 +136,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
 
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
     """What crosses in a round."""
-    engine = LocalEngine(replace(small_setup(METHODS[name](), local_steps=steps), mode=mode, device=NAME))
+    engine = LocalEngine(small_setup(METHODS[name](), local_steps=steps).having(mode=mode, device=NAME))
     engine.round(1)  # takes the samples there
     with card() as counted:
         engine.round(2)
@@ -247,7 +247,7 @@ def test_a_card_is_given_stacks_unless_something_else_is_asked_for() -> None:
 def test_auto_on_a_card_starts_no_processes() -> None:
     setup = small_setup(FedAvg())
     with card():
-        engine = LocalEngine(replace(setup, mode="auto", workers=2, device=NAME))
+        engine = LocalEngine(setup.having(mode="auto", workers=2, device=NAME))
         engine.round(1)
         assert engine.executor.inner.modules is engine.executor.modules  # type: ignore[attr-defined]  # no sample is there twice
     assert set(engine.measured) == {"one-by-one", "stacked"}
@@ -277,6 +277,6 @@ def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(
 
 def test_processes_and_ray_are_for_processors() -> None:
     with pytest.raises(ConfigError, match=r"run.mode: 'workers' are processes .* run.device is 'lazy'"):
-        LocalEngine(replace(small_setup(FedAvg()), mode="workers", device=NAME))
+        LocalEngine(small_setup(FedAvg()).having(mode="workers", device=NAME))
     with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the actors of run.engine = 'ray'"):
-        RayEngine(replace(small_setup(FedAvg()), device=NAME))
+        RayEngine(small_setup(FedAvg()).having(device=NAME))

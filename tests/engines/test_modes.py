@@ -22,7 +22,7 @@ MODES = ["one-by-one", "stacked", "workers", "auto"]
 
 
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[dict[str, dict[str, Tensor]], Any]:
-    engine = LocalEngine(replace(setup, mode=mode, workers=workers))
+    engine = LocalEngine(setup.having(mode=mode, workers=workers))
     try:
         for number in range(1, rounds + 1):
             engine.round(number)
@@ -115,7 +115,7 @@ def test_phases_with_many_requests() -> None:
 
 
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
-    engine = LocalEngine(replace(small_setup(FedAvg(), federation), mode="workers", workers=1))
+    engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
     engine.executor.workers[0].process.kill()  # type: ignore[attr-defined]
     with pytest.raises(RunError, match="worker 0 ended with status -9"):
         engine.round(1)
@@ -183,7 +183,7 @@ class InfersFirst(FedAvg):
 
 
 def test_auto_waits_for_the_first_training_before_it_chooses() -> None:
-    engine = LocalEngine(replace(small_setup(InfersFirst()), mode="auto", workers=2))
+    engine = LocalEngine(small_setup(InfersFirst()).having(mode="auto", workers=2))
     try:
         engine.round(1)
         assert engine.measured.keys() >= {"one-by-one", "stacked"}

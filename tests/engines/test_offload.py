@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,12 @@ def ran(setup: Setup, rounds: int = 3) -> tuple[list[Any], bytes]:
 @pytest.mark.parametrize("name", cases())
 def test_where_states_lie_changes_no_bit(name: str, tmp_path: Path) -> None:
     setup = small_setup(cases()[name], per_round=4)
-    assert ran(replace(setup, state_limit_mb=0.0)) == ran(setup)
+    assert ran(setup.having(state_limit_mb=0.0)) == ran(setup)
     assert not list(tmp_path.glob("fedkin-*"))
 
 
 def test_a_run_goes_on_from_a_state_on_disk() -> None:
-    setup = replace(small_setup(METHODS["sfmtl-graph"](), per_round=4), state_limit_mb=0.001)
+    setup = small_setup(METHODS["sfmtl-graph"](), per_round=4).having(state_limit_mb=0.001)
     whole = ran(setup, 4)
     first, second = LocalEngine(setup), LocalEngine(setup)
     for number in (1, 2):
@@ -63,7 +62,7 @@ def test_a_run_goes_on_from_a_state_on_disk() -> None:
 
 
 def test_untouched_models_on_disk_are_not_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = LocalEngine(replace(small_setup(METHODS["local"](), per_round=2), state_limit_mb=0.0))
+    engine = LocalEngine(small_setup(METHODS["local"](), per_round=2).having(state_limit_mb=0.0))
     scored: list[str] = []
     run = engine.executor.run
     monkeypatch.setattr(engine.executor, "run", lambda jobs: scored.extend(i for j in jobs for i in j.ids) or run(jobs))

@@ -36,7 +36,7 @@ def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     first, other = sorted(federation)[:2]
     new = federation[other]
     drifting = changed(federation, changes=(Change(2, new.train, new.test, new.group),))
-    engine = LocalEngine(replace(small_setup(METHODS["local"](), drifting), mode=mode, workers=2))
+    engine = LocalEngine(small_setup(METHODS["local"](), drifting).having(mode=mode, workers=2))
     try:
         for number in (1, 2):
             engine.round(number)
@@ -92,7 +92,7 @@ def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() ->
     )
     engine.round(1)
     before = engine.evaluate()
-    engine.setup = replace(engine.setup, dropout=1.0)
+    engine.setup = engine.setup.having(dropout=1.0)
     engine.round(2)
     after = engine.evaluate()
     assert (after[first].loss, after[first].right) == (after[other].loss, after[other].right)
@@ -210,7 +210,7 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
     for mode in ("one-by-one", "stacked", "workers"):
-        engine = LocalEngine(replace(small_setup(Probing(), federation), mode=mode, workers=2))
+        engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=2))
         try:
             engine.round(1)
             said[mode] = {id: engine.states[id]["logits"] for id in federation}
@@ -238,7 +238,7 @@ class Bodies(METHODS["local"]):  # type: ignore[misc, name-defined]
 
 def test_unlike_nets_train_as_they_would_alone() -> None:
     setup = unlike(small_setup(Bodies()))
-    engines = {mode: LocalEngine(replace(setup, mode=mode, workers=2)) for mode in ("one-by-one", "stacked", "workers")}
+    engines = {mode: LocalEngine(setup.having(mode=mode, workers=2)) for mode in ("one-by-one", "stacked", "workers")}
     try:
         for engine in engines.values():
             engine.round(1)
@@ -280,7 +280,7 @@ def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None
     setup = small_setup(Projected())
     models = {}
     for mode in ("one-by-one", "stacked"):
-        engine = LocalEngine(replace(setup, mode=mode))
+        engine = LocalEngine(setup.having(mode=mode))
         assert torch.equal(engine.setup.net.initial["head.weight"], setup.net.initial["head.weight"])
         engine.round(1)
         models[mode] = {id: engine.model(id) for id in setup.federation}
@@ -312,9 +312,9 @@ class Greeting(PeerMethod):
 
 
 def test_messages_travel_only_along_the_network() -> None:
-    engine = LocalEngine(replace(small_setup(Greeting()), network="ring"))
+    engine = LocalEngine(small_setup(Greeting()).having(network="ring"))
     outcome = engine.round(1)
     assert len(outcome.traffic) == 2 * len(engine.setup.federation)
     assert all(len(state["from"]) == 2 for state in engine.states.values())
-    alone = LocalEngine(replace(small_setup(Greeting()), network="none"))
+    alone = LocalEngine(small_setup(Greeting()).having(network="none"))
     assert not alone.round(1).traffic

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["fedavg", "sfmtl-graph"])
 def test_the_bits_of_the_local_engine(name: str) -> None:
-    setup = replace(small_setup(METHODS[name](), per_round=5), workers=2)
+    setup = small_setup(METHODS[name](), per_round=5).having(workers=2)
     local, cluster = LocalEngine(setup), RayEngine(setup)
     try:
         for number in (1, 2, 3):
@@ -55,7 +54,7 @@ def test_the_bits_of_the_local_engine(name: str) -> None:
 def test_a_lost_actor_is_made_again() -> None:
     import ray
 
-    setup = replace(small_setup(METHODS["fedavg"]()), workers=2)
+    setup = small_setup(METHODS["fedavg"]()).having(workers=2)
     local, cluster = LocalEngine(setup), RayEngine(setup)
     try:
         local.round(1)
@@ -71,7 +70,7 @@ def test_a_lost_actor_is_made_again() -> None:
 
 
 def test_errors_name_the_client() -> None:
-    cluster = RayEngine(replace(small_setup(METHODS["local"](), lr=1e30), workers=2))
+    cluster = RayEngine(small_setup(METHODS["local"](), lr=1e30).having(workers=2))
     try:
         with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
             _rounds(cluster, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from fedkin import codec
 from fedkin.engines import Engine
-from fedkin.engines.executors.jobs import Modules, one_thread
+from fedkin.engines.executors.jobs import one_thread
 from fedkin.errors import MethodError, RunError
-from fedkin.federation import Samples
-from fedkin.flow import Params
+from fedkin.flow import Params, ServerMethod
 from fedkin.graph import response_similarity
 from fedkin.keys import rng
-from fedkin.learning.losses import class_means
-from fedkin.learning.net import Net, head_of
-from fedkin.learning.sgd import infer, load
+from fedkin.learning.net import Net
 
 __all__ = ["Cloud", "Features", "measure", "read_features"]
 
 _POINTS = 2000  # class means kept of a round: beyond, some clients, drawn once and for all
-_SAMPLES = 32  # of each class of a client: its mean feature needs no more
 _HEADS = 200  # clients whose heads are compared, fewer if their answers are more numbers than this:
 _ANSWERS = 20_000_000
 
@@ -121,33 +118,31 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
 
     None without class labels, without features [batch, d] of one width, or without samples.
     """
-    setup, federation, number = engine.setup, engine.federation, engine.server.round
-    task = setup.federation.task
-    there = sorted(id for id in ids if federation[id].seen and len(federation[id].train))
-    if not task.labels or not there:
+    setup, roster = engine.setup, engine.roster
+    there = sorted(id for id in ids if roster[id].seen and roster[id].size)
+    if not roster.task.labels or not there:
         return None
-    state, modules = engine.state(), Modules()
     means, anchors, used = _Points(), _Points(), _Used()
     with one_thread():
         for id in _drawn(there, setup.seed):
-            samples, params, net = _few(federation[id].train, task.classes), engine.model(id), setup.net_of(id)
-            z = infer(net, modules(net), params, "features", samples)
-            if z.ndim != 2 or z.shape[1] != used.width(z):
+            said = engine.features(id)
+            if not said or said["means"].shape[1] != used.width(said["means"]):
                 return None
-            y = samples.labels()
-            table, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), task.classes)
+            table, known = said["means"], said["known"]
             if not bool(torch.isfinite(table).all()):
                 continue
-            if used.ids and len(means.label) + int((count > 0).sum()) > _POINTS:
+            if used.ids and len(means.label) + int(known.sum()) > _POINTS:
                 break
-            place = used.add(id, net, params, table, count > 0)
-            means.add(place, count > 0, table)
-            for known, kept in _kept(state["clients"].get(id, {}), params, count > 0):
-                anchors.add(place, known, kept)
-        heads = used.heads(task.classes, task.outputs)
-    for known, kept in _kept(state["server"], {}, None):
-        means.add(-1, known, kept)
+            place = used.add(id, said["head"], table, known)
+            means.add(place, known, table)
+            if "vectors" in said:
+                anchors.add(place, said["vectors_known"], said["vectors"])
+        heads = used.heads(setup.net, roster.task.classes, roster.task.outputs)
+    kept = setup.method.class_vectors(engine.server) if isinstance(setup.method, ServerMethod) else None
+    if kept is not None:
+        means.add(-1, kept.known, kept.table)
     cloud = means.cloud()
+    number = engine.server.round
     return None if cloud is None else Features(number, used.order, len(there), cloud, anchors.cloud(), heads)
 
 
@@ -156,7 +151,7 @@ class _Used:
     """The clients that were measured, in the order in which they were drawn."""
 
     ids: list[str] = field(default_factory=list)
-    models: list[tuple[Net, Params]] = field(default_factory=list)
+    models: list[Params] = field(default_factory=list)
     tables: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     wide: int = 0
 
@@ -165,11 +160,11 @@ class _Used:
         self.wide = self.wide or int(z.shape[1])
         return self.wide
 
-    def add(self, id: str, net: Net, params: Params, table: Tensor, known: Tensor) -> int:
+    def add(self, id: str, head: Params, table: Tensor, known: Tensor) -> int:
         self.ids.append(id)
         # No more than can be compared: models of many clients may lie on disk.
         if len(self.ids) <= _HEADS:
-            self.models.append((net, params))
+            self.models.append(head)
             self.tables.append((table, known))
         return len(self.ids) - 1
 
@@ -177,21 +172,20 @@ class _Used:
     def order(self) -> tuple[str, ...]:
         return tuple(self.ids)
 
-    def heads(self, classes: int, outputs: int) -> npt.NDArray[np.float64] | None:
+    def heads(self, net: Net, classes: int, outputs: int) -> npt.NDArray[np.float64] | None:
         """How alike the heads of the first clients answer; None for one, or when all heads are the same."""
         count = min(len(self.models), int((_ANSWERS / (classes * outputs)) ** 0.5))
-        models = self.models[:count]
-        if count < 2 or all(_equal(head_of(params), head_of(models[0][1])) for _, params in models):
+        heads = self.models[:count]
+        if count < 2 or all(_equal(head, heads[0]) for head in heads):
             return None
         tables = torch.stack([table for table, _ in self.tables[:count]])
         owned = torch.stack([known for _, known in self.tables[:count]]).numpy()
-        modules, said = Modules(), []
+        # Bodies may differ between clients; heads have one architecture.
+        module, points, said = net.scratch().head.eval(), tables.flatten(0, 1).to(net.dtype), []
         with torch.no_grad():
-            for net, params in models:
-                module = modules(net)
-                load(module, params)
-                module.eval()
-                said.append(module.head(tables.flatten(0, 1).to(net.dtype)).reshape(count, classes, -1).double())
+            for head in heads:
+                own = {name.removeprefix("head."): tensor for name, tensor in head.items()}
+                said.append(functional_call(module, own, (points,)).reshape(count, classes, -1).double())
         answers = np.asarray(torch.stack(said).numpy())
         return response_similarity(answers, owned) if np.isfinite(answers).all() else None
 
@@ -199,26 +193,6 @@ class _Used:
 def _drawn(ids: Sequence[str], seed: int) -> list[str]:
     """The clients in an order that is the same in every round: who comes first is kept when there are too many."""
     return [ids[i] for i in rng(seed, "", 0, "embeddings").permutation(len(ids))]
-
-
-def _few(samples: Samples, classes: int) -> Samples:
-    """The first samples of each class."""
-    y = samples.labels()
-    rows = [(y == label).nonzero()[:_SAMPLES, 0] for label in range(classes)]
-    return samples.take(torch.cat(rows).sort().values)
-
-
-def _kept(state: Mapping[str, Any], params: Params, owned: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """(known [classes], anchors [classes, d]) that a participant keeps, told by their names.
-
-    `anchors` or `prototypes` beside `known` in its state, or a module `prototypes` beside body and head.
-    """
-    table = state.get("anchors", state.get("prototypes"))
-    known = state.get("known")
-    if isinstance(table, Tensor) and isinstance(known, Tensor) and table.ndim == 2:
-        yield known.bool(), table
-    elif owned is not None and "prototypes.weight" in params:
-        yield owned, params["prototypes.weight"]
 
 
 def _equal(a: Params, b: Params) -> bool:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from fedkin.engines.base import Engine, Outcome, Score, Setup, Traffic
+from fedkin.engines.base import Engine, Outcome, Score, Traffic
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.loopback import LoopbackEngine
+from fedkin.engines.observer import Observer, Witness
+from fedkin.engines.processes import ProcessesEngine
 from fedkin.engines.ray import RayEngine
+from fedkin.engines.settings import EngineSettings
+from fedkin.engines.setup import Setup
+from fedkin.engines.simulation import Simulation
+from fedkin.engines.transport import Envelope, Lossy, Transport
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "LoopbackEngine", "Outcome", "RayEngine", "Score", "Setup", "Traffic"]
+__all__ = [
+    "ENGINES", "Engine", "EngineSettings", "Envelope", "LocalEngine", "LoopbackEngine", "Lossy", "Observer", "Outcome",
+    "ProcessesEngine",    "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
+]  # fmt: skip
 
-ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "loopback": LoopbackEngine, "ray": RayEngine}
+ENGINES: dict[str, type[Simulation]] = {
+    engine.name: engine for engine in (LocalEngine, LoopbackEngine, ProcessesEngine, RayEngine)
+}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedkin import codec
 from fedkin.engines.local import LocalEngine
-from fedkin.flow import Message, PeerMethod, ServerMethod
-from fedkin.keys import rng
+from fedkin.engines.site import LocalSite
+from fedkin.engines.states import BytesStates
+from fedkin.engines.transport import BytesTransport
 
 __all__ = ["LoopbackEngine"]
 
@@ -18,20 +18,11 @@ class LoopbackEngine(LocalEngine):
 
     name: ClassVar[str] = "loopback"
 
-    def method(self) -> ServerMethod | PeerMethod:
-        method = self.setup.method
-        return type(method).model_validate(method.model_dump())
+    def make_site(self) -> LocalSite:
+        return LocalSite(
+            self.setup.plan, self.setup.federation, self.make_executor(), BytesStates(), self.clock, self.adversaries,
+            own_method=True,
+        )  # fmt: skip
 
-    def order(self, ids: Any) -> list[str]:
-        names = sorted(ids)
-        drawn = rng(self.setup.seed, "", self.number, "loopback order").permutation(len(names))
-        return [names[i] for i in drawn]
-
-    def carried(self, message: Message) -> Message:
-        return Message.from_bytes(message.to_bytes())
-
-    def keep(self, id: str, state: dict[str, Any]) -> None:
-        self.states[id] = codec.encode(state)
-
-    def stored(self, id: str) -> dict[str, Any]:
-        return codec.decode(self.states[id])
+    def make_transport(self) -> BytesTransport:
+        return BytesTransport(self.setup.seed)

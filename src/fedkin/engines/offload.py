@@ -78,6 +78,11 @@ class Offload:
         for arena in {id(arena): arena for n in numbers if (arena := self.mapped.get(n)) is not None}.values():
             _forget(arena)
 
+    @property
+    def on_disk(self) -> int:
+        """Bytes of the mapped files."""
+        return sum(arena.size for arena in {id(arena): arena for arena in self.mapped.values()}.values())
+
     def close(self) -> None:
         """Give the folder back; what lies on disk stays readable for as long as anybody holds it."""
         self.folder.cleanup()

@@ -15,6 +15,7 @@ from fedkin.learning.scoring import pooled
 from fedkin.tasks import METRICS, Metric, Task
 
 if TYPE_CHECKING:
+    from fedkin.engines.roster import Roster
     from fedkin.federation import Federation
     from fedkin.graph import Graph
 
@@ -93,14 +94,14 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
     return row | {"clients": len(known), "left_out": len(tested) - len(known)}
 
 
-def judged(scores: Mapping[str, Score], federation: Federation) -> dict[str, Any]:
+def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:
     """`figures` under the metric's name; with unseen clients also theirs ("unseen") and the "gap".
 
     The metric's own entry is of the clients that take part. gap: how much worse unseen clients do, mean against mean
     (None when one is not known). All are None when nobody was scored.
     """
-    task, metric = federation.task, federation.task.metric
-    unseen = set(federation.unseen)
+    task, metric = clients.task, clients.task.metric
+    unseen = set(clients.unseen)
     if not scores:
         return {metric.name: None, **({"unseen": None, "gap": None} if unseen else {})}
     own = figures({id: score for id, score in scores.items() if id not in unseen}, task)

@@ -86,10 +86,7 @@ def run(
     net, nets = _nets(model, federation, seed, chosen.torch_dtype)
     method.check(federation)
     training.count(len(federation.at(1).seen))
-    setup = Setup(
-        method, federation, net, training, seed, chosen.dropout, chosen.mode, chosen.workers, nets, chosen.network,
-        chosen.adversaries,
-    )  # fmt: skip
+    setup = Setup(method, federation, net, training, seed, chosen, nets)
     if data_root is not None:
         setup = replace(setup, public=public_from(Path(data_root)))
     folder = Path(out) if out is not None else None

@@ -11,17 +11,14 @@ from typing import Any, Literal, Self
 
 import tomli_w
 import torch
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
-from fedkin.engines import ENGINES, Setup
-from fedkin.engines.adversaries import Attack
+from fedkin.engines import ENGINES, EngineSettings, Setup
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.graph import check_network
-from fedkin.learning.devices import checked as check_device
 from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
@@ -30,57 +27,29 @@ from fedkin.records.files import claim
 from fedkin.records.tables import flat
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.trackers import TRACKERS, check_trackers
-from fedkin.settings import Settings, choose, parse
+from fedkin.settings import choose, parse
 
 __all__ = ["Experiment", "RunSettings", "assign", "load", "read_table", "setting_value", "without_none"]
 
 SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
 
 
-class RunSettings(Settings):
-    """How a run is carried out, apart from what it computes.
+class RunSettings(EngineSettings):
+    """How a run is carried out: its seed and engine, what the engine reads, and what is kept of it.
 
-    mode: how the engine does local work: client after client, stacked into one computation, in processes of
-    one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
-    stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
-    processes (0: one per core).
-    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own; there the mode is
-    "stacked" unless another is asked for);
     dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
     rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
-    that one); dropout: probability that a
-    client's exchange with the server is lost, half of them on the way there, half on the way back;
-    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
-    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
-    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
-    "shuffle", "noise"); these are not evaluated.
-    state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies in the folder for temporary files
-    (None: all in memory; for personal models of many clients).
-    trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
+    that one). trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
+    commas).
     """
 
     seed: int = Field(0, ge=0)
     engine: str = "local"
-    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
-    workers: int = Field(0, ge=0)
-    device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     embeddings_every: int = Field(0, ge=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    network: str = "full"
-    adversaries: str = "none"
-    state_limit_mb: float | None = Field(None, ge=0)
     trackers: tuple[str, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _stacked_on_a_card(cls, given: Any) -> Any:
-        # One small net at a time leaves a card waiting for the processor.
-        if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
-            return {**given, "mode": "stacked"}
-        return given
 
     @field_validator("trackers", mode="before")
     @classmethod
@@ -97,26 +66,11 @@ class RunSettings(Settings):
                 raise ValueError(f"{name!r} is there twice")
         return names
 
-    @field_validator("device")
-    @classmethod
-    def _device(cls, name: str) -> str:
-        return check_device(name)
-
     @model_validator(mode="after")
-    def _on_processors(self) -> Self:
-        if self.device != "cpu" and (self.mode == "workers" or self.engine == "ray"):
-            what = "mode = 'workers'" if self.mode == "workers" else "engine = 'ray'"
-            raise ValueError(f"{what} is for processors; leave it out with device = {self.device!r}")
+    def _on_cores(self) -> Self:
+        if self.device != "cpu" and self.engine == "ray":
+            raise ValueError(f"engine = 'ray' is for processors; leave it out with device = {self.device!r}")
         return self
-
-    @field_validator("network", "adversaries")
-    @classmethod
-    def _spec(cls, spec: str, info: ValidationInfo) -> str:
-        try:
-            check_network(spec) if info.field_name == "network" else Attack.parse(spec)
-        except ConfigError as error:
-            raise ValueError(str(error).partition(": ")[2]) from None
-        return spec
 
     def keeps_features(self, round: int) -> bool:
         """Whether `embeddings_every` names this round."""
@@ -222,10 +176,7 @@ class Experiment:
         check_trackers(run.trackers)
         opened(run.device)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
-        setup = Setup(
-            self.method, federation, net, self.training, run.seed, run.dropout, run.mode, run.workers, nets,
-            run.network, run.adversaries,
-        )  # fmt: skip
+        setup = Setup(self.method, federation, net, self.training, run.seed, run, nets)
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,8 +94,12 @@ class Result:
 def execute(
     setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
+    make: Callable[[Setup], Engine] | None = None,
 ) -> Result:  # fmt: skip
-    """Run all rounds, going on from the folder's checkpoint if there is one; raises Stop when asked to stop."""
+    """Run all rounds, going on from the folder's checkpoint if there is one; raises Stop when asked to stop.
+
+    make: gives the engine, in place of the one that `run.engine` names.
+    """
     begun = time.perf_counter()
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder)
@@ -104,10 +108,11 @@ def execute(
     before: dict[str, float] = {}
     resumed = records.resume()
     mode = records.kept_mode()
-    if mode is not None and setup.mode == "auto":
+    setup = replace(setup, engine=run)
+    if mode is not None and run.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
-        setup = replace(setup, mode=mode)
-    engine = ENGINES[run.engine](replace(setup, state_limit_mb=run.state_limit_mb, device=run.device))
+        setup = setup.having(mode=mode)
+    engine = (make or ENGINES[run.engine])(setup)
     setup = engine.setup
     if resumed is not None:
         done, state = resumed
@@ -212,8 +217,8 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
     return {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
-        **metrics.judged(scores, engine.federation),
-        "groups": metrics.groups(outcome.graph, engine.federation.planted),
+        **metrics.judged(scores, engine.roster),
+        "groups": metrics.groups(outcome.graph, engine.roster.planted),
         **metrics.traffic(outcome.traffic),
         "samples": sum(outcome.samples.values()),
         "inferred": outcome.inferred,

@@ -78,7 +78,7 @@ def test_each_client_counts_with_its_own_net() -> None:
 @pytest.mark.parametrize("mode", ["stacked", "workers"])
 def test_every_mode_counts_the_same(mode: str) -> None:
     setup = setup_of(MAPL(warmup=9), two_groups())
-    assert flops_of(replace(setup, mode=mode, workers=2)) == flops_of(setup)
+    assert flops_of(setup.having(mode=mode, workers=2)) == flops_of(setup)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -83,6 +83,14 @@ class Work:
     inferred: int = 0
     flops: float = 0.0
 
+    def totals(self) -> tuple[dict[str, int], int, float]:
+        """(samples, inferred, flops), for `reset`."""
+        return dict(self.samples), self.inferred, self.flops
+
+    def reset(self, samples: Mapping[str, int] | None = None, inferred: int = 0, flops: float = 0.0) -> None:
+        """Begin again, or go back to these totals."""
+        self.samples, self.inferred, self.flops = dict(samples or {}), inferred, flops
+
     def add(self, job: FitJob | InferJob, result: Fitted | Tensor) -> None:
         """Count a job that was done."""
         size = result.samples if isinstance(result, Fitted) else len(result)

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedkin.engines.base import Score
 from fedkin.engines.executors.jobs import ScoreJob
-from fedkin.federation import Federation, Samples
+from fedkin.federation import Samples
 from fedkin.flow import Params
 from fedkin.learning.net import Net
 from fedkin.learning.scoring import Marks
+from fedkin.tasks import Task
 
 __all__ = ["Scores"]
 
@@ -30,13 +31,14 @@ class Scores:
         self.same: dict[str, list[str]] = {}
 
     def jobs(
-        self, models: Mapping[str, Params], federation: Federation, net_of: Callable[[str], Net], round: int
-    ) -> Iterator[ScoreJob]:
+        self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
+        round: int,
+    ) -> Iterator[ScoreJob]:  # fmt: skip
         """What has to be scored: each model once on each test set, however many clients share both."""
         found = _Models()
         stale: dict[tuple[int, int], list[str]] = {}
         for id, params in models.items():
-            test, known = federation[id].test, self.known.get(id)
+            test, known = tests[id], self.known.get(id)
             if known is None or known[1] is not test or not _equal(known[0], params):
                 stale.setdefault((found.number(params), builtins.id(test)), []).append(id)
         alike: dict[int, list[str]] = {}
@@ -47,16 +49,15 @@ class Scores:
             size = max(_TOGETHER, -(-len(ids) // _PARTS))
             for start in range(0, len(ids), size):
                 part = tuple(ids[start : start + size])
-                yield ScoreJob(part, models[part[0]], federation.task, net_of(part[0]), round)
+                yield ScoreJob(part, models[part[0]], task, net_of(part[0]), round)
 
     def take(
-        self, job: ScoreJob, results: Sequence[Marks], models: Mapping[str, Params], federation: Federation
+        self, job: ScoreJob, results: Sequence[Marks], models: Mapping[str, Params], tests: Mapping[str, Samples]
     ) -> None:
         """Take in what a job gave, for everyone whom it stands for."""
         for first, marks in zip(job.ids, results, strict=True):
             for id in self.same[first]:
-                test = federation[id].test
-                self.known[id] = models[id], test, Score(len(test), *marks)
+                self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
 
 
 class _Models:

@@ -13,7 +13,7 @@ import torch
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, carry_out, samples_of
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.engines.executors.workers import Workers
-from fedkin.federation import Federation
+from fedkin.federation import Client
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
 
@@ -35,7 +35,7 @@ class Auto(Executor):
 
     mode: ClassVar[str] = "auto"
 
-    def __init__(self, net: Net, federation: Federation, workers: int, device: torch.device = CPU) -> None:
+    def __init__(self, net: Net, federation: Mapping[str, Client], workers: int, device: torch.device = CPU) -> None:
         super().__init__(net, federation)
         self.count = workers if device == CPU else 1
         self.modules = Modules(device)

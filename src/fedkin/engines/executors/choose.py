@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from fedkin.engines.base import Setup
 from fedkin.engines.executors.auto import Auto, cores
 from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.engines.executors.workers import Workers
+from fedkin.engines.setup import Setup
 from fedkin.errors import ConfigError
 from fedkin.learning.devices import CPU
 
@@ -17,16 +17,17 @@ __all__ = ["make_executor"]
 
 def make_executor(setup: Setup, device: torch.device) -> Executor:
     """Who carries out local work."""
-    net, federation, workers = setup.net, setup.federation, setup.workers or cores()
-    if setup.mode == "workers":
+    how = setup.engine
+    net, federation, workers = setup.net, setup.federation, how.workers or cores()
+    if how.mode == "workers":
         if device != CPU:
             raise ConfigError(
-                f"run.mode: 'workers' are processes on the processor's cores, but run.device is {setup.device!r}; "
+                f"run.mode: 'workers' are processes on the processor's cores, but run.device is {how.device!r}; "
                 "set run.mode = 'stacked', or 'auto'"
             )
         return Workers(net, federation, workers)
-    if setup.mode == "stacked":
+    if how.mode == "stacked":
         return Stacked(net, federation, Modules(device))
-    if setup.mode == "auto":
+    if how.mode == "auto":
         return Auto(net, federation, workers, device)
     return OneByOne(net, federation, Modules(device))

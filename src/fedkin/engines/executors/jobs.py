@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedkin.codec import Tree
 from fedkin.errors import FedkinError, MethodError
-from fedkin.federation import Federation, Samples
+from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
 from fedkin.learning.devices import CPU, Resident
 from fedkin.learning.losses import Loss, default_loss
@@ -140,7 +140,7 @@ class Executor(ABC):
 
     mode: ClassVar[str]
 
-    def __init__(self, net: Net, federation: Federation) -> None:
+    def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
         self.net, self.federation = net, federation
 
     @property
@@ -188,7 +188,7 @@ class OneByOne(Executor):
 
     mode: ClassVar[str] = "one-by-one"
 
-    def __init__(self, net: Net, federation: Federation, modules: Modules | None = None) -> None:
+    def __init__(self, net: Net, federation: Mapping[str, Client], modules: Modules | None = None) -> None:
         super().__init__(net, federation)
         self.modules = modules or Modules()
         self.jobs: list[Job] = []

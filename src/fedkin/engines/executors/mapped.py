@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.federation import Change, Client, Federation, Samples, Scale
+from fedkin.federation import Change, Client, Samples, Scale
 
 __all__ = ["Arena", "Layout", "Lent", "Parcel", "SharedClients", "borrow", "lend", "place"]
 
@@ -117,7 +117,7 @@ def _lent(samples: Samples, x: str, y: str) -> Lent:
     return Lent(x, y, None if samples.rows is None else samples.rows.numpy(), samples.scale)
 
 
-def lend(federation: Federation, folder: Path) -> SharedClients:
+def lend(federation: Mapping[str, Client], folder: Path) -> SharedClients:
     """Write every array once, however many clients share it."""
     arrays: dict[str, tuple[str, torch.dtype, tuple[int, ...]]] = {}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin.codec import Tree, leaves
 from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import Client
 from fedkin.flow import Fitted
 from fedkin.learning.dense import Layer, fit_dense, layers_of
 from fedkin.learning.devices import CPU
@@ -32,7 +32,7 @@ class Stacked(OneByOne):
     mode: ClassVar[str] = "stacked"
 
     def __init__(
-        self, net: Net, federation: Federation, modules: Modules | None = None, width: int | None = None
+        self, net: Net, federation: Mapping[str, Client], modules: Modules | None = None, width: int | None = None
     ) -> None:
         super().__init__(net, federation, modules)
         # What a stack learned is in memory twice before it is handed out, on a card or not.

@@ -31,7 +31,7 @@ from fedkin.engines.executors.mapped import (
     temporary,
 )  # fmt: skip
 from fedkin.errors import FedkinError, RunError
-from fedkin.federation import Federation, Samples
+from fedkin.federation import Client, Samples
 from fedkin.flow import Fitted
 from fedkin.learning.net import Net
 
@@ -157,7 +157,7 @@ class Workers(Executor):
 
     mode: ClassVar[str] = "workers"
 
-    def __init__(self, net: Net, federation: Federation, workers: int) -> None:
+    def __init__(self, net: Net, federation: Mapping[str, Client], workers: int) -> None:
         super().__init__(net, federation)
         self.folder = temporary()
         folder = Path(self.folder.name)

@@ -1,0 +1,46 @@
+"""What a client's model makes of its classes, for the report: asked for like a phase, drawn and kept by nobody."""
+
+from __future__ import annotations
+
+import torch
+
+from fedkin.engines.client_side import ClientSide
+from fedkin.engines.executors.jobs import Modules
+from fedkin.federation import Samples
+from fedkin.flow import Message, PeerMethod
+from fedkin.learning.losses import class_means
+from fedkin.learning.net import head_of
+from fedkin.learning.sgd import infer
+
+__all__ = ["features_of"]
+
+_SAMPLES = 32  # of each class of a client: its mean feature needs no more
+
+
+def features_of(side: ClientSide, id: str, offer: Message) -> Message:
+    """means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
+    vectors [C, d] and vectors_known [C]: what the method keeps of each class, if it keeps any.
+
+    Empty for a client without samples, and for a net without features [batch, d].
+    """
+    task, samples = side.plan.task, side.client(id).train
+    if not task.labels or not len(samples):
+        return Message()
+    params, net, modules = side.use(id, offer), side.plan.net_of(id), Modules()
+    few = _few(samples, task.classes)
+    z = infer(net, modules(net), params, "features", few)
+    if z.ndim != 2:
+        return Message()
+    y = few.labels()
+    means, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), task.classes)
+    method = side.plan.method
+    kept = method.class_vectors(side.peer(id) if isinstance(method, PeerMethod) else side.view(id))
+    more = {} if kept is None else {"vectors": kept.table, "vectors_known": kept.known}
+    return Message(means=means, known=count > 0, head=head_of(params), **more)
+
+
+def _few(samples: Samples, classes: int) -> Samples:
+    """The first samples of each class."""
+    y = samples.labels()
+    rows = [(y == label).nonzero()[:_SAMPLES, 0] for label in range(classes)]
+    return samples.take(torch.cat(rows).sort().values)

@@ -1,0 +1,98 @@
+"""The server's side of a run: its view, its state, the flows of its method. No input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedkin.engines.roster import Roster
+from fedkin.engines.setup import Plan
+from fedkin.errors import MethodError, nearest
+from fedkin.flow import Ask, Message, ServerFlow, ServerMethod
+from fedkin.views import ServerView, no_public_data
+
+if TYPE_CHECKING:
+    from fedkin.data import Dataset
+
+__all__ = ["ServerSide"]
+
+
+class ServerSide:
+    """The server: its view, and the flows of its method. Between peers: whoever says who takes part in a round."""
+
+    def __init__(self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data) -> None:
+        self.method, self.whole = plan.method, roster
+        self.roster = roster.at(1)
+        self.view: ServerView = ServerView(
+            seed=plan.seed, round=0, net=plan.net, task=plan.task, training=plan.training, state={},
+            clients=self.roster.seen, planted=self.roster.planted, public=public,
+        )  # fmt: skip
+        if isinstance(self.method, ServerMethod):
+            self.method.start(self.view)
+
+    def turn_to(self, number: int) -> None:
+        """Let it be this round: who is there, and no graph and no figures yet."""
+        self.view.round, self.view.graph, self.view.info = number, None, {}
+        now = self.whole.at(number)
+        if now is not self.roster:
+            self.roster = now
+            self.view.clients, self.view.planted = now.seen, now.planted
+
+    def round(self) -> ServerFlow[list[str]]:
+        """This round's requests, each one checked; returns who was sampled."""
+        method = self.method
+        assert isinstance(method, ServerMethod)
+        yield from self._checked(method.prepare(self.view), self.view.clients)
+        sampled = method.sample(self.view)
+        yield from self._checked(method.round(self.view, sampled), frozenset(self.view.clients))
+        return sampled
+
+    def offer(self, id: str) -> Message:
+        """What this client needs to know its model now; nothing between peers."""
+        return self.method.offer(self.view, id) if isinstance(self.method, ServerMethod) else Message()
+
+    def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
+        """Requests to clients that never took part; returns what each would be offered. The server's state stays."""
+        assert isinstance(self.method, ServerMethod)
+        state = {name: _copied(item) for name, item in self.view.state.items()}
+        apart = replace(self.view, state=state, clients=tuple(ids))
+        offers: Mapping[str, Message] = yield from self._checked(self.method.welcome(apart, ids), ids)
+        return {id: offers[id] for id in ids}
+
+    def _checked(self, flow: ServerFlow[Any], clients: Container[str]) -> ServerFlow[Any]:
+        answer: Any = None
+        while True:
+            try:
+                request = flow.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = yield self._ask(request, clients)
+
+    def _ask(self, request: Any, clients: Container[str]) -> Ask:
+        """The request of a server's flow, if it is one that can be carried out."""
+        assert isinstance(self.method, ServerMethod)
+        where = f"method {self.method.name!r}"
+        if not isinstance(request, Ask):
+            raise MethodError(f"{where}: a server's round yields Ask, got {type(request).__name__}")
+        if request.phase not in self.method.phases():
+            raise MethodError(
+                f"{where}: no phase {request.phase!r}: declare the method of that name with @phase; "
+                + nearest(request.phase, self.method.phases())
+            )
+        unknown = sorted(id for id in request.messages if id not in clients)
+        if unknown:
+            raise MethodError(f"{where}: phase {request.phase!r} asks unknown clients {unknown[:5]}")
+        wrong = [id for id, message in request.messages.items() if not isinstance(message, Message)]
+        if wrong:
+            raise MethodError(f"{where}: phase {request.phase!r} sends no Message to {wrong[:5]}")
+        return request
+
+
+def _copied(tree: Any) -> Any:
+    """A state that may be written to; parameters stay the objects they are, for no flow changes one in place."""
+    if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
+        return tree
+    return {name: _copied(item) for name, item in tree.items()}

@@ -1,0 +1,69 @@
+"""How a run is carried out, apart from what it computes: the part of `[run]` that engines read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from fedkin.engines.adversaries import Attack
+from fedkin.errors import ConfigError
+from fedkin.graph import check_network
+from fedkin.learning.devices import checked
+from fedkin.settings import Settings
+
+__all__ = ["EngineSettings"]
+
+
+class EngineSettings(Settings):
+    """How an engine works.
+
+    mode: how local work is done: client after client, stacked into one computation, in processes of one thread, or
+    whichever is quickest on the first jobs ("auto": the machine then decides on the last bits, since stacked sums are
+    rounded otherwise than the rest, which are equal bit for bit). workers: processes of the mode "workers" (0: one per
+    core). device: where local work is done: "cpu", or a GPU: "cuda", "cuda:1" (with last bits of its own; the mode is
+    then "stacked" unless another one is asked for).
+    dropout: probability that a client's exchange with the server is lost, half of them on the way there, half on
+    the way back. network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
+    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
+    "shuffle", "noise"); these clients are not evaluated.
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); what exceeds it lies in the folder for temporary
+    files (None: all in memory; for personal models of many clients).
+    """
+
+    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
+    workers: int = Field(0, ge=0)
+    device: str = "cpu"
+    dropout: float = Field(0.0, ge=0, lt=1)
+    network: str = "full"
+    adversaries: str = "none"
+    state_limit_mb: float | None = Field(None, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stacked_on_a_gpu(cls, given: Any) -> Any:
+        # One small net at a time leaves a GPU waiting for the processor.
+        if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
+            return {**given, "mode": "stacked"}
+        return given
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, name: str) -> str:
+        return checked(name)
+
+    @field_validator("network", "adversaries")
+    @classmethod
+    def _spec(cls, spec: str, info: ValidationInfo) -> str:
+        try:
+            check_network(spec) if info.field_name == "network" else Attack.parse(spec)
+        except ConfigError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        return spec
+
+    @model_validator(mode="after")
+    def _on_processors(self) -> Self:
+        if self.device != "cpu" and self.mode == "workers":
+            raise ValueError(f"mode = 'workers' is for processors; leave it out with device = {self.device!r}")
+        return self

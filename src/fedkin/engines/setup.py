@@ -1,0 +1,89 @@
+"""All that an engine needs to know of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from fedkin.engines.settings import EngineSettings
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation, Task
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.keys import key
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.settings import parse
+from fedkin.views import no_public_data
+
+if TYPE_CHECKING:
+    from fedkin.data import Dataset
+
+__all__ = ["Plan", "Setup"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What all participants agree on; it holds nobody's samples.
+
+    nets: each client's own net, where they differ (`net` is then what the server knows).
+    """
+
+    method: ServerMethod | PeerMethod
+    task: Task
+    net: Net
+    training: Training
+    seed: int
+    engine: EngineSettings
+    nets: Mapping[str, Net] | None = None
+
+    def net_of(self, id: str) -> Net:
+        """The net of this client."""
+        return self.net if self.nets is None else self.nets[id]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What is computed, on whose samples, and how the engine works.
+
+    nets: each client's own net, where they differ (`net` is then what the server knows).
+    public(name): a data set that the server owns.
+    """
+
+    method: ServerMethod | PeerMethod
+    federation: Federation
+    net: Net
+    training: Training
+    seed: int = 0
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    nets: Mapping[str, Net] | None = None
+    public: Callable[[str], Dataset] = no_public_data
+
+    def __post_init__(self) -> None:
+        if self.method.needs_classes:
+            self.federation.task.need_labels("method.name", repr(self.method.name))
+
+    @property
+    def plan(self) -> Plan:
+        """The part that every participant knows."""
+        return Plan(self.method, self.federation.task, self.net, self.training, self.seed, self.engine, self.nets)
+
+    def having(self, **settings: Any) -> Setup:
+        """The same with other engine settings; raises ConfigError for one that cannot be."""
+        given = {**self.engine.model_dump(exclude_unset=True), **settings}
+        return replace(self, engine=parse(type(self.engine), given, "run"))
+
+    def equipped(self) -> Setup:
+        """The same with the nets that the method trains; raises ConfigError when it cannot train these together."""
+        task, seed = self.federation.task, key(self.seed, "equip")
+        if self.nets is not None and not self.method.unlike_models:
+            raise ConfigError(
+                f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
+                "(model.name = 'mixed'): choose one model, or a method of `fedkin methods` that allows unlike models"
+            )
+        known = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
+        made = {name: self.method.equip(net, task, seed) for name, net in known.items()}
+        for net in known.values():
+            net.check(task)
+        nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
+        return replace(self, net=made[id(self.net)], nets=nets)

@@ -1,0 +1,240 @@
+"""A whole federation on one machine: the server, its clients' site and a transport between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedkin.engines.accounting.clock import Clock
+from fedkin.engines.accounting.traffic import Scales
+from fedkin.engines.adversaries import Attack
+from fedkin.engines.base import Engine, Outcome, Score, Traffic
+from fedkin.engines.client_side import Outbox
+from fedkin.engines.observer import Observer
+from fedkin.engines.roster import Roster
+from fedkin.engines.server_side import ServerSide
+from fedkin.engines.setup import Setup
+from fedkin.engines.site import Site
+from fedkin.engines.transport import SERVER, Envelope, Lossy, Transport
+from fedkin.federation import Federation
+from fedkin.flow import Ask, Message, Params, PeerMethod
+from fedkin.graph import network
+from fedkin.views import ServerView
+
+__all__ = ["Simulation"]
+
+
+class Simulation(Engine):
+    """Runs rounds: what the server or the peers send is counted, carried, answered at the site, and carried back.
+
+    transport: in place of this engine's own (a test may lose chosen messages); observers: who hears of every message.
+    """
+
+    def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
+        self.setup = setup = setup.equipped()
+        self.clock = Clock("local", "graph", "evaluate", "messages")
+        self.seconds = self.clock.seconds
+        self.server_side = ServerSide(setup.plan, Roster.of(setup.federation), setup.public)
+        attack = Attack.parse(setup.engine.adversaries)
+        seen = setup.federation.seen
+        self.adversaries = frozenset() if attack is None else attack.clients(seen, setup.seed)
+        self.site = self.make_site()
+        carrier = transport or self.make_transport()
+        self.transport = Lossy(carrier, setup.engine.dropout, setup.seed) if setup.engine.dropout else carrier
+        self.unlost = carrier
+        self.observers = list(observers)
+        self.scales = Scales()
+        self.traffic: list[Traffic] = []
+
+    def make_site(self) -> Site:
+        """Where the clients live."""
+        raise TypeError(f"{type(self).__name__} does not say where its clients live")
+
+    def make_transport(self) -> Transport:
+        """How messages travel."""
+        return Transport()
+
+    @property
+    def server(self) -> ServerView:
+        return self.server_side.view
+
+    @property
+    def roster(self) -> Roster:
+        return self.server_side.roster
+
+    @property
+    def federation(self) -> Federation:
+        """The clients of the current round."""
+        return self.setup.federation.at(max(self.server.round, 1))
+
+    @property
+    def states(self) -> Mapping[str, dict[str, Any]]:
+        """What each client keeps now, by id, for those that were met."""
+        return self.site.states
+
+    # -- rounds -------------------------------------------------------------------------------------------------
+
+    def round(self, number: int) -> Outcome:
+        self.turn_to(number)
+        with self.site.exact():
+            sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
+        work = self.site.work
+        return Outcome(
+            number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops
+        )
+
+    def turn_to(self, number: int) -> None:
+        """Let it be this round, for everyone."""
+        self.server_side.turn_to(number)
+        self.site.turn_to(number)
+        self.traffic = []
+
+    def _server_round(self) -> list[str]:
+        flow, answer = self.server_side.round(), None
+        for turn in itertools.count():
+            with self.clock.of("graph"):
+                try:
+                    ask = flow.send(answer)
+                except StopIteration as stop:
+                    sampled: list[str] = stop.value
+                    return sampled
+            answer = self._answers(ask, turn)
+            for observer in self.observers:
+                observer.answered(self.server.round, ask, answer)
+        raise AssertionError("unreachable")
+
+    def _answers(self, ask: Ask, turn: int) -> dict[str, Message]:
+        """Replies as they reach the server, in the order in which clients are served."""
+        number = self.server.round
+        order = self.transport.order(ask.messages, number)
+        self._count(ask.phase, [(SERVER, id, ask.messages[id]) for id in order])
+        arrived = self._carried(Envelope(number, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order)
+        replies = self.site.ask(ask.phase, {envelope.receiver: envelope.message for envelope in arrived})
+        self._count(ask.phase, [(id, SERVER, reply) for id, reply in replies.items()])
+        back = self._carried(Envelope(number, ask.phase, turn, id, SERVER, reply) for id, reply in replies.items())
+        return {envelope.sender: envelope.message for envelope in back}
+
+    def _peers_round(self) -> list[str]:
+        """Move all peers in step: each exchange waits for everyone's messages, then every inbox is delivered."""
+        method, server = self.setup.method, self.server
+        assert isinstance(method, PeerMethod)
+        active = method.sample(server)
+        near = network(self.setup.engine.network, server.clients, self.setup.seed, server.round, server.planted)
+        taking = frozenset(active)
+        self.site.begin({id: taking.intersection(near[id]) for id in self.transport.order(active, server.round)})
+        inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(self.transport.order(active, server.round))
+        for turn in itertools.count():
+            if not inboxes:
+                break
+            inboxes = self._exchanged(self.site.step(inboxes), turn)
+        server.graph = method.graph(self.site.reports(server.clients))
+        return active
+
+    def _exchanged(self, posts: Mapping[str, Outbox], turn: int) -> dict[str, dict[str, Message] | None]:
+        """The inboxes of the peers that have posted; those that have ended their round hear nothing more."""
+        number = self.server.round
+        inboxes: dict[str, dict[str, Message]] = {id: {} for id in posts}
+        for sender in self.transport.order(posts, number):
+            post = posts[sender]
+            self._count(post.phase, [(sender, receiver, message) for receiver, message in post.messages.items()])
+            sent = (
+                Envelope(number, post.phase, turn, sender, receiver, message)
+                for receiver, message in post.messages.items() if receiver in inboxes
+            )  # fmt: skip
+            for envelope in self._carried(sent):
+                inboxes[envelope.receiver][sender] = envelope.message
+        return {**inboxes}
+
+    def _carried(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Those that arrive, as they arrive."""
+        carry = self.transport.carry
+        arrived = [envelope for sent in envelopes if (envelope := carry(sent)) is not None]
+        for observer in self.observers:
+            for envelope in arrived:
+                observer.travelled(envelope)
+        return arrived
+
+    def _count(self, phase: str, sent: Sequence[tuple[str, str, Message]]) -> None:
+        with self.clock.of("messages"):
+            self.traffic += self.scales.weigh(self.server.round, phase, sent)
+
+    # -- evaluation -----------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, Score]:
+        with self.clock.of("evaluate"), self.site.exact():
+            try:
+                return self.site.scores(self._offers())
+            finally:
+                self.site.forget(self.roster.unseen)
+
+    def models(self) -> dict[str, Params]:
+        with self.site.exact():
+            try:
+                return self.site.models(self._offers())
+            finally:
+                self.site.forget(self.roster.unseen)
+
+    def model(self, id: str) -> Params:
+        with self.site.exact():
+            try:
+                return self.site.models(self._offer(id))[id]
+            finally:
+                self.site.forget({id}.intersection(self.roster.unseen))
+
+    def features(self, id: str) -> Message:
+        return self.site.features(id, self._offer(id)[id])
+
+    def _offers(self) -> dict[str, Message]:
+        """What every client that is evaluated needs to know its model: honest ones, and those that never take part."""
+        unseen = self._welcomed(self.roster.unseen)
+        honest = [id for id in self.roster if id not in self.adversaries]
+        return {id: unseen[id] if id in unseen else self.server_side.offer(id) for id in honest}
+
+    def _offer(self, id: str) -> dict[str, Message]:
+        return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
+
+    def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
+        """What clients that never took part are offered. Nothing that happens here is kept, lost or counted."""
+        if not ids:
+            return {}
+        held, self.transport = (self.transport, self.traffic), self.unlost
+        self.traffic = []
+        try:
+            with self.site.uncounted():
+                if isinstance(self.setup.method, PeerMethod):
+                    self.site.welcome(ids)
+                    return {id: Message() for id in ids}
+                flow, answer = self.server_side.welcome(ids), None
+                while True:
+                    try:
+                        ask = flow.send(answer)
+                    except StopIteration as stop:
+                        offers: dict[str, Message] = stop.value
+                        return offers
+                    answer = self._answers(ask, 0)
+        finally:
+            self.transport, self.traffic = held
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        states = self.site.states
+        clients = {id: states[id] for id in sorted(states)}
+        return {"round": self.server.round, "server": self.server.state, "clients": clients}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.turn_to(state["round"])
+        self.server.state = dict(state["server"])
+        self.site.restore(state["round"], state["clients"])
+
+    def close(self) -> None:
+        self.site.close()
+
+    @property
+    def mode(self) -> str:
+        return self.site.mode
+
+    @property
+    def measured(self) -> dict[str, float]:
+        return self.site.measured

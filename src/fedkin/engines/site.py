@@ -1,0 +1,219 @@
+"""Where clients live: in this process with an executor for their work, or elsewhere behind the same questions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fedkin.engines.accounting.clock import Clock
+from fedkin.engines.accounting.operations import Operations, Work
+from fedkin.engines.accounting.scores import Scores
+from fedkin.engines.adversaries import Attack
+from fedkin.engines.base import Score
+from fedkin.engines.client_side import ClientSide, Outbox, Running
+from fedkin.engines.driving import Driver
+from fedkin.engines.executors.jobs import Executor, ScoreJob, one_thread
+from fedkin.engines.features import features_of
+from fedkin.engines.setup import Plan
+from fedkin.engines.states import States
+from fedkin.federation import Client
+from fedkin.flow import Message, Params
+from fedkin.learning.devices import exact, opened
+
+__all__ = ["LocalSite", "Site"]
+
+
+class Site(ABC):
+    """Some clients, asked by their ids. An answer may lack any of them."""
+
+    @abstractmethod
+    def turn_to(self, number: int) -> None:
+        """Let it be this round; what the last one amounted to is forgotten."""
+
+    @abstractmethod
+    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Run a phase at these clients; replies in the order of the messages."""
+
+    @abstractmethod
+    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
+        """Make these peers' flows of a round."""
+
+    @abstractmethod
+    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
+        """Give peers what they wait for (None at first); what those send that have not ended their round."""
+
+    @abstractmethod
+    def welcome(self, ids: Iterable[str]) -> None:
+        """Let peers that never took part set their state."""
+
+    @abstractmethod
+    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
+        """What peers say of themselves for the records."""
+
+    @abstractmethod
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        """Score of each client's model on its test samples, given what the server offers it."""
+
+    @abstractmethod
+    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
+        """The parameters that each client would use now."""
+
+    @abstractmethod
+    def features(self, id: str, offer: Message) -> Message:
+        """See `engines.features`."""
+
+    @abstractmethod
+    def forget(self, ids: Iterable[str]) -> None:
+        """Drop all that is known of clients that never took part."""
+
+    @property
+    @abstractmethod
+    def states(self) -> Mapping[str, dict[str, Any]]:
+        """What each client keeps now, by id, for those that were met."""
+
+    @abstractmethod
+    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
+        """Go back to these states after this round."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Work:
+        """What this round amounted to so far."""
+
+    def uncounted(self) -> Any:
+        """A context inside which work is not counted."""
+        return _uncounted(self)
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """A context in which this process computes as the clients do: on one thread."""
+        with one_thread():
+            yield
+
+    @property
+    def mode(self) -> str:
+        """How local work is done, once that is known."""
+        return "one-by-one"
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027  (most sites have nothing to give back)
+        """Give back processes and memory."""
+
+
+@contextmanager
+def _uncounted(site: Site) -> Iterator[None]:
+    held = site.work.totals()
+    site.work.reset()
+    try:
+        yield
+    finally:
+        site.work.reset(*held)
+
+
+class LocalSite(Site):
+    """Clients in this process: their states here, their work done by an executor."""
+
+    def __init__(
+        self, plan: Plan, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
+        adversaries: frozenset[str] = frozenset(), own_method: bool = False,
+    ) -> None:  # fmt: skip
+        self.plan, self.executor, self.clock = plan, executor, clock
+        self.device = opened(plan.engine.device)
+        self.side = ClientSide(plan, clients, states, own_method)
+        self.driver = Driver(
+            self.side, executor, Work(Operations(plan.net, clients)), clock, Attack.parse(plan.engine.adversaries),
+            adversaries,
+        )  # fmt: skip
+        self.scored = Scores()
+        self.rounds: dict[str, Running] = {}
+
+    def turn_to(self, number: int) -> None:
+        self.side.turn_to(number)
+        self.driver.work.reset()
+        self.side.states.rest()  # a checkpoint has read them all
+
+    def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        # A client without samples to train on, as an unseen client may be, has nothing to answer with.
+        ids = [id for id in messages if self.side.client(id).size]
+        replies: dict[str, Message] = {}
+        for running, _ in self.driver.drive(ids, lambda id: self.side.phase(id, phase, messages[id]), phase):
+            replies[running.id] = self.side.reply(running)
+        return {id: replies[id] for id in ids}
+
+    def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
+        self.rounds = {id: self.side.peer_round(id, near) for id, near in neighbours.items()}
+
+    def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
+        posts: dict[str, Outbox] = {}
+        for running, share in self.driver.drive(list(inboxes), self.rounds.__getitem__, "round", inboxes):
+            if share is None:
+                del self.rounds[running.id]
+                self.side.keep(running)
+            else:
+                posts[running.id] = self.side.outbox(running, share)
+        return {id: posts[id] for id in inboxes if id in posts}
+
+    def welcome(self, ids: Iterable[str]) -> None:
+        for running, _ in self.driver.drive(list(ids), self.side.peer_welcome, "welcome"):
+            self.side.keep(running)
+
+    def reports(self, ids: Iterable[str]) -> dict[str, Message]:
+        return {id: self.side.report(id) for id in ids}
+
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        models = self.models(offers)
+        tests = {id: self.side.client(id).test for id in models}
+        jobs = list(self.scored.jobs(models, tests, self.plan.task, self.plan.net_of, self.side.number))
+        for job, results in self.executor.run(jobs):
+            assert isinstance(job, ScoreJob)
+            self.scored.take(job, results, models, tests)
+            self.side.states.rest(job.params.values())
+        return {id: self.scored.known[id][2] for id in models}
+
+    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
+        return {id: self.side.use(id, offer) for id, offer in offers.items()}
+
+    def features(self, id: str, offer: Message) -> Message:
+        return features_of(self.side, id, offer)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        self.side.forget(ids)
+
+    @property
+    def states(self) -> States:
+        return self.side.states
+
+    @property
+    def work(self) -> Work:
+        return self.driver.work
+
+    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
+        self.side.turn_to(number)
+        for id in list(self.side.states):
+            self.side.states.drop(id)
+        for id, state in states.items():
+            self.side.states.keep(id, state)
+        self.scored = Scores()
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        with one_thread(), exact(self.device):
+            yield
+
+    @property
+    def mode(self) -> str:
+        return self.executor.chosen
+
+    @property
+    def measured(self) -> dict[str, float]:
+        return self.executor.measured
+
+    def close(self) -> None:
+        self.executor.close()
+        self.side.states.close()

@@ -1,0 +1,98 @@
+"""How messages get from one participant to another: as they are, as bytes, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fedkin import codec
+from fedkin.errors import MethodError
+from fedkin.flow import Message
+from fedkin.keys import rng
+
+__all__ = ["SERVER", "BytesTransport", "Envelope", "Lossy", "Transport"]
+
+SERVER = "server"
+
+
+class Envelope(NamedTuple):
+    """A message on its way.
+
+    round, phase: what it belongs to; turn: the number of the exchange within the round, from 0; run: which run.
+    """
+
+    round: int
+    phase: str
+    turn: int
+    sender: str
+    receiver: str
+    message: Message
+    run: str = ""
+
+    def to_bytes(self) -> bytes:
+        """The envelope and its message as safetensors bytes."""
+        return codec.encode({**self._asdict(), "message": dict(self.message)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Envelope:
+        """What `to_bytes` wrote; raises MethodError for anything else."""
+        fields = codec.decode(data)
+        try:
+            return cls(**{**fields, "message": Message(**fields["message"])})
+        except (KeyError, TypeError) as error:
+            raise MethodError(f"not an envelope: {len(data)} bytes ({error})") from None
+
+
+class Transport:
+    """Delivers every message as the very object that was sent, to clients in the order of their ids."""
+
+    def order(self, ids: Iterable[str], round: int) -> list[str]:
+        """In which order participants are served in this round."""
+        return sorted(ids)
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        """The envelope as its receiver sees it; None: it is lost."""
+        return envelope
+
+
+class BytesTransport(Transport):
+    """Delivers every message through bytes, to clients in a shuffled order."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def order(self, ids: Iterable[str], round: int) -> list[str]:
+        names = sorted(ids)
+        drawn = rng(self.seed, "", round, "loopback order").permutation(len(names))
+        return [names[i] for i in drawn]
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        return Envelope.from_bytes(envelope.to_bytes())
+
+
+class Lossy(Transport):
+    """Loses exchanges with a probability; what is not lost goes by another transport.
+
+    Of the exchanges between the server and a client that are lost, half are lost on the way there, half on the way
+    back. The draws are keyed by (seed, client, round, phase), so a lost exchange changes nothing for the others.
+    """
+
+    def __init__(self, inner: Transport, dropout: float, seed: int) -> None:
+        self.inner, self.dropout, self.seed = inner, dropout, seed
+
+    def order(self, ids: Iterable[str], round: int) -> list[str]:
+        return self.inner.order(ids, round)
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        return None if self.loses(envelope) else self.inner.carry(envelope)
+
+    def loses(self, envelope: Envelope) -> bool:
+        """Whether this message does not arrive."""
+        there = envelope.sender == SERVER
+        if not there and envelope.receiver != SERVER:
+            return self._draw(envelope.sender, envelope, f"share {envelope.turn} to {envelope.receiver}") < self.dropout
+        draw = self._draw(envelope.receiver if there else envelope.sender, envelope, envelope.phase)
+        return draw < self.dropout / 2 if there else self.dropout / 2 <= draw < self.dropout
+
+    def _draw(self, client: str, envelope: Envelope, purpose: str) -> float:
+        return float(rng(self.seed, client, envelope.round, purpose, "dropout").random())

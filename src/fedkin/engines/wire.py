@@ -1,0 +1,94 @@
+"""What a site at the other end of a connection is asked and answers, as bytes: trees of tensors and small values."""
+
+from __future__ import annotations
+
+import builtins
+import struct
+from collections.abc import Mapping
+from socket import socket
+from typing import Any
+
+from fedkin import codec
+from fedkin.engines.base import Score
+from fedkin.engines.client_side import Outbox
+from fedkin.errors import RunError
+from fedkin.flow import Message
+
+__all__ = ["messages_of", "outboxes_of", "receive", "scores_of", "send", "tree_of_messages", "tree_of_outboxes",
+           "tree_of_scores"]  # fmt: skip
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(line: socket, tree: Mapping[str, Any]) -> None:
+    """Send one tree, its length before it."""
+    data = codec.encode(tree)
+    line.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(line: socket) -> dict[str, Any]:
+    """The next tree; raises RunError when the other end is gone."""
+    (length,) = _LENGTH.unpack(_exactly(line, _LENGTH.size))
+    return codec.decode(_exactly(line, length))
+
+
+def _exactly(line: socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = line.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            raise RunError("the other end of the connection has ended")
+        parts += part
+    return bytes(parts)
+
+
+def tree_of_messages(messages: Mapping[str, Message]) -> dict[str, Any]:
+    """{id: the message's fields}."""
+    return {id: dict(message) for id, message in messages.items()}
+
+
+def messages_of(tree: Mapping[str, Any]) -> dict[str, Message]:
+    """What `tree_of_messages` made."""
+    return {id: Message(**fields) for id, fields in tree.items()}
+
+
+def tree_of_outboxes(posts: Mapping[str, Outbox]) -> dict[str, Any]:
+    """{id: phase and messages}; a message to many is written once."""
+    tree: dict[str, Any] = {}
+    for id, post in posts.items():
+        distinct = list({builtins.id(message): message for message in post.messages.values()}.values())
+        number = {builtins.id(message): place for place, message in enumerate(distinct)}
+        tree[id] = {
+            "phase": post.phase,
+            "to": {receiver: number[builtins.id(message)] for receiver, message in post.messages.items()},
+            "each": {str(place): dict(message) for place, message in enumerate(distinct)},
+        }
+    return tree
+
+
+def outboxes_of(tree: Mapping[str, Any]) -> dict[str, Outbox]:
+    """What `tree_of_outboxes` made."""
+    posts = {}
+    for id, post in tree.items():
+        each = {number: Message(**fields) for number, fields in post["each"].items()}
+        posts[id] = Outbox(post["phase"], {receiver: each[str(number)] for receiver, number in post["to"].items()})
+    return posts
+
+
+def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """{id: a score's fields}."""
+    return {
+        id: {**score._asdict(), "figures": list(score.figures), "digest": [list(part) for part in score.digest]}
+        for id, score in scores.items()
+    }
+
+
+def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
+    """What `tree_of_scores` made."""
+    return {
+        id: Score(
+            fields["n"], fields["loss"], fields["right"], tuple(fields["figures"]),
+            tuple(tuple(part) for part in fields["digest"]),
+        )
+        for id, fields in tree.items()
+    }  # fmt: skip
