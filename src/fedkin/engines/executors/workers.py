@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
