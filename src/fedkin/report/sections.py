@@ -148,7 +148,7 @@ _GAIN = f"""<p id="gain-text"></p>
 
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
-_ONLY_LOCAL = """<p class="note">Gain over training alone is of other methods, and all of these runs are Local's.</p>"""
+_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and all of these runs are Local's.</p>"""
 
 
 def _clients(data: Data, gains: bool, graphs: bool) -> str:
@@ -295,7 +295,7 @@ def _settings(data: Data) -> str:
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
     heads = [(name, "") for name in ("method", *keys[1:])]
     title = data["metric"]["title"]
-    card = " on the same card" if "card" in again["machine"] else ""
+    card = " on the same GPU" if "card" in again["machine"] else ""
     more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
     return (
         "<p>With the settings below saved as <code>experiment.toml</code>:</p>"

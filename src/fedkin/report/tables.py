@@ -75,7 +75,7 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             mean = "" if own[name]["mean"] is None else f"{own[name]['mean']:.4f}, "
             yield f"{other.title}, mean and pooled", f"{mean}{own[name]['pooled']:.4f}"
     if own.get("left_out"):
-        yield "left out of the mean", f"{own['left_out']} clients whose test samples do not say ({_silent(metric)})"
+        yield "left out of the mean", f"{own['left_out']} clients without a defined value ({_silent(metric)})"
     unseen = summary.get("unseen") or {}
     if unseen.get("mean") is not None:
         gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
@@ -85,7 +85,7 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _silent(metric: Metric) -> str:
-    return "one class only" if metric.name == "auc" else "nothing to find, and nothing found"
+    return "one class only" if metric.name == "auc" else "no foreground, and none predicted"
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
