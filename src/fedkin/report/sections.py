@@ -148,7 +148,8 @@ _GAIN = f"""<p id="gain-text"></p>
 
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
-_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and all of these runs are Local's.</p>"""
+_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
+all of these runs are Local's.</p>"""
 
 
 def _clients(data: Data, gains: bool, graphs: bool) -> str:
