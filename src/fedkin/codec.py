@@ -2,7 +2,7 @@
 
 A tree is a dict with text keys whose leaves are tensors or small JSON values (text, numbers, true, false,
 None, lists of these). Its leaves are named by JSON pointers (RFC 6901): {"params": {"head.bias": t}} has the
-leaf "params/head.bias". Tensors travel as safetensors; the rest as JSON in the same file's metadata.
+leaf "params/head.bias". Tensors are stored as safetensors; the rest as JSON in the same file's metadata.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with these leaves by pointer: what `leaves` takes apart."""
+    """The tree with these leaves by pointer: the inverse of `leaves`."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
         *path, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
@@ -111,7 +111,7 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(tree: Tree, file: BinaryIO) -> None:
-    """Write `encode(tree)` to a file, one tensor after another: a tree whose tensors are mapped may exceed memory."""
+    """Write `encode(tree)` to a file, one tensor after another; a tree of memory-mapped tensors may exceed memory."""
     tensors, small = _split(tree)
     header, order = _header(tensors, small)
     file.write(header)
@@ -121,7 +121,7 @@ def write(tree: Tree, file: BinaryIO) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The tree in a file, its tensors mapped: they are read when they are used. Raises MethodError and OSError."""
+    """The tree in a file, with memory-mapped tensors: they are read on use. Raises MethodError and OSError."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -132,7 +132,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def size(tree: Tree) -> tuple[int, int]:
-    """(bytes, floats): the length of `encode(tree)`, found without encoding, and how many floats it holds."""
+    """(bytes, floats): the length of `encode(tree)`, computed without encoding, and the number of floats in it."""
     tensors, small = _split(tree)
     header, _ = _header(tensors, small)
     floats = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
@@ -140,10 +140,10 @@ def size(tree: Tree) -> tuple[int, int]:
 
 
 def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
-    """(safetensors' header with its length before it, names of the tensors in the order in which they follow)."""
+    """(safetensors' header, preceded by its length; names of the tensors in their order in the file)."""
     meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
     entries = ['"__metadata__":{' + meta + "}"]
-    # safetensors lays tensors out by falling alignment, then by name.
+    # safetensors orders tensors by decreasing alignment, then by name.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
     offset = 0
     for name in order:

@@ -1,10 +1,10 @@
-"""What fedkin raises when a person has to act: one line saying what was wrong, where, and what to do.
+"""Errors that a person can act on: one line that says what was wrong, where, and what to do.
 
 FedkinError
   ConfigError   an experiment file, a setting or a command-line option
   DataError     a data file, an array or a client's samples
   GraphError    a matrix, labels or a graph file given to fedkin.graph
-  MethodError   a method asked for, or was handed, something it cannot use
+  MethodError   something that a method yields or receives and cannot be used
   RunError      a run folder, a checkpoint or an engine
 """
 
@@ -41,7 +41,7 @@ class RunError(FedkinError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint to append to "unknown name": the closest known names, or all of them when none is close.
+    """The hint to append to "unknown name": the closest known names, or all of them if none is close.
 
     >>> nearest("louvian", ["louvain", "leiden"])
     "did you mean 'louvain'?"

@@ -13,14 +13,14 @@ __all__ = ["Settings", "choose", "parse"]
 
 
 class Settings(BaseModel):
-    """Base of every group of settings: frozen, compared by value, unknown names refused."""
+    """Base of every group of settings: frozen, compared by value; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _no_booleans_for_numbers(cls, table: Any) -> Any:
-        """pydantic reads true as 1: a setting that is no yes-or-no must not."""
+        """Refuse true and false for settings that are not booleans: pydantic reads true as 1."""
         for name, value in table.items() if isinstance(table, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and "bool" not in str(field.annotation):

@@ -1,4 +1,4 @@
-"""What is predicted, and the figures by which predictions are judged."""
+"""Tasks: what a model predicts, and the metrics that judge its predictions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Kind = Literal["classification", "risk", "regression", "segmentation"]
 
 
 class Metric(NamedTuple):
-    """A figure of a model on a client's test samples.
+    """A metric of a model on a client's test samples.
 
-    title: as people write it; higher: whether more is better; share: whether it lies in 0..1 and is written as a
+    title: for display; higher: whether higher is better; share: whether it lies in 0..1 and is shown as a
     percentage.
     """
 
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
     share: bool = True
 
     def better(self, value: float, other: float) -> float:
-        """How much better `value` is than `other`: above 0 when better."""
+        """How much better `value` is than `other`: above 0 if it is better."""
         return value - other if self.higher else other - value
 
 
@@ -40,7 +40,7 @@ METRICS = {
     )
 }
 
-# The first is the one that clients, methods and curves are compared by.
+# The first metric compares clients, methods and curves.
 _FIGURES: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy",),
     "risk": ("auc", "average_precision"),
@@ -51,10 +51,10 @@ _FIGURES: dict[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """What is predicted from inputs of `shape` (channels first for images).
+    """What a model predicts from inputs of `shape` (channels first for images).
 
     classification   one of `classes` labels: y [n] int64
-    risk             0 or 1, judged by how samples are ranked: y [n] int64; two classes, so two outputs
+    risk             0 or 1, judged by the ranking of samples: y [n] int64; two classes, so two outputs
     regression       `targets` numbers: y [n, targets] float; classes is 0
     segmentation     one of `classes` labels for each pixel, 0 the background: y [n, height, width] int64
 
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """Numbers that a model gives per sample, per pixel in segmentation."""
+        """Number of outputs of a model per sample; per pixel in segmentation."""
         return self.classes or self.targets
 
     @property
@@ -100,12 +100,12 @@ class Task:
 
     @property
     def figures(self) -> tuple[Metric, ...]:
-        """By what a model is judged; the first is `metric`."""
+        """The metrics of a model; the first is `metric`."""
         return tuple(METRICS[name] for name in _FIGURES[self.kind])
 
     @property
     def metric(self) -> Metric:
-        """By what clients and methods are compared."""
+        """The metric by which clients and methods are compared."""
         return self.figures[0]
 
     @property

@@ -1,4 +1,4 @@
-"""What the figures of the papers take from a run's records, as numbers: nothing here draws."""
+"""The numbers behind the papers' figures, computed from a run's records; nothing here draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where clients' classes lie in feature space after a round: measured in a run, kept beside its other records."""
+"""Positions of clients' classes in feature space after a round: measured in a run, stored with its other records."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from fedkin.learning.net import Net
 
 __all__ = ["Cloud", "Features", "measure", "read_features"]
 
-_POINTS = 2000  # class means kept of a round: beyond, some clients, drawn once and for all
-_HEADS = 200  # clients whose heads are compared, fewer if their answers are more numbers than this:
+_POINTS = 2000  # class means kept of a round; beyond this, some clients, drawn once for all rounds
+_HEADS = 200  # clients whose heads are compared; fewer if their answers exceed the next limit:
 _ANSWERS = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """Points in feature space: client [n] (a place in `Features.ids`, -1 the server), label [n], points [n, d]."""
+    """Points in feature space: client [n] (index into `Features.ids`, -1 the server), label [n], points [n, d]."""
 
     client: npt.NDArray[np.int64]
     label: npt.NDArray[np.int64]
     points: npt.NDArray[np.float32]
 
     def check(self, clients: int) -> None:
-        """Raise ValueError unless these are points of so many clients, or of the server."""
+        """Raise ValueError unless these are points of this number of clients, or of the server."""
         n = len(self.points)
         if self.points.ndim != 2 or self.client.shape != (n,) or self.label.shape != (n,):
             raise ValueError(f"{n} points, {self.client.shape} clients and {self.label.shape} labels")
@@ -48,12 +48,12 @@ class Cloud:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What a round left in feature space.
+    """The features recorded after a round.
 
     features: the mean feature of each class of each client in `ids`, under its own model, and the prototypes of a
     server that keeps some. anchors: what a method's clients keep themselves (SFMTL-Graph's anchors, MAPL's
-    prototypes), None without. heads: how alike the heads of the first so many clients answer on each other's class
-    means, [m, m] (SFMTL-Graph, Eq. 8); None when all use one head. clients: how many there were to choose from.
+    prototypes), or None. heads: similarity of the answers of the first m clients' heads on each other's class
+    means, [m, m] (SFMTL-Graph, Eq. 8); None if all clients use one head. clients: the number there were to choose from.
     """
 
     round: int
@@ -75,7 +75,7 @@ class Features:
 
 
 def read_features(path: Path) -> Features:
-    """What `to_bytes` wrote; raises RunError naming the file."""
+    """The features that `to_bytes` wrote; raises RunError naming the file."""
     try:
         tree = codec.decode(path.read_bytes())
         clouds = {
@@ -93,28 +93,28 @@ def read_features(path: Path) -> Features:
 
 @dataclass
 class _Points:
-    """A cloud as it grows."""
+    """A cloud under construction."""
 
     client: list[int] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
     points: list[Tensor] = field(default_factory=list)
 
     def add(self, client: int, known: Tensor, table: Tensor) -> None:
-        """The rows of `table` [classes, d] that are `known`."""
+        """Add the rows of `table` [classes, d] that are `known`."""
         for label in known.nonzero()[:, 0].tolist():
             self.client.append(client)
             self.label.append(label)
             self.points.append(table[label].detach().float())
 
     def cloud(self) -> Cloud | None:
-        """None when there is no point."""
+        """The cloud, or None if there is no point."""
         if not self.points:
             return None
         return Cloud(np.array(self.client), np.array(self.label), torch.stack(self.points).numpy())
 
 
 def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
-    """Class means, anchors and heads of these clients now; changes nothing, and draws nothing of theirs.
+    """Class means, anchors and heads of these clients now; changes nothing, and uses none of their randomness.
 
     None without class labels, without features [batch, d] of one width, or without samples.
     """
@@ -156,13 +156,13 @@ class _Used:
     wide: int = 0
 
     def width(self, z: Tensor) -> int:
-        """The width of everyone's features: the first one's."""
+        """The common width of all features: that of the first client."""
         self.wide = self.wide or int(z.shape[1])
         return self.wide
 
     def add(self, id: str, head: Params, table: Tensor, known: Tensor) -> int:
         self.ids.append(id)
-        # No more than can be compared: models of many clients may lie on disk.
+        # Only the heads that can be compared are kept: models of many clients may be on disk.
         if len(self.ids) <= _HEADS:
             self.models.append(head)
             self.tables.append((table, known))
@@ -173,7 +173,7 @@ class _Used:
         return tuple(self.ids)
 
     def heads(self, net: Net, classes: int, outputs: int) -> npt.NDArray[np.float64] | None:
-        """How alike the heads of the first clients answer; None for one, or when all heads are the same."""
+        """Similarity of the first clients' heads; None for one client, or if all heads are the same."""
         count = min(len(self.models), int((_ANSWERS / (classes * outputs)) ** 0.5))
         heads = self.models[:count]
         if count < 2 or all(_equal(head, heads[0]) for head in heads):
@@ -191,7 +191,7 @@ class _Used:
 
 
 def _drawn(ids: Sequence[str], seed: int) -> list[str]:
-    """The clients in an order that is the same in every round: who comes first is kept when there are too many."""
+    """The clients in an order that is the same in every round: the first are kept if there are too many."""
     return [ids[i] for i in rng(seed, "", 0, "embeddings").permutation(len(ids))]
 
 

@@ -15,10 +15,10 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """order: rows from left to right [n]; branches, one a row, from the lowest to the highest.
+    """order: rows from left to right [n]; branches, one per row, from the lowest to the highest.
 
-    A branch is (left, right, left foot, right foot, height, first leaf, last leaf): it stands at the x of `left` and
-    `right`, where leaf k of the order is at k, rises from its feet to its height, and holds these leaves.
+    A branch is (left, right, left foot, right foot, height, first leaf, last leaf). `left` and `right` are x
+    positions, where leaf k of the order is at k. The branch rises from its feet to its height and holds these leaves.
     """
 
     order: npt.NDArray[np.int64]
@@ -26,10 +26,10 @@ class Tree:
 
 
 def tree(weights: Any) -> Tree:
-    """Ward's hierarchy of the rows of `weights` [n, n], high = alike, each client with itself at the largest weight.
+    """Ward's hierarchy of the rows of `weights` [n, n], high = similar; the diagonal is set to the largest weight.
 
-    Rows are compared, as by FLT's released code: who has the same neighbours is alike. Of two branches the one whose
-    leaves are more alike lies left.
+    Rows are compared, as in FLT's released code: clients with the same neighbours are similar. Of two branches, the
+    one whose leaves are more similar is on the left.
     """
     from scipy.cluster.hierarchy import dendrogram, linkage
     from scipy.spatial.distance import pdist

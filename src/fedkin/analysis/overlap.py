@@ -1,4 +1,4 @@
-"""How many classes two clients share, and whether a learned graph follows it (MAPL, Fig. 3 and 4)."""
+"""How many classes two clients share, and whether a learned graph follows this overlap (MAPL, Fig. 3 and 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float64]
 
 
 def class_overlap(classes: Sequence[Collection[str]]) -> Array:
-    """Classes that both clients have, over those that either has: [n, n] in [0, 1]; 0 for two that have none.
+    """Classes that both clients have, divided by classes that either has: [n, n] in [0, 1]; 0 if neither has any.
 
     >>> class_overlap([{"0", "1"}, {"1", "2"}, {"3"}]).round(2)
     array([[1.  , 0.33, 0.  ],

@@ -1,4 +1,4 @@
-"""Points of feature space in the plane, and how far apart their kinds lie."""
+"""Points of feature space in the plane, and how well their kinds are separated."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["project", "separation"]
 
 Array = npt.NDArray[np.float64]
 
-# t-SNE of fewer points says nothing that their principal components do not.
+# With fewer points t-SNE shows no more than principal components do.
 _FEW = 12
 _STEPS = 500
 
 
 def project(points: Any, start: Array | None = None, *, seed: int = 0) -> Array:
-    """Places [n, 2], largest entry 1, of points [n, d] by t-SNE (van der Maaten and Hinton 2008), by scikit-learn.
+    """Positions [n, 2], largest entry 1, of points [n, d] by t-SNE (van der Maaten and Hinton 2008), by scikit-learn.
 
-    start: places to begin from, those of an earlier round for instance; None: principal components, which are also
-    the answer for fewer than 12 points. Perplexity n / 10, from 4 to 30: above the size of the clusters it would let
-    each of them fall together. On one thread, so that the same points get the same places.
+    start: initial positions, for instance those of an earlier round; None: principal components, which are also
+    the result for fewer than 12 points. Perplexity is n / 10, from 4 to 30: above the size of the clusters it would
+    let each of them collapse. One thread is used, so that the same points get the same positions.
     """
     x = np.asarray(points, dtype=np.float64)
     if start is None or float(start.std(axis=0).max()) == 0:
@@ -49,9 +49,9 @@ def _steps_name(tsne: Any) -> str:
 
 
 def separation(points: Any, kinds: Sequence[Any]) -> float | None:
-    """Mean silhouette of points [n, d] by their kinds, in [-1, 1]: high when each kind lies apart (Rousseeuw 1987).
+    """Mean silhouette of points [n, d] by kind, in [-1, 1]: high if the kinds are separated (Rousseeuw 1987).
 
-    None for one kind only, or when every point is of its own kind.
+    None for one kind only, or if every point is of its own kind.
     """
     _, labels = np.unique(np.asarray(kinds), return_inverse=True)
     if not 2 <= int(labels.max(initial=0)) + 1 < len(labels):

@@ -1,4 +1,4 @@
-"""`fedkin methods | scenarios | sources | models`: what there is, and every setting of each."""
+"""`fedkin methods | scenarios | sources | models`: lists of each, and every setting of one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def methods(name: str | None = _NAME) -> None:
 
 
 def _needs(method: Any) -> str:
-    """What a method asks of tasks and models."""
+    """What a method needs from tasks and models."""
     needs = ["classes"] * method.needs_classes + ["equal models"] * (not method.unlike_models)
     return ", ".join(needs) or "nothing"
 
 
 def scenarios(name: str | None = _NAME) -> None:
-    """List the scenarios (who gets which samples), or describe one."""
+    """List the scenarios (which client gets which samples), or describe one."""
     from fedkin.data.scenarios import SCENARIOS
 
     _catalogue(SCENARIOS, name, "scenario")
@@ -84,7 +84,7 @@ def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[st
 
 
 def _rows(table: Table, entry: type[BaseModel], prefix: str) -> None:
-    """A row per setting, those of inner sections with their dotted names."""
+    """One row per setting; those of inner sections with their dotted names."""
     for field, info in entry.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -152,7 +152,7 @@ def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
 
 
 def _profile(summary: Mapping[str, Any]) -> Table:
-    """Where a run's time went; what no part accounts for is set-up, sampling and averaging outside the flows."""
+    """Where a run's time went; the rest, in no row, is set-up, sampling and averaging outside the flows."""
     titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
               "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
     seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
@@ -203,7 +203,7 @@ def planned(
 
 
 def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
-    """The folder of data sets: as given, else the one that the run began with; raises RunError."""
+    """The folder of data sets: as given, else the one with which the run began; raises RunError."""
     kept = folder / "data-root.json"
     if given is None and resume and kept.exists():
         root = read_json(kept)
@@ -225,7 +225,7 @@ def _new(parent: Path, name: str) -> Path:
 
 
 def listed(text: str, option: str) -> list[str]:
-    """The parts of a text with commas, each given; raises ConfigError."""
+    """The parts of a comma-separated text, none of them empty; raises ConfigError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise ConfigError(f"{option} {text!r}: expected names separated by commas")
@@ -233,7 +233,7 @@ def listed(text: str, option: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Seeds from a text with commas; raises ConfigError."""
+    """Seeds from a comma-separated text; raises ConfigError."""
     parts = listed(text, "--seeds")
     if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
         raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0]!r}")

@@ -30,7 +30,7 @@ __all__ = ["LiveProgress", "Progress", "StopFlag", "sparkline", "stop_on_signals
 
 
 class _Shown(Protocol):
-    """What is on the screen until it is stopped."""
+    """Something on the screen until it is stopped."""
 
     def start(self) -> None: ...
 
@@ -47,7 +47,7 @@ class StopFlag:
 
 @contextmanager
 def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
-    """Stop after the current round on Ctrl-C or SIGTERM, at once on the second; exit status 130."""
+    """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
     flag = StopFlag()
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
@@ -74,7 +74,7 @@ def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
 
 
 class Progress:
-    """A bar with round, accuracy and groups; plain lines now and then where there is no terminal."""
+    """A bar with round, accuracy and groups; occasional plain lines if there is no terminal."""
 
     def __init__(self, title: str, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
         self.stop, self.title, self.quiet = stop, title, quiet
@@ -121,7 +121,7 @@ class Progress:
 class LiveProgress(Progress):
     """A few lines that follow one run: round, rate, time left, accuracy and its history, groups, bytes.
 
-    folder: the run's; a resumed run's earlier rounds are read from there.
+    folder: the run's folder, from which a resumed run's earlier rounds are read.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class LiveProgress(Progress):
         self.values: list[float] = []
         self.scored: Mapping[str, Any] | None = None
         self.groups: Mapping[str, Any] | None = None
-        # Of the last rounds only: the first one is slower, and the machine may be busier now than it was.
+        # Only the last rounds are used: the first one is slower, and the load of the machine changes.
         self.times: deque[float] = deque(maxlen=30)
 
     def _show(self, done: int) -> _Shown:
@@ -166,14 +166,14 @@ class LiveProgress(Progress):
         return (len(self.times) - 1) / spent if spent > 0 else None
 
     def left(self) -> float | None:
-        """Seconds until the last round is over, at this rate."""
+        """Seconds until the end of the last round, at this rate."""
         rate = self.rate()
         if rate is None:
             return None
         return max((self.rounds - self.done) / rate - (self.clock() - self.times[-1]), 0.0)
 
     def view(self) -> Table:
-        """The lines as they are now."""
+        """The current lines."""
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
@@ -217,7 +217,7 @@ class LiveProgress(Progress):
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
-    """Values as bars of eight heights from the least to the greatest; means of equal stretches when over `width`.
+    """Values as bars of eight heights from minimum to maximum; means of equal stretches if longer than `width`.
 
     >>> sparkline([0.1, 0.2, 0.4, 0.8], 10)
     '▁▂▄█'
@@ -236,7 +236,7 @@ def _figures(row: Mapping[str, Any]) -> str:
     parts = []
     metric = metric_of(row)
     for title, figures in ((metric.title, row[metric.name]), ("unseen", row.get("unseen"))):
-        # Nobody may have test samples, or none that say.
+        # There may be no test samples, or no defined metric.
         if figures and figures.get("mean") is not None:
             parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:

@@ -1,4 +1,4 @@
-"""`fedkin runs`: what is in a folder of runs; `fedkin runs diff A B`: how two of them differ."""
+"""`fedkin runs`: the runs in a folder; `fedkin runs diff A B`: the differences of two runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ runs = typer.Typer(no_args_is_help=False, help="List runs with their figures, or
 
 _FOLDERS = typer.Option([Path("runs")], "--in", help="Folder that holds run folders, at any depth. May be repeated.")
 _WIDE = 10_000  # columns: more than any line has
-# What may be left out of a narrow terminal, the first of them first.
+# Columns that may be left out on a narrow terminal, in this order.
 _SPARE = ("seconds", "worst 10%", "ARI", "sent")
 
 
 @runs.callback(invoke_without_command=True)
 def _list(context: typer.Context, folders: list[Path] = _FOLDERS) -> None:
-    """List the runs in a folder with what they reached."""
+    """List the runs in a folder with their results."""
     if context.invoked_subcommand is not None:
         return
     from fedkin.records.listing import listed
@@ -47,7 +47,7 @@ def _list(context: typer.Context, folders: list[Path] = _FOLDERS) -> None:
 
 
 def _left_out(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """As few columns as leave room for a line per run; none where it takes more, and lines must be folded."""
+    """The fewest columns to leave out so that each run fits a line; none if this is impossible and lines must wrap."""
     console, spare = _console(), [head for head in _SPARE if head in columns]
     if not _edged(console):
         return []
@@ -59,7 +59,7 @@ def _left_out(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _columns(found: Sequence[Listed], names: Sequence[str]) -> dict[str, Sequence[str]]:
-    """By heading, a cell per run; a column that no run fills is left out."""
+    """A cell per run for each heading; a column that no run fills is left out."""
     every = [run.figures() for run in found]
     metrics = [_metric(figures) for figures in every]
     one = len({metric for metric in metrics if metric}) == 1
@@ -84,12 +84,12 @@ def _listing(columns: Mapping[str, Sequence[str]]) -> Table:
 
 
 def _metric(figures: Mapping[str, float]) -> str:
-    """By what the run's clients are compared; nothing while no mean is known."""
+    """The metric by which the run's clients are compared; empty while no mean is known."""
     return next((name.removesuffix(" mean") for name in figures if name.endswith(" mean")), "")
 
 
 def _reached(run: Listed, figures: Mapping[str, float], metric: str, one: bool) -> str:
-    """The mean over clients, of which metric unless the column's head says so."""
+    """The mean over clients, with the metric's name unless the column's head has it."""
     if run.summary is None:
         return "not finished"
     return f"{_shown(figures.get(f'{metric} mean'))} {'' if one else metric}".strip()
@@ -97,7 +97,7 @@ def _reached(run: Listed, figures: Mapping[str, float], metric: str, one: bool) 
 
 @runs.command("diff")
 def diff(one: Path, other: Path) -> None:
-    """Show which settings of two runs differ, and what each of them reached."""
+    """Show which settings of two runs differ, and the results of both."""
     from fedkin.records.listing import difference, read
 
     both = [read(one), read(other)]
@@ -118,7 +118,7 @@ def diff(one: Path, other: Path) -> None:
 
 
 def _told_apart(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
-    """Each path from the home that it is in; all in full where two would read alike, or one is the home itself."""
+    """Each path relative to its home; in full if two would be the same, or if one is the home itself."""
     short = []
     for path in paths:
         home = next((home for home in homes if path.absolute().is_relative_to(home.absolute())), None)
@@ -127,7 +127,7 @@ def _told_apart(paths: Sequence[Path], homes: Sequence[Path]) -> list[str]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], folded: Sequence[str]) -> Table:
-    """Cells are shown letter by letter, brackets too; the `folded` columns go on in a next line where room is short."""
+    """Cells are shown literally, brackets included; the `folded` columns wrap if there is not enough room."""
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for head in heads:
         table.add_column(Text(head), no_wrap=head not in folded, overflow="fold")
@@ -141,12 +141,12 @@ def _console() -> Console:
 
 
 def _edged(console: Console) -> bool:
-    """A file or a pipe has no edge: what reads it counts on a line a run."""
+    """Whether output has an edge: a file or a pipe has none, and its readers expect one line per run."""
     return console.is_terminal or "COLUMNS" in os.environ
 
 
 def _width(console: Console, table: Table) -> int:
-    """Columns that the table takes when nothing is folded."""
+    """Columns that the table takes without wrapping."""
     return Measurement.get(console, console.options.update_width(_WIDE), table).maximum
 
 

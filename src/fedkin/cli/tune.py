@@ -93,7 +93,7 @@ def tune(
 
 
 def _check(found: Mapping[str, Sequence[Tried]]) -> None:
-    """Raise ConfigError for the methods of which nothing could be judged."""
+    """Raise ConfigError for the methods without any judged candidate."""
     failed = {name: tried[0].failed for name, tried in found.items() if all(math.isnan(one.mean) for one in tried)}
     if failed:
         why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())

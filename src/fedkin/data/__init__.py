@@ -1,4 +1,4 @@
-"""The data room: sources (readers of data sets) and scenarios (who gets which samples)."""
+"""The data room: sources (readers of data sets) and scenarios (which client gets which samples)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def federate(
     data: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Federation:
-    """Load a data set and deal it out to clients.
+    """Load a data set and assign its samples to clients.
 
-    source: a name of `fedkin sources`, a source, or a data set already loaded; data: the source's settings
-    when it is a name. scenario: a name of `fedkin scenarios` or a scenario; options: its settings when it is
+    source: a name of `fedkin sources`, a source, or a data set that is already loaded. data: the source's settings
+    if it is a name. scenario: a name of `fedkin scenarios` or a scenario. options: its settings if it is
     a name. Raises ConfigError for settings, DataError for files.
 
     >>> from fedkin.data import federate

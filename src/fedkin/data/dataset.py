@@ -1,4 +1,4 @@
-"""A data set as a source hands it over: two splits of samples and what is to be predicted."""
+"""A data set as a source returns it: two splits of samples, and the task."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Names = npt.NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Part:
-    """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets as the task has them.
+    """One split. x: [N, ...] uint8 or float, images channels first; y: [N, ...] targets in the task's form.
 
-    client, group: [N] names of each sample's client and of that client's planted group, where the data are
-    partitioned by nature.
+    client, group: [N] names of each sample's client and of that client's planted group, if the data set states
+    clients.
     """
 
     x: Tensor
@@ -42,7 +42,7 @@ class Part:
         return len(self.y)
 
     def by_class(self, classes: int) -> list[npt.NDArray[np.int64]]:
-        """The rows of every class 0..classes-1, ascending; raises ConfigError when samples have no class label."""
+        """The rows of every class 0..classes-1, ascending; raises ConfigError if samples have no class label."""
         if self.y.ndim != 1 or self.y.is_floating_point():
             raise ConfigError("scenario.name: it deals samples out by their class labels, and these have none")
         labels = self.y.numpy()
@@ -52,9 +52,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples to deal out. Scenarios index or copy them, and never change them.
+    """Samples to assign to clients. Scenarios index or copy them, and never change them.
 
-    unseen: groups whose samples the source kept out of all that it fitted (means, deviations): their clients must
+    unseen: groups whose samples the source did not use to fit anything (means, deviations); their clients must
     not take part.
     """
 
@@ -82,7 +82,7 @@ class Dataset:
 
     @property
     def white(self) -> float:
-        """The brightest stored value: what `scale` divides bytes by; otherwise the largest there is."""
+        """The brightest stored value: `scale.divide` for bytes, otherwise the largest value."""
         if self.scale is not None and self.train.x.dtype == torch.uint8:
             return self.scale.divide
         return float(self.train.x.max())

@@ -1,4 +1,4 @@
-"""Registries that fill themselves: a module put into a package is found, nothing else has to change."""
+"""Registries that fill themselves: a new module in a package is found without any other change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["discover"]
 def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[str, Any]:
     """Concrete subclasses of `base` defined in the modules of a package, by the default of their `field`.
 
-    In alphabetical order of names; raises TypeError when two share a name.
+    The order is alphabetical. Raises TypeError if two have the same name.
     """
     found: dict[str, Any] = {}
     for module in iter_modules(path):
@@ -23,7 +23,7 @@ def discover(package: str, path: Iterable[str], base: type, field: str) -> dict[
             if not isinstance(entry, type) or not issubclass(entry, base) or isabstract(entry):
                 continue
             name = entry.model_fields[field].default  # type: ignore[attr-defined]
-            # Classes imported from elsewhere, and bases of a family, which name nothing, are no entries.
+            # Imported classes, and base classes without a name of their own, are not entries.
             if entry.__module__ != full or not isinstance(name, str):
                 continue
             if name in found:

@@ -1,4 +1,4 @@
-"""Tables of people's records as arrays: CSV files read by column, and columns made ready for a net."""
+"""Tables of people's records as arrays: reads CSV files by column, and prepares columns for a net."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Kind = Literal["text", "number", "id"]
 
-# Values further out than so many standard deviations are cut: typing errors are, and no sickness is.
+# Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
 _FAR = 10.0
 
 
 def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
-    """These columns of folder/name.csv, or of name.csv.gz when only that exists.
+    """These columns of folder/name.csv, or of name.csv.gz if only that exists.
 
-    "text", "number" (empty ones are null) or "id" (a whole number in every row). Raises DataError naming the file and
-    the column.
+    A column is "text", "number" (empty cells are null) or "id" (a whole number in every row). Raises DataError naming
+    the file and the column.
     """
     import pyarrow.csv as pc
 
@@ -64,9 +64,9 @@ def arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
 
 
 def standardised(values: Floats, fit: Flags) -> Floats:
-    """(value - mean) / sd of each column [n, d], mean and sd of the rows `fit`; NaN becomes 0, the mean.
+    """(value - mean) / sd of each column [n, d], with mean and sd of the rows `fit`; NaN becomes 0, the mean.
 
-    A column without a spread among these rows becomes 0; values beyond 10 sd are cut.
+    A column without spread in these rows becomes 0; values beyond 10 sd are clipped.
     """
     known = values[fit]
     count = np.isfinite(known).sum(0)
@@ -80,16 +80,16 @@ def standardised(values: Floats, fit: Flags) -> Floats:
 
 
 def filled(values: Floats, fit: Flags, least: int) -> Floats:
-    """`standardised`, and a column of 0 and 1 for each column that is missing in at least `least` of the rows `fit`."""
+    """`standardised`, plus a 0/1 column for each column that is missing in at least `least` of the rows `fit`."""
     missing = ~np.isfinite(values)
     often = missing[fit].sum(0) >= least
     return np.concatenate([standardised(values, fit), missing[:, often].astype(np.float64)], axis=1)
 
 
 def indicators(rows: Rows, codes: Rows, fit: Flags, least: int) -> tuple[Flags, Rows]:
-    """(which rows have which kept code [n, kept], the kept codes, ascending).
+    """(which rows have which code [n, kept], the kept codes, ascending).
 
-    rows, codes: pairs of a row and what it has. Kept are codes that at least `least` of the rows `fit` [n] have.
+    rows, codes: pairs of a row and a code. A code is kept if at least `least` of the rows `fit` [n] have it.
 
     >>> indicators(np.array([0, 0, 1]), np.array([7, 7, 3]), np.array([True, True]), least=1)[0].tolist()
     [[False, True], [True, False]]
@@ -105,10 +105,10 @@ def indicators(rows: Rows, codes: Rows, fit: Flags, least: int) -> tuple[Flags, 
 
 
 def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], fraction: float, seed: int) -> Flags:
-    """Which rows are for testing: all rows of `fraction` of every client's people.
+    """Which rows are test rows: all rows of `fraction` of every client's people.
 
-    A person belongs to the client of their first row, so that nobody is in both splits; drawn by (seed, client).
-    A client keeps at least one person to train on.
+    A person belongs to the client of their first row, so that no person is in both splits. The draw is keyed by
+    (seed, client). A client keeps at least one person for training.
     """
     known, first, number = np.unique(person, return_index=True, return_inverse=True)
     held = np.zeros(len(known), dtype=bool)

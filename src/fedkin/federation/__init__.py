@@ -1,4 +1,4 @@
-"""A federation: clients with ids, their samples, and their planted groups when these are known."""
+"""A federation: clients with ids, their samples, and their planted groups if these are known."""
 
 from __future__ import annotations
 

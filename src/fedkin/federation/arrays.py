@@ -34,7 +34,7 @@ def clients_of(
 ) -> tuple[list[Client], Task]:  # fmt: skip
     """See `Federation.from_arrays`. Clients come in the order of their first sample; x is not copied.
 
-    Raises DataError naming the argument, and the client where it is one client's fault.
+    Raises DataError naming the argument, and the client if the error concerns one client.
     """
     inputs = as_inputs(x, "x")
     count = len(inputs)
@@ -64,7 +64,7 @@ def clients_of(
 
 
 def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[str, str]:
-    """The planted group of every client; raises DataError naming a client whose samples state two."""
+    """The planted group of every client; raises DataError naming a client whose samples state two groups."""
     groups = {}
     for id, own in rows.items():
         stated = np.unique(group[own])
@@ -76,7 +76,7 @@ def group_of_each(rows: Mapping[str, Rows], group: Names, where: str) -> dict[st
 
 
 def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
-    """Which samples are for testing; raises DataError for anything but "train" and "test"."""
+    """Which samples are test samples; raises DataError for anything but "train" and "test"."""
     test: npt.NDArray[np.bool_] = split == "test"
     odd = split[~test & (split != "train")]
     if len(odd):
@@ -87,7 +87,7 @@ def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
 def _targets(
     y: Any, owner: Names, classes: int | None, kind: Kind, shape: tuple[int, ...]
 ) -> tuple[Task, npt.NDArray[Any]]:
-    """(the task, the targets as it has them)."""
+    """(the task, the targets in its type and shape)."""
     if kind == "regression":
         if classes is not None:
             raise DataError(f"classes: {classes}, but a regression task has none; leave it out")
@@ -110,7 +110,7 @@ def _targets(
                 f"y: expected whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width], "
                 f"got {array.dtype} {list(array.shape)}"
             )
-        # A label for each pixel is checked as one for each sample is.
+        # The labels of pixels have the same rules as the labels of samples.
         count, flat = _labels(array.reshape(-1), np.repeat(owner, max(array[0].size, 1)), classes)
         return Task(max(count, 2), shape, "segmentation"), flat.reshape(array.shape)
     count, labels = _labels(y, owner, 2 if kind == "risk" and classes is None else classes)
@@ -118,7 +118,7 @@ def _targets(
 
 
 def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
-    """(how many classes, [N] labels below that)."""
+    """(number of classes, [N] labels below that)."""
     array = as_numpy(y, "y")
     check_count(array, "y", len(owner))
     expected = "whole numbers 0..C-1" if classes is None else f"whole numbers 0..{classes - 1}"
@@ -129,7 +129,7 @@ def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
     if len(wrong):
         row = int(wrong[0])
         raise DataError(f"y: row {row}, of client {str(owner[row])!r}, has label {array[row]}; expected {expected}")
-    # Labels number outputs of the model: codes such as 100320 would build as many.
+    # The model has one output per label: codes such as 100320 would give a huge head.
     if classes is None and count > 1000 and count > 10 * len(np.unique(array)):
         raise DataError(
             f"y: labels go up to {count - 1} but take only {len(np.unique(array))} values; "

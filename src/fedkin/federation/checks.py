@@ -1,4 +1,4 @@
-"""Arrays as people hand them over, checked and made ready; errors say which argument or file is meant."""
+"""Checks and conversion of users' arrays; errors name the argument or the file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
 
 
 def as_inputs(values: Any, where: str) -> Tensor:
-    """[N, ...] numbers as a tensor: uint8, float32 and float64 as they are, other numbers as float32.
+    """[N, ...] numbers as a tensor: uint8, float32 and float64 keep their type, other numbers become float32.
 
-    The array is not copied when it need not be. NaN passes: see `first_not_finite`. Raises DataError.
+    The array is copied only if necessary. NaN passes: see `first_not_finite`. Raises DataError.
     """
     array = as_numpy(values, where)
     if array.dtype.kind not in "buif":
@@ -39,7 +39,7 @@ def as_inputs(values: Any, where: str) -> Tensor:
     if array.ndim < 2 or 0 in array.shape:
         raise DataError(f"{where}: expected shape [N, ...] with at least one sample, got {list(array.shape)}")
     native = array.dtype.newbyteorder("=")
-    # torch takes neither negative strides nor, without a warning, memory that must not be written to.
+    # torch refuses negative strides, and warns about memory that is read-only.
     array = np.ascontiguousarray(array.astype(native if native in _KEPT else np.float32, copy=False))
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 

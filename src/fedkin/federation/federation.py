@@ -25,7 +25,7 @@ class Federation(Mapping[str, Client]):
     """Clients by id, for one task.
 
     Raises DataError, naming the client, for an id that is empty or used twice, a client without training
-    samples, inputs of another shape than the task's, labels outside 0..classes-1, or values not finite.
+    samples, inputs whose shape differs from the task's, labels outside 0..classes-1, or values that are not finite.
 
     >>> import numpy as np
     >>> x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1])
@@ -81,7 +81,7 @@ class Federation(Mapping[str, Client]):
         return tuple(sorted(id for id, client in self.items() if not client.seen))
 
     def at(self, round: int) -> Federation:
-        """The federation as it is in this round: who has joined, with which samples; itself when nothing changes."""
+        """The federation in this round: its clients and their samples; itself if nothing changes."""
         if all(client.joins <= 1 and not client.changes for client in self.values()):
             return self
         here = [client.at(round) for client in self.values() if client.joins <= max(round, 1) or not client.seen]
@@ -93,7 +93,7 @@ class Federation(Mapping[str, Client]):
 
     @property
     def planted(self) -> dict[str, str] | None:
-        """The planted group of every client, or None when any client's is unknown."""
+        """The planted group of every client, or None if any client's group is unknown."""
         groups = {id: client.group for id, client in self.items() if client.group is not None}
         return groups if len(groups) == len(self) else None
 
@@ -105,7 +105,7 @@ class Federation(Mapping[str, Client]):
     def fingerprint(self) -> str:
         """A hash of every client's id, group, samples and scale: equal for equal federations in any order."""
         digest = blake2b(digest_size=16)
-        # Clients of a group often share one test set: it is read once.
+        # Clients of a group often share one test set: it is read only once.
         known: dict[int, bytes] = {}
         for id, client in sorted(self.items()):
             if not client.seen or client.joins != 1:
@@ -120,7 +120,7 @@ class Federation(Mapping[str, Client]):
         return digest.hexdigest()
 
     def relabel(self, names: Mapping[str, str]) -> Self:
-        """The same federation under other ids; ids that `names` leaves out stay."""
+        """The same federation under other ids; ids that `names` does not contain stay."""
         clients = [replace(client, id=names.get(id, id)) for id, client in self.items()]
         return type(self)(clients, self.task, self.name)
 
@@ -146,9 +146,9 @@ class Federation(Mapping[str, Client]):
     ) -> Self:
         """A federation from one row per sample.
 
-        x: [N, ...] numbers; y: [N] labels 0..classes-1, or targets as this `kind` of task has them; client: [N] id of
-        each sample's client; group: [N] planted group of its client (one per client); split: [N] "train" or "test", or
-        None to hold out `test_fraction` of each client's samples, drawn with a key of (seed, client id).
+        x: [N, ...] numbers; y: [N] labels 0..classes-1, or targets in the form of this `kind` of task; client: [N] id
+        of each sample's client; group: [N] planted group of its client (one per client); split: [N] "train" or "test",
+        or None to hold out `test_fraction` of each client's samples, drawn with a key of (seed, client id).
         """
         return cls(*clients_of(x, y, client, group, split, test_fraction, classes, scale, seed, kind), name)
 
@@ -183,7 +183,7 @@ def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: se
         if low < 0 or high >= len(samples.y):
             raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
     _check_targets(f"client {id!r}: {part}", samples.labels(), task)
-    # Clients usually share one array: looking for NaN in it once is enough.
+    # Clients usually share one array, so it is searched for NaN once.
     stored = (samples.x.data_ptr(), samples.x.numel())
     if samples.x.is_floating_point() and stored not in checked:
         checked.add(stored)

@@ -44,7 +44,7 @@ class Scale:
 
 @lru_cache(maxsize=64)
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """These numbers as a tensor. Made once, for a card waits whenever numbers are sent to it; nobody may change it."""
+    """These numbers as a tensor, cached: host-to-GPU copies block. The tensor must not be changed."""
     return torch.tensor(values, dtype=dtype).to(device)
 
 
@@ -52,8 +52,8 @@ def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) 
 class Samples:
     """Samples of one client: `rows` of arrays that several clients may share.
 
-    x: [N, ...] uint8 or float; y: [N, ...] targets as the task has them, int64 class labels [N] for most;
-    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used as it is).
+    x: [N, ...] uint8 or float; y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks;
+    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used unchanged).
     """
 
     x: Tensor
@@ -95,9 +95,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Client:
-    """One client: its id, its own training and test samples, its planted group if one is known.
+    """One client: its id, its own training and test samples, and its planted group if known.
 
-    seen: whether it takes part at all; an unseen client never trains, and is only evaluated.
+    seen: whether it takes part; an unseen client never trains and is only evaluated.
     joins: the first round in which it is there. changes: how its data drift, in the order of rounds.
     """
 
@@ -112,11 +112,11 @@ class Client:
 
     @property
     def phases(self) -> tuple[Client | Change, ...]:
-        """The client as it starts, and every change of it."""
+        """The client at the start, and every change of it."""
         return (self, *self.changes)
 
     def at(self, round: int) -> Client:
-        """The client with the samples that it has in this round; itself when nothing has changed."""
+        """The client with its samples of this round; itself if nothing has changed."""
         past = [change for change in self.changes if change.round <= round]
         if not past:
             return self
@@ -129,10 +129,10 @@ class Client:
 
 
 def hash_of(samples: Samples) -> bytes:
-    """Of what the samples hold, not of how they are stored."""
+    """A hash of the samples' values, independent of how they are stored."""
     digest = blake2b(repr(samples.scale).encode(), digest_size=16)
     for values in (samples.x.numpy(), samples.y.numpy()):
-        # numpy: torch's threads cost more than so little work, and far more on a busy machine.
+        # numpy: torch's threads cost more than this small work, and far more on a busy machine.
         held = values if samples.rows is None else values[samples.rows.numpy()]
         digest.update(repr((held.dtype.str, held.shape)).encode())
         digest.update(np.ascontiguousarray(held).tobytes())

@@ -24,9 +24,9 @@ def rows_by_name(names: npt.NDArray[np.str_]) -> dict[str, npt.NDArray[np.int64]
 
 
 def hold_out(names: npt.NDArray[np.str_], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which samples are for testing: `fraction` of every name's, drawn with a key of (seed, name).
+    """Which samples are test samples: `fraction` of every name's samples, drawn with a key of (seed, name).
 
-    A name keeps at least one training sample, and gives at least one test sample if it has two and the
+    A name keeps at least one training sample. It gives at least one test sample if it has two and the
     fraction is not 0. Raises ConfigError unless 0 <= fraction < 1.
     """
     if not 0 <= fraction < 1:

@@ -11,7 +11,7 @@ __all__ = ["write_report"]
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write one self-contained HTML file about these finished runs (methods x seeds); returns its path.
 
-    A folder that holds run folders means all of them. Raises RunError for one that is not a finished run.
+    A folder that holds run folders stands for all of them. Raises RunError for a folder without a finished run.
     """
     from fedkin.records.files import write_bytes
     from fedkin.report.collect import collect

@@ -8,7 +8,7 @@ function shares() {
   return packed;
 }
 
-// The metric of a client of run `one` at each kept round: [rounds, values].
+// A client's metric in run `one` at each kept round: [rounds, values].
 function valuesOf(one, client) {
   one.clients.table ??= words(one.clients.share);
   const { rounds, table, low = 0, step = null } = one.clients;
@@ -130,7 +130,7 @@ function drawClient() {
   }), { height: 180, margin: { l: 40, r: 8, t: 8, b: 36 }, hovermode: "x unified", xaxis: { title: { text: "round" } }, yaxis: { tickformat: METRIC.share ? ".0%" : "" } });
 }
 
-// Plotly gives its events only to charts that were drawn once.
+// Plotly offers events only on charts that have been drawn.
 function clicks(place, clientOf) {
   if ($(place).dataset.clicks) return;
   $(place).dataset.clicks = "yes";

@@ -24,18 +24,18 @@ from fedkin.report.traffic import phases_of
 
 __all__ = ["collect"]
 
-# Points of all clients' curves together, and rounds of all methods'; beyond, fewer rounds of each are kept.
+# Points of all clients' curves together, and rounds of all methods' curves; above this, fewer rounds are kept.
 _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
 
 
 def collect(places: Sequence[Path]) -> dict[str, Any]:
-    """The page's data, of JSON's types only; raises RunError for a folder that is not a finished run."""
-    # One folder may be named twice: by itself and within another, or through a link.
+    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
+    # One folder may be named twice: directly and within another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
         raise RunError("name at least one run folder")
-    # What others are measured against comes first; else the order given.
+        # Baselines for comparison come first; the rest keeps the given order.
     runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
     metric = runs[0].metric
     if odd := next((run for run in runs if run.metric != metric), None):
@@ -90,13 +90,13 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
-    """Gain over Local, or None where that was not run, or not so that the two can be compared."""
+    """Gain over Local, or None without a comparable run of Local."""
     alone = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
     return None if alone is None else gains(run.last_values, alone.last_values, run.metric)
 
 
 class _Federations:
-    """The clients' facts, each federation once."""
+    """The clients' facts, each federation stored once."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ def _curve(run: Run, most: int) -> dict[str, list[Any]]:
     kept = set(evenly([row["round"] for row in run.rounds if _evaluated(row, run)], most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
-    # What a peer sends another receives: counting both ways would count it twice.
+    # What one peer sends, another receives: adding both directions would count it twice.
     ways = ("up",) if any(phase.way == "peer" for phase in run.phases) else ("up", "down")
     for row in run.rounds:
         sent += sum(row["bytes"][way] for way in ways)
@@ -149,12 +149,12 @@ def _curve(run: Run, most: int) -> dict[str, list[Any]]:
 
 
 def _evaluated(row: Mapping[str, Any], run: Run) -> bool:
-    """Something of this round can be drawn."""
+    """Whether this round has something to draw."""
     return any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen")) or bool(row["groups"])
 
 
 def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
-    """A method's line: [mean, sample standard deviation] over its seeds of each figure, None where unknown."""
+    """A method's row: [mean, sample standard deviation] over its seeds of each figure, None if unknown."""
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
     for run, gain in mine:
@@ -163,7 +163,7 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         if run.unseen:
             each["unseen"].append((run.summary.get("unseen") or {}).get("mean"))
             each["gap"].append(run.summary.get("gap"))
-        # Shares of what is good: of an error they would say nothing about fairness.
+        # Only for metrics where higher is better: shares of an error say nothing about fairness.
         last = list(run.last_values.values()) if run.metric.higher else []
         each["entropy"].append(entropy(last) if last else None)
         each["jain"].append(jain(last) if last else None)
@@ -185,5 +185,5 @@ def _spread(values: Sequence[float | None]) -> list[float] | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six digits: more than any figure has samples for, and half the size on the page."""
+    """Six digits: more than the samples justify, and half the size on the page."""
     return None if value is None else round(value, 6)

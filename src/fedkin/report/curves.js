@@ -1,4 +1,4 @@
-// The methods' curves, and what each phase sent.
+// The methods' curves, and the traffic of each phase.
 const FIGURES = [
   ["mean", `mean ${METRIC.title}`, METRIC.share], ["unseen", `mean ${METRIC.title} of unseen clients`, METRIC.share],
   ["gap", "gap: how much worse unseen clients do", METRIC.share],
@@ -14,7 +14,7 @@ function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-// A method's seeds put together: at each round that all of them have, the mean and the lowest and highest.
+// A method's seeds combined: mean, minimum and maximum at each round that all of them have.
 function together(label) {
   const runs = DATA.runs.filter((one) => one.label === label && one.curve.round).map((one) => one.curve);
   if (!runs.length) return null;
@@ -23,7 +23,7 @@ function together(label) {
   for (const round of runs[0].round) {
     const at = places.map((place) => place.get(round));
     if (at.includes(undefined)) continue;
-    // Only runs with unseen clients have their figures.
+    // Only runs with unseen clients have figures for them.
     const ys = runs.map((curve, i) => curve[curves.y]?.[at[i]] ?? null);
     const xs = runs.map((curve, i) => curve[curves.x]?.[at[i]] ?? null);
     if (ys.includes(null) || xs.includes(null)) continue;
@@ -38,7 +38,7 @@ function curveTraces(label, isShare, end) {
   const style = methodStyle(label), name = escaped(title(label));
   let rows = found.rows;
   const silent = curves.x === "bytes" && rows.at(-1).x === 0;
-  // On a logarithmic axis a method that sends nothing has no place: its last figure as a level line. Alone it is a point.
+  // A logarithmic axis cannot show a method that sends nothing: its last figure is a horizontal line, or a point if it is alone.
   if (silent) rows = end ? [...new Set([end.low, end.high])].map((x) => ({ ...rows.at(-1), x })) : [rows.at(-1)];
   const x = rows.map((row) => row.x);
   const write = (value) => (isShare ? percent(value) : String(Math.round(1000 * value) / 1000));

@@ -1,4 +1,4 @@
-"""Large graphs made small enough to draw: the strongest edges, fixed places, matrices of bounded size."""
+"""Large graphs reduced for drawing: the strongest edges, fixed positions, matrices of bounded size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def evenly(rounds: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the rounds, evenly spread, the first and the last among them (the last if only one).
+    """At most `most` of the rounds, evenly spread, including the first and the last (the last if only one).
 
     >>> evenly([1, 2, 3, 4, 5], 3), evenly([1, 2], 3), evenly([1, 2, 3], 1)
     ([1, 3, 5], [1, 2], [3])
@@ -27,7 +27,7 @@ def evenly(rounds: Sequence[int], most: int) -> list[int]:
 
 
 def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
-    """The pairs (rows, columns; row < column) among the `per_node` largest positive weights of a node.
+    """The pairs (rows, columns; row < column) that are among the `per_node` largest positive weights of a node.
 
     >>> [part.tolist() for part in strongest(np.array([[0, 3, 1], [3, 0, 2], [1, 2, 0]]), 1)]
     [[0, 1], [1, 2]]
@@ -38,7 +38,7 @@ def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
     both = np.maximum(weights, weights.T).astype(np.float64)
     np.fill_diagonal(both, 0.0)
     keep = min(per_node, n - 1)
-    # A stable sort: ties go to the first client, on every machine.
+    # The sort is stable: ties go to the first client, on every machine.
     order = np.argsort(-both, axis=1, kind="stable")[:, :keep]
     row = np.repeat(np.arange(n), keep)
     column = order.ravel()
@@ -49,9 +49,9 @@ def strongest(weights: Array, per_node: int) -> tuple[Indices, Indices]:
 
 
 def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
-    """Places in [-1, 1]^2 by springs (Fruchterman and Reingold 1991): the same for the same input.
+    """Positions in [-1, 1]^2 by springs (Fruchterman and Reingold 1991): the same for the same input.
 
-    attraction: [n, n], symmetric, at least 0; pairs of larger attraction end closer together.
+    attraction: [n, n], symmetric, at least 0; pairs with a larger attraction are closer together.
     """
     n = len(attraction)
     if n == 1:
@@ -61,7 +61,7 @@ def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + rng.normal(scale=0.1, size=(n, 2))
     apart = 1.0 / np.sqrt(n)
     largest = attraction.max()
-    # Weak springs and a firm pull to the middle: groups lie apart, but their members do not cover each other.
+    # Springs are weak and the pull to the centre is strong: groups are separated, and members do not overlap.
     pull = 0.15 * attraction / largest if largest > 0 else attraction
     for step in range(iterations):
         squares = (place**2).sum(1)
@@ -77,7 +77,7 @@ def layout(attraction: Array, iterations: int = 120, seed: int = 0) -> Array:
 
 
 def blocks(matrix: Array, most: int) -> tuple[Array, Indices]:
-    """The matrix with at most `most` rows, neighbours averaged; and the first row of each block.
+    """The matrix with at most `most` rows, as means of neighbouring rows, and the first row of each block.
 
     >>> blocks(np.arange(16.0).reshape(4, 4), 2)[0]
     array([[ 2.5,  4.5],

@@ -1,4 +1,4 @@
-"""How evenly a metric is spread over clients, and who gains from collaborating."""
+"""How evenly a metric is spread over clients, and which clients gain from collaboration."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fedkin.tasks import METRICS, Metric
 
 __all__ = ["Gains", "entropy", "gains", "jain"]
 
-# Two accuracies are counts of right answers over one number of samples: closer than this, values are equal.
+# Accuracies are fractions of the same number of samples: values closer than this are equal.
 _EQUAL = 1e-9
 _ACCURACY = METRICS["accuracy"]
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """Jain's index (sum x)^2 / (n sum x^2): 1 when all are equal, 1/n when one has all; None if all are 0.
+    """Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; None if all are 0.
 
     >>> jain([0.5, 0.5]), jain([1.0, 0.0])
     (1.0, 0.5)
@@ -26,7 +26,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def entropy(values: Sequence[float]) -> float | None:
-    """Entropy of the values' shares of their sum, over log n: 1 when all are equal (as in q-FFL, 2020).
+    """Entropy of the values' shares of their sum, over log n: 1 if all are equal (as in q-FFL, 2020).
 
     None for fewer than two values, or if all are 0.
 
@@ -42,18 +42,18 @@ def entropy(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Gains:
-    """How much better the metric is than after training alone, by client id."""
+    """How much better the metric is than with local training, by client id."""
 
     by_client: Mapping[str, float]
 
     @property
     def gaining(self) -> int:
-        """Clients that are better than alone."""
+        """Number of clients that are better than with local training."""
         return sum(value > _EQUAL for value in self.by_client.values())
 
     @property
     def hurt(self) -> int:
-        """Clients that are worse than alone."""
+        """Number of clients that are worse than with local training."""
         return sum(value < -_EQUAL for value in self.by_client.values())
 
     @property
@@ -63,7 +63,7 @@ class Gains:
 
 
 def gains(values: Mapping[str, float], alone: Mapping[str, float], metric: Metric = _ACCURACY) -> Gains | None:
-    """Gains of the clients that both know; None when there are none.
+    """Gains of the clients in both; None if there are none.
 
     >>> found = gains({"a": 0.9, "b": 0.5}, {"a": 0.7, "b": 0.6})
     >>> found.gaining, found.hurt

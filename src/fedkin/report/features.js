@@ -1,8 +1,8 @@
-// Clients' classes in feature space, and how alike their heads answer.
+// Clients' classes in feature space, and the similarity of their heads' answers.
 const features = { round: Infinity, what: "features", colour: "class" };
 const CLOUDS = { features: "class means of features", anchors: "anchors or prototypes of the method" };
 
-// The group found of each client, in the last graph up to a round; null where none is known.
+// Each client's found group, in the last graph up to a round; null if unknown.
 function groupsBy(round) {
   const history = run().graph?.history;
   if (!history) return null;
@@ -15,7 +15,7 @@ function drawFeatures() {
   const all = run().features, parts = ["features-controls", "features-body", "features-note"];
   for (const id of parts) $(id).hidden = !all;
   if (!all) {
-    $("features-text").textContent = `Of ${title(run().label)} no features are recorded.`;
+    $("features-text").textContent = `${title(run().label)} recorded no features.`;
     return;
   }
   features.round = Math.min(features.round, all.rounds.length - 1);
@@ -41,7 +41,7 @@ function drawCloud(cloud, colour, groups, entry, what) {
   const server = cloud.client.map((_, i) => i).filter((i) => cloud.client[i] < 0), own = cloud.client.map((_, i) => i).filter((i) => cloud.client[i] >= 0);
   const told = (i) => `<b>${cloud.client[i] < 0 ? "server" : escaped(ids[cloud.client[i]])}</b>, class ${cloud.label[i]}` +
     (cloud.client[i] < 0 ? "" : `<br>${facts(cloud.client[i])}`) + (groups && groups[cloud.client[i]] !== null && cloud.client[i] >= 0 ? `<br>${groupName(groups[cloud.client[i]])}` : "");
-  // Colours repeat after 8 kinds: shape and filling tell the rest apart.
+  // Colours repeat after 8 kinds: shape and filling distinguish the rest.
   const symbol = (kind) => (kind === null ? "x-thin-open" : SHAPES[kind % SHAPES.length] + groupFill(kind));
   const size = own.length > 600 ? 6 : own.length > 200 ? 8 : 11, written = own.length <= 60 && !narrow();
   const mine = own.filter((i) => cloud.client[i] === state.client);
@@ -86,10 +86,10 @@ function featuresText(all, entry, cloud) {
   const alone = all.rounds.length === 1 ? " Set run.embeddings_every to see earlier rounds." : "";
   $("features-text").textContent = `Round ${entry.round}: ${CLOUDS[what]}, ${what === "features" ? "each client’s under its own model" : "as its clients keep them"}.${alone}`;
   const shown = cloud.x ? new Set(cloud.client.filter((client) => client >= 0)).size : 0;
-  $("features-note").textContent = (cloud.x ? "A point is one class of one client, placed by t-SNE: near means alike, far means little. A round’s places begin from those of the round before. " :
+  $("features-note").textContent = (cloud.x ? "A point is one class of one client, placed by t-SNE: near points are similar, but larger distances have no meaning. Each round starts from the positions of the previous one. " :
     "t-SNE is drawn for the runs of one seed only: choose the lowest seed. ") +
     (cloud.x && shown < entry.clients ? `${shown} of ${many(entry.clients, "client")}, drawn at random, are shown. ` : "") +
-    "The table has mean silhouettes in all dimensions, from −1 to 1: high when points of one kind lie together and apart from the others.";
+    "The table has mean silhouettes in all dimensions, from −1 to 1: high if points of one kind are close together and far from the others.";
 }
 
 if ($("features-body")) {

@@ -1,4 +1,4 @@
-"""Clients' classes in feature space, and the answers of their heads (SFMTL-Graph, Fig. 4; MAPL, Fig. 4c)."""
+"""Clients' classes in feature space, and the similarity of their heads (SFMTL-Graph, Fig. 4; MAPL, Fig. 4c)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fedkin.report.reading import Run
 __all__ = ["FeatureBudget", "features_of"]
 
 _ROUNDS = 6
-_POINTS = 5000  # of all projections of a page: t-SNE takes some seconds for so many
+_POINTS = 5000  # of all projections of a page: t-SNE takes some seconds for this number
 _LEAST, _MOST = 200, 2000
 _HEADS = 100
-# Of all runs of a page together: rounds, and cells of the heads' matrices.
+# For all runs of a page together: rounds, and cells of the heads' matrices.
 _ALL_ROUNDS = 120
 _CELLS = 400_000
 
 
 @dataclass(frozen=True)
 class FeatureBudget:
-    """How many points each projection may have, rounds each run, clients each matrix of heads.
+    """Limits: points of each projection, rounds of each run, clients of each matrix of heads.
 
-    t-SNE is made for the runs of one seed.
+    t-SNE is computed for the runs of one seed.
     """
 
     points: int
@@ -42,7 +42,7 @@ class FeatureBudget:
 
     @classmethod
     def shared(cls, runs: Sequence[Run]) -> FeatureBudget:
-        """Equal parts for each round of each run of the lowest seed, as if all had features and anchors."""
+        """Equal parts for each round of each run of the lowest seed, as if all of them had features and anchors."""
         seed = min(run.seed for run in runs)
         rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
         kept = [(run.seed, min(len(run.features), rounds)) for run in runs]
@@ -54,10 +54,10 @@ class FeatureBudget:
 
 
 def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
-    """The page's data of a run's features, clients numbered as in `ids`; None when none were recorded.
+    """The page's data of a run's features, with clients numbered as in `ids`; None if none were recorded.
 
-    Every kept round has its clouds (places by t-SNE, beginning from the round before) with silhouettes by class,
-    planted and found group, and the similarity of heads. `drawn` is false for seeds that have only the figures.
+    Every kept round has its clouds (positions by t-SNE, starting from the previous round) with silhouettes by class,
+    planted and found group, and the similarity of heads. `drawn` is false for seeds that have only these figures.
     """
     if not run.features:
         return None
@@ -88,7 +88,7 @@ def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str
 
 
 def _few(cloud: Cloud, most: int) -> Cloud:
-    """The points of the server and of the first clients, as many as may be drawn."""
+    """The points of the server and of the first clients, up to the limit."""
     counts = np.bincount(cloud.client[cloud.client >= 0], minlength=1)
     kept = max(int(np.searchsorted(np.cumsum(counts), most, side="right")), 1)
     rows = cloud.client < kept
@@ -98,7 +98,7 @@ def _few(cloud: Cloud, most: int) -> Cloud:
 def _drawn(
     cloud: Cloud, place: Sequence[int], before: dict[tuple[int, int], npt.NDArray[np.float64]]
 ) -> dict[str, Any]:
-    """Places of the points; `before` has those of the last round, and gets these."""
+    """Positions of the points; `before` holds those of the last round, and receives these."""
     client = [-1 if c < 0 else place[c] for c in cloud.client.tolist()]
     keys = list(zip(client, cloud.label.tolist(), strict=True))
     start = np.array([before[key] for key in keys]) if all(key in before for key in keys) else None
@@ -114,7 +114,7 @@ def _drawn(
 
 
 def _separations(run: Run, found: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
-    """Mean silhouettes, in all dimensions, of the clients' points: by class, planted group, group found by then."""
+    """Mean silhouettes of the clients' points, in all dimensions: by class, planted group and last found group."""
     own = cloud.client >= 0
     points, ids = cloud.points[own], [found.ids[c] for c in cloud.client[own].tolist()]
     told: dict[str, float | None] = {"class": separation(points, cloud.label[own].tolist())}

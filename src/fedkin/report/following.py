@@ -1,4 +1,4 @@
-"""Groups followed over rounds: names that stay, and who moves."""
+"""Groups followed over rounds: stable numbers, and the clients that move."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Move = tuple[int, str, int, int]
 
 
 class Follower:
-    """Gives the groups of round after round numbers that stay.
+    """Gives the groups of successive rounds stable numbers.
 
-    A round's groups take over the numbers that most of their members carried when last seen, each number once
-    (an assignment of largest overlap); a group without such members takes the lowest number not carried.
+    A round's groups take over the numbers that most of their members had when last seen, each number once
+    (an assignment of largest overlap); a group without such members takes the lowest free number.
 
     >>> follower = Follower()
     >>> follower.name({"a": 0, "b": 0, "c": 1})
@@ -31,7 +31,7 @@ class Follower:
         self._carried: dict[str, int] = {}
 
     def name(self, groups: Mapping[str, int]) -> dict[str, int]:
-        """The next round's groups under their lasting numbers."""
+        """The next round's groups under their stable numbers."""
         names = _names(groups, self._carried)
         named = {id: names[label] for id, label in groups.items()}
         self._carried |= named
@@ -56,7 +56,7 @@ def _names(groups: Mapping[str, int], carried: Mapping[str, int]) -> dict[int, i
 
 
 def moves(named: Mapping[int, Mapping[str, int]]) -> list[Move]:
-    """(round, client id, from, to) for each client that is in another group than when last seen.
+    """(round, client id, from, to) for each client that is in another group than when it was last seen.
 
     >>> moves({1: {"a": 0, "b": 1}, 3: {"a": 1}})
     [(3, 'a', 0, 1)]

@@ -91,7 +91,7 @@ function drawGraph() {
   graphNote(graph);
 }
 
-// The ARI of a frame's groups, from the last round of its own that was evaluated; null where unknown.
+// The ARI of a frame's groups, from its last evaluated round; null if unknown.
 function ariOf({ round, until }) {
   const { round: rounds = [], ari } = run().curve;
   const at = rounds.findLastIndex((one, i) => one >= round && one <= until && ari[i] !== null);
@@ -105,10 +105,10 @@ function roundText(frame) {
 }
 
 function graphNote(graph) {
-  const rounds = graph.frames.length < graph.allRounds ? `${graph.frames.length} of the ${graph.allRounds} graphs, each another one than before, are kept on this page, evenly spread, the last among them. ` : "";
+  const rounds = graph.frames.length < graph.allRounds ? `${graph.frames.length} of the ${graph.allRounds} different graphs are kept on this page, evenly spread, including the last. ` : "";
   $("graph-note").textContent = `Lines: each client's ${graph.perNode} strongest similarities; dotted between groups. ` +
-    "Larger points: more similar to all others. Small grey points: not in this round. Places stay over the rounds: " +
-    `clients that are strongly tied lie close together. ${rounds}Groups keep their number and colour from round to round as far as their members do.` +
+    "Larger points: more similar to all others. Small grey points: not in this round. Positions stay the same over the rounds: " +
+    `clients with large weights between them are close together. ${rounds}Groups keep their number and colour from round to round as far as their members do.` +
     (plantedNames().length > SHAPES.length ? ` Shapes repeat after ${SHAPES.length} planted groups: point at a client to read its own.` : "");
 }
 

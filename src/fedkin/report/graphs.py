@@ -1,4 +1,4 @@
-"""The graphs of a run as the page draws them: a bounded number of rounds, edges and matrix cells."""
+"""A run's graphs in the form in which the page draws them: a bounded number of rounds, edges and matrix cells."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fedkin.report.reading import Run
 
 __all__ = ["GraphBudget", "dense", "graph_of"]
 
-# Of one run: more rounds than this make the slider no clearer, more cells no matrix.
+# Per run: more rounds do not make the slider clearer, nor more cells a matrix.
 _ROUNDS = 40
 _HISTORY = 200
 _MOVES = 2000
 _SIDE = 200
-# Of all runs of a page together. Cells: 40 matrices of a large graph, and its tree's.
+# For all runs of a page together. Cells: 40 matrices of a large graph, and those of its tree.
 _EDGES = 200_000
 _NODES = 100_000
 _CELLS = 41 * _SIDE * _SIDE
@@ -34,7 +34,7 @@ _HISTORY_CELLS = 300_000
 _LEAVES = 30_000
 _PICTURES = 400_000
 _ALL_MOVES = 20_000
-# What a graph may tell of its clients (TFL).
+# Values that a graph may have for its clients (TFL).
 _VALUES = ("centrality", "prior", "lambda")
 
 
@@ -42,8 +42,8 @@ _VALUES = ("centrality", "prior", "lambda")
 class GraphBudget:
     """How much of each run's graphs is kept, so that a page with many runs stays small.
 
-    edges, nodes, cells (of matrices): of all frames together; side: rows of a matrix; history: cells; leaves: of all
-    trees; pictures: cells of the weights beside what clients share; moves: how many.
+    edges, nodes, cells (of matrices): in all frames together; side: rows of a matrix; history: cells; leaves: in all
+    trees; pictures: cells of the weights beside the clients' overlap; moves: their number.
     """
 
     edges: int
@@ -64,7 +64,7 @@ class GraphBudget:
             edges=_EDGES // count,
             nodes=_NODES // count,
             cells=cells,
-            # Two rounds' matrices and a tree's.
+            # The matrices of two rounds, and a tree's.
             side=max(2, min(_SIDE, isqrt(cells // 3))),
             history=_HISTORY_CELLS // count,
             leaves=_LEAVES // count,
@@ -74,26 +74,26 @@ class GraphBudget:
 
 
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
-    """The page's data of a run's graphs, clients numbered as in `ids`; None when there is none.
+    """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
 
-    A frame is a kept round: clients present, their groups (numbers that stay over rounds), strongest edges, and
-    the weights as a matrix in the groups' order. It stands `until` a round: the last before the next recorded graph.
-    `history` and `moves` know all rounds' groups.
+    A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
+    the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
+    `history` and `moves` use the groups of all rounds.
     """
     if not run.graphs:
         return None
     number = {id: i for i, id in enumerate(ids)}
-    # Some methods' graphs hold all clients, whoever takes part in a round.
+    # Some methods' graphs hold all clients, not only a round's participants.
     present = max(len(run.graph(round).ids) for round in {min(run.graphs), max(run.graphs)})
     per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, budget.edges // (2 * present)))
     until = _until(run)
     kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
-    # A large graph's tree takes a matrix of its own: one is enough.
+    # A large graph's tree needs its own matrix: one is enough.
     trees = evenly(kept, max(1, budget.leaves // present) if present <= budget.side else 1)
     follower, ties = Follower(), _Ties(len(ids))
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
-    # One graph at a time: those of 1,000 clients are 8 MB each.
+    # Graphs are read one at a time: each of 1,000 clients is 8 MB.
     for round in sorted(run.graphs):
         graph = run.graph(round)
         if graph.groups is not None:
@@ -114,7 +114,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
 
 
 def _until(run: Run) -> dict[int, int]:
-    """The last round in which each recorded graph stood: one that stays the same is not recorded again."""
+    """The last round in which each recorded graph is valid: an unchanged graph is not recorded again."""
     rounds = sorted(run.graphs)
     last = max(int(run.summary["rounds"]), rounds[-1])
     return {**{one: after - 1 for one, after in pairwise(rounds)}, rounds[-1]: last}
@@ -123,7 +123,7 @@ def _until(run: Run) -> dict[int, int]:
 def _followed(
     named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], budget: GraphBudget
 ) -> dict[str, Any]:
-    """Groups over the rounds and moves between them; nothing when the graphs have no groups."""
+    """Groups over the rounds and moves between them; empty if the graphs have no groups."""
     if not named:
         return {"history": None, "moves": [], "allMoves": 0}
     rounds = evenly(sorted(named), max(2, min(_HISTORY, budget.history // len(number))))
@@ -148,7 +148,7 @@ def _affordable(clients: int, per_node: int, budget: GraphBudget) -> int:
 
 @dataclass(frozen=True)
 class _Most:
-    """What a frame may have: edges of a node, rows of a matrix, a tree."""
+    """Limits of a frame: edges per node, rows of a matrix, a tree."""
 
     per_node: int
     side: int
@@ -156,7 +156,7 @@ class _Most:
 
 
 class _Ties:
-    """Mean weight of each pair over the rounds in which both were there: what places clients on the page."""
+    """Mean weight of each pair over the rounds in which both were present: determines clients' positions."""
 
     def __init__(self, clients: int) -> None:
         self.total = np.zeros((clients, clients))
@@ -177,14 +177,14 @@ class _Ties:
 
 
 def dense(matrix: Any) -> npt.NDArray[np.float64]:
-    """A graph's matrix as an array that may be written to."""
+    """A graph's matrix as a writable array."""
     return np.array(matrix if isinstance(matrix, np.ndarray) else sp.csr_array(matrix).toarray(), dtype=np.float64)
 
 
 def _frame(
     graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], most: _Most, ties: _Ties
 ) -> dict[str, Any]:
-    """One round: clients sorted by group, so that the matrix is in that order."""
+    """One round: clients sorted by group, so that the matrix has that order."""
     weights = dense(graph.weights)
     both = np.maximum(weights, weights.T)
     np.fill_diagonal(both, 0.0)
@@ -225,7 +225,7 @@ def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
 
 
 def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
-    """The weights in 1/255 of the range between different clients; averages of neighbours when there are many."""
+    """The weights in 1/255 of the range between different clients; means of neighbours if there are many."""
     matrix, starts = blocks(both, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = float(apart.min()), float(apart.max())

@@ -1,4 +1,4 @@
-// Groups over the rounds: who moved, and who was together when.
+// Groups over the rounds: clients that moved, and members of each group.
 function lastGroups(history) {
   history.table ??= words(history.group);
   const wide = history.rounds.length;
@@ -45,7 +45,7 @@ function drawMoves() {
     (Math.max(...last.filter((g) => g !== NOTHING)) >= COLOURS.length ? " Colours repeat after 8 groups: point at a cell to read its number." : "");
 }
 
-// A client's group in each round, or the one it was last seen in: [group, whether seen].
+// A client's group in each round, or the last known one: [group, whether seen in this round].
 function carried(row) {
   let last = null;
   return Array.from(row, (group) => {
@@ -94,7 +94,7 @@ function movesText(graph, ids, planted) {
 
 // -- communities, round by round ----------------------------------------------------------------------------------
 
-// At most so many rounds, evenly spread, the last among them.
+// At most `most` rounds, evenly spread, including the last.
 function spread(all, most) {
   if (all.length <= most) return all;
   return [...new Set(Array.from({ length: most }, (_, i) => Math.round((i * (all.length - 1)) / (most - 1))))].map((i) => all[i]);

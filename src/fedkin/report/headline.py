@@ -17,7 +17,7 @@ __all__ = ["facts", "subject"]
 def facts(
     runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], titles: Mapping[str, str]
 ) -> Facts:
-    """About the best method besides Local and FedAvg, by its mean; else about FedAvg; else about Local."""
+    """Facts about the best method besides Local and FedAvg, by its mean; else about FedAvg; else about Local."""
     chosen, means = subject(runs, labels), _means(runs, labels)
     at = [i for i, label in enumerate(labels) if label == chosen]
     mine, known = [runs[i] for i in at], [gained[i] for i in at]
@@ -43,7 +43,7 @@ def facts(
 
 
 def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
-    """The method, by its label, that the sentence is about and the page opens with."""
+    """The method, by its label, that the sentence describes and the page shows first."""
     methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
     means = _means(runs, labels)
     for wanted in (set(methods.values()) - {LOCAL, FEDAVG}, {FEDAVG}, {LOCAL}):
@@ -55,7 +55,7 @@ def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
 
 
 def _means(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, float | None]:
-    """The mean of the metric over seeds by label; None where a run has none."""
+    """The mean of the metric over seeds by label; None if a run has none."""
     each: dict[str, list[float | None]] = {label: [] for label in labels}
     for run, label in zip(runs, labels, strict=True):
         each[label].append(run.figures.get("mean"))
@@ -66,7 +66,7 @@ def _means(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, float | None
 
 
 def _unseen(mine: Sequence[Run]) -> tuple[int, float] | None:
-    """How many clients never took part, and their mean over the seeds; None without any."""
+    """The number of clients that never took part, and their mean over the seeds; None without any."""
     means = [(run.summary.get("unseen") or {}).get("mean") for run in mine]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(means):
@@ -86,7 +86,7 @@ def _fedavg_bytes(runs: Sequence[Run], mine: Sequence[Run]) -> float | None:
 
 
 def _found(run: Run) -> Found | None:
-    """The groups of the last graph: the summary's figures, and who was in that graph."""
+    """The groups of the last graph: the summary's figures, and the number of clients in that graph."""
     groups = run.summary.get("groups") or {}
     if groups.get("found") is None or not run.graphs:
         return None

@@ -1,7 +1,7 @@
-// Who is central in the graph, region by region.
+// The central clients of the graph, region by region.
 const influence = { by: null };
 
-// What clients can be told apart by: [key, title, the region of each client].
+// Ways to divide clients into regions: [key, title, the region of each client].
 function regions() {
   const { planted, about, ids } = federation(), found = [];
   if (plantedNames().length) found.push(["", "planted group", planted]);
@@ -13,8 +13,8 @@ function regions() {
   return found;
 }
 
-// The tenth of the clients, at least one, that are most central, and at all; with all that are as central as the last of
-// them, unless that is more than half: then nobody stands out.
+// The most central tenth of the clients (at least one, centrality above 0), with all clients that equal the last of them.
+// If these are more than half of the clients, no client is influential.
 function influential(values) {
   const order = [...values].sort((a, b) => b - a), least = order[Math.ceil(values.length / 10) - 1];
   const found = values.map((value, i) => [value, i]).filter(([value]) => value > 0 && value >= least).map(([, i]) => i);
@@ -25,7 +25,7 @@ function drawInfluence() {
   const all = frames(), at = Math.min(state.frame, all.length - 1), frame = all[at], values = frame?.values.centrality;
   for (const id of ["influence-plot", "influence-table", "influence-note", "influence-controls"]) $(id).hidden = !values;
   if (!values) {
-    $("influence-text").textContent = `${title(run().label)} gives no client more influence by its place in a graph: choose another method above.`;
+    $("influence-text").textContent = `${title(run().label)} records no centrality: choose another method above.`;
     return;
   }
   const kinds = regions(), { ids } = federation();
@@ -62,7 +62,7 @@ function influenceText(frame, names, rows, top) {
   const some = counts.filter(([, count]) => count).sort((a, b) => b[1] - a[1]), none = counts.filter(([, count]) => !count);
   $("influence-text").textContent = top.size ? `In ${roundsOf(frame)}, ${many(top.size, "influential client")}: ${some.map(([name, count]) => `${count} of ${name}`).join(", ")}` +
     (none.length ? `; none of ${none.slice(0, 6).map(([name]) => name).join(", ")}${none.length > 6 ? ` and ${none.length - 6} more` : ""}.` : ".") :
-    `In ${roundsOf(frame)} nobody stands out: ${frame.values.centrality.some((value) => value > 0) ? "more than half of the clients are as central as the most central tenth" : "all centralities are 0"}.`;
+    `In ${roundsOf(frame)} no client is influential: ${frame.values.centrality.some((value) => value > 0) ? "more than half of the clients are as central as the most central tenth" : "all centralities are 0"}.`;
   const sum = (values, kept) => kept.reduce((total, i) => total + values[i], 0);
   const has = ["prior", "lambda"].filter((key) => frame.values[key]), heads = { prior: "of the prior", lambda: "of λ" };
   const lines = counts.map(([name, count, size]) => `<tr><th scope="row">${escaped(name)}</th><td>${size}</td><td>${count}</td><td>${percent(size / frame.clients.length)}</td>` +

@@ -47,17 +47,17 @@ function drawMatrix() {
     shapes: frame.groups && order === "groups" ? groupMarks(group) : [], margin,
   });
   const said = {
-    groups: frame.groups ? "ordered by the group found; lines part the groups." : "by name: this graph has no groups.",
-    tree: "ordered by Ward’s hierarchy of the rows, whose tree stands above: a branch lies the higher, the less alike the neighbours of its two parts are." +
-      (frame.groups ? " It has a group’s colour where all of its clients are in that group." : ""),
+    groups: frame.groups ? "ordered by the group found; lines separate the groups." : "by name: this graph has no groups.",
+    tree: "ordered by Ward’s hierarchy of the rows, whose tree is above: the more the neighbours of its two parts differ, the higher a branch is." +
+      (frame.groups ? " It has a group’s colour if all of its clients are in that group." : ""),
     names: "ordered by name, as they are recorded.",
   }[order];
-  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (the slider of the graph chooses it), the clients of that graph ${said}` +
+  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (chosen by the slider of the graph), the clients of that graph ${said}` +
     (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours${order === "tree" ? ", the tree by its highest branches" : ""}.` : "") +
-    (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, the last among them.");
+    (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, including the last.");
 }
 
-// The branches, one trace a colour; leaves stand in the middle of their columns.
+// The branches, one trace per colour; leaves are in the middle of their columns.
 function treeTraces(frame, side) {
   const { order, branches } = frame.tree, cell = (leaf) => ((leaf + 0.5) * side) / order.length - 0.5;
   const groups = frame.groups ? order.map((row) => frame.groups[row]) : null, by = new Map();

@@ -1,4 +1,4 @@
-"""Numbers packed for the page: little-endian bytes in base64, a fraction of their size as JSON."""
+"""Numbers packed for the page: little-endian bytes in base64, much smaller than JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedkin.report.drawing import evenly
 
 __all__ = ["NOTHING", "pack", "pack_values"]
 
-# In packed uint16: nothing known for this client and round.
+# In packed uint16: no value for this client and round.
 NOTHING = 65535
 
 
@@ -29,9 +29,9 @@ def pack(values: npt.ArrayLike, kind: str) -> str:
 def pack_values(
     by_round: Mapping[int, Mapping[str, float]], ids: Sequence[str], most: int, share: bool = True
 ) -> dict[str, Any]:
-    """Values of clients over at most `most` rounds: uint16, a client after another.
+    """Values of clients over at most `most` rounds: uint16, one client after another.
 
-    share: values in [0, 1], in 1/10,000. Otherwise the smallest value is 0 ("low"), and "step" is one unit.
+    share: values in [0, 1], in units of 1/10,000. Otherwise "low" is the smallest value, and "step" is one unit.
     """
     rounds = evenly(sorted(by_round), most)
     kept = [value for round in rounds for value in by_round[round].values()]
@@ -46,5 +46,5 @@ def pack_values(
 
 
 def round_half(share: float) -> int:
-    """In 1/10,000."""
+    """A share in units of 1/10,000."""
     return int(share * 10_000 + 0.5)

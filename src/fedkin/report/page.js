@@ -1,11 +1,11 @@
 "use strict";
-// What all parts of the page share: the data, colours, the choice of method, seed, round and client, the theme.
+// Shared by all parts of the page: the data, colours, the choice of method, seed, round and client, the theme.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const NOTHING = 65535;
 
-// Okabe and Ito's colours, in an order that keeps the most alike apart; grey stands for their black. On a dark page
-// the darker of them are raised, so that a thin line can be seen.
+// Okabe and Ito's colours, in an order that separates the most similar; grey replaces their black. On a dark page
+// the darker of them are lightened, so that a thin line is visible.
 const LIGHT_PAGE = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"];
 const DARK_PAGE = ["#2F8FD0", "#E69F00", "#14B086", "#CC79A7", "#9AD4F5", "#E8703A", "#F0E442", "#9C9C9C"];
 const COLOURS = [...LIGHT_PAGE];
@@ -13,7 +13,7 @@ const FILLS = ["", "-dot", "-open", "-open-dot"];
 const SHAPES = ["circle", "square", "diamond", "triangle-up", "pentagon", "cross", "star", "triangle-down", "hexagon", "x"];
 const DASHES = ["solid", "dash", "dashdot", "longdashdot"];
 const YELLOW = 6;
-// What others are measured against: the place of its colour, which no other has, and the dash of its first run.
+// The baseline: the index of its colour, which no other method has, and the dash of its first run.
 const REFERENCES = new Map([["local", [7, "dot"]], ["fedavg", [5, "longdash"]]]);
 
 const state = { run: DATA.shown, frame: 0, client: null, order: "groups" };
@@ -44,7 +44,7 @@ function narrow() {
   return window.innerWidth < 700;
 }
 
-// The figure that clients are compared by: a share is written as a percentage, and its differences in points.
+// The metric that compares clients: a share is written as a percentage, and its differences in points.
 const METRIC = DATA.metric;
 
 function figure(value) {
@@ -71,12 +71,12 @@ function megabytes(count) {
   return count ? `${count.toFixed(0)} B` : "0";
 }
 
-// Rounds of a recorded graph: one that stays the same is not recorded again.
+// Rounds of a recorded graph: an unchanged graph is not recorded again.
 function roundsOf({ round, until }) {
   return until > round ? `rounds ${round} to ${until}` : `round ${round}`;
 }
 
-// New content of a place. The keyboard stays at the button of the same client, or else at the place.
+// New content of a place. The keyboard focus stays on the button of the same client, or else on the place.
 function rewrite(place, html) {
   const held = place.contains(document.activeElement), client = document.activeElement?.dataset.client;
   place.innerHTML = html;
@@ -103,7 +103,7 @@ function methodStyle(label) {
   const at = like.findIndex((one) => one.label === label);
   if (own) return { color: COLOURS[own[0]], dash: [own[1], ...DASHES][at % (DASHES.length + 1)] };
   const order = [0, 2, 3, 1, 4, YELLOW];
-  // Six colours and four dashes come round together after 12 methods: one dash further, and 24 differ.
+  // Six colours and four dashes repeat together after 12 methods: with one more dash, 24 are different.
   return { color: lineColour(order[at % order.length]), dash: DASHES[(at + Math.floor(at / 12)) % DASHES.length] };
 }
 

@@ -1,4 +1,4 @@
-"""The page: static parts as HTML, the data as JSON, the scripts that draw, in one file."""
+"""The page: static parts as HTML, the data as JSON, and the scripts that draw, in one file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCRIPTS = (
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The whole report as HTML text, from what `collect` gave."""
+    """The whole report as HTML text, from the data of `collect`."""
     parts = sections(data)
     return Template(_part("page.html")).substitute(
         version=escape(__version__),
@@ -42,7 +42,7 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand inside a script element, whatever texts it holds."""
+    """JSON that is safe inside a script element, whatever texts it holds."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return (
         text.replace("<", "\\u003c")

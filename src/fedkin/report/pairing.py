@@ -1,4 +1,4 @@
-"""Which runs of a report belong together: those of one method, and the run that another is measured against."""
+"""Which runs of a report belong together: those of one method, and the baseline of each run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SETTINGS = ("data", "scenario", "model", "training")
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """What to call each run's method: its name, and where a method occurs twice for a seed, also its folder.
+    """The label of each run's method: its name, plus its folder if a method occurs twice for a seed.
 
     No two runs have the same label and seed. runs: no folder twice.
     """
@@ -28,7 +28,7 @@ def labels_of(runs: Sequence[Run]) -> list[str]:
 
 
 def _homes(mine: Sequence[Run]) -> dict[Path, str]:
-    """What tells a method's folders apart: the one around a run, the run's own where that holds a seed twice."""
+    """What distinguishes a method's folders: the parent of a run, or the run's own if the parent holds a seed twice."""
     folders = [run.folder.resolve() for run in mine]
     beside = Counter((folder.parent, run.seed) for folder, run in zip(folders, mine, strict=True))
     places = {folder: folder.parent if max(beside.values()) == 1 else folder for folder in folders}
@@ -37,7 +37,7 @@ def _homes(mine: Sequence[Run]) -> dict[Path, str]:
 
 
 def _shortest(places: set[Path]) -> dict[Path, str]:
-    """The last parts of these paths, as few as tell them apart."""
+    """The last parts of these paths, the fewest that distinguish them."""
     for count in range(1, max(len(place.parts) for place in places) + 1):
         short = {place: Path(*place.parts[-count:]).as_posix() for place in places}
         if len(set(short.values())) == len(places):
@@ -46,7 +46,7 @@ def _shortest(places: set[Path]) -> dict[Path, str]:
 
 
 def titles_of(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, str]:
-    """By label, in the order given: the method's name as in its paper, and what its label adds."""
+    """By label, in the order given: the method's name as in its paper, and the label's addition."""
     from fedkin.methods import METHODS
 
     methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
@@ -57,10 +57,10 @@ def titles_of(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, str]:
 
 
 def counterpart(run: Run, runs: Sequence[Run], method: str) -> Run | None:
-    """The run of `method` to measure this one against: of its seed and its clients; None when there is none.
+    """The run of `method` with which to compare this one: same seed and same clients; None if there is none.
 
-    Of several, first one beside it with the same settings, then the only one beside it, since a comparison may give
-    every method settings of its own, then one elsewhere with the same settings.
+    Of several, the first one in the same folder with the same settings; then the only one in the same folder, because
+    a comparison may give every method its own settings; then one elsewhere with the same settings.
     """
     like = [
         other for other in runs
@@ -77,5 +77,5 @@ def _alike(run: Run, others: Sequence[Run]) -> Run | None:
 
 
 def _settings(run: Run) -> list[object]:
-    """What two runs must have in common to differ by their methods alone."""
+    """The settings that two runs must share so that only their methods differ."""
     return [run.summary["rounds"], *(run.settings.get(section) for section in _SETTINGS)]

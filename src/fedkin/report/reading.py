@@ -1,4 +1,4 @@
-"""Run folders as values: what the report needs of a finished run, read once and checked."""
+"""Run folders as values: everything the report needs of a finished run, read once and checked."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedkin.tasks import Metric
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
 
 _SERVER = "server"
-_NOISE = 1e-9  # of a share of 1 that was summed up
+_NOISE = 1e-9  # rounding error of shares that sum to 1
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What one phase of a method sent in one direction ("up", "down", "peer"), over all rounds.
+    """The messages of one phase of a method in one direction ("up", "down", "peer"), over all rounds.
 
-    rounds: in how many of them; once: whether no client went through it twice, and it took place in fewer than half
-    of the rounds.
+    rounds: the number of rounds with such messages; once: whether no client went through the phase twice, and it
+    occurred in fewer than half of the rounds.
     """
 
     name: str
@@ -63,40 +63,40 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name, as in its experiment."""
+        """The method's name, as in its experiment file."""
         return str(self.summary["method"])
 
     @property
     def seed(self) -> int:
-        """The seed of everything random in the run."""
+        """The seed of all randomness in the run."""
         return int(self.summary["seed"])
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The experiment as a table; empty when its file is not there."""
+        """The experiment as a table; empty if its file is missing."""
         return tomllib.loads(self.experiment)
 
     @cached_property
     def clients(self) -> dict[str, Mapping[str, Any]]:
-        """What is known of each client's data, by id; ids alone when the run recorded no federation."""
+        """The known facts of each client's data, by id; ids alone if the run recorded no federation."""
         known: Mapping[str, Mapping[str, Any]] = self.federation.get("clients", {})
         seen = {id for scores in self.values.values() for id in scores}
         return {id: known.get(id, {}) for id in sorted(seen | set(known))}
 
     @cached_property
     def planted(self) -> dict[str, str] | None:
-        """The planted group of every client, or None when any client's is unknown."""
+        """The planted group of every client, or None if any client's group is unknown."""
         groups = {id: facts.get("group") for id, facts in self.clients.items()}
         known = {id: str(group) for id, group in groups.items() if group is not None}
         return known if known and len(known) == len(groups) else None
 
     @property
     def sent(self) -> int:
-        """Bytes of all messages; one between peers travels once."""
+        """Bytes of all messages; a message between peers is counted once."""
         return sum(phase.bytes for phase in self.phases)
 
     def graph(self, round: int) -> Graph:
-        """The graph of a round; raises RunError when it cannot be read or names a client the run lacks."""
+        """The graph of a round; raises RunError if it cannot be read or names a client that the run lacks."""
         try:
             graph = load_graph(self.graphs[round])
         except GraphError as error:
@@ -108,12 +108,12 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        """By what its clients are compared."""
+        """The metric by which its clients are compared."""
         return metric_of(self.summary)
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The summary's statistics over the clients that take part."""
+        """The summary's statistics over the participating clients."""
         found: Mapping[str, Any] = self.summary[self.metric.name]
         return found
 
@@ -124,13 +124,13 @@ class Run:
 
     @property
     def last_values(self) -> Mapping[str, float]:
-        """The metric by client at the last evaluated round, of the clients that take part."""
+        """The metric by client at the last evaluated round, for the participating clients."""
         last = self.values[max(self.values)] if self.values else {}
         return {id: value for id, value in last.items() if id not in self.unseen}
 
 
 def find_runs(places: Sequence[Path]) -> list[Path]:
-    """The run folders that these paths name: each itself, or all finished runs directly inside it.
+    """The run folders that these paths name: each path itself, or all finished runs directly inside it.
 
     Raises RunError for a path that is neither.
     """
@@ -149,13 +149,13 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
 
 
 def unfinished(places: Sequence[Path]) -> list[str]:
-    """Names of the run folders inside these paths that have begun but not finished."""
+    """Names of the run folders inside these paths that have started but not finished."""
     begun = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
     return [folder.name for folder in begun if not (folder / "summary.json").is_file()]
 
 
 def read_run(folder: Path) -> Run:
-    """Read a finished run; raises RunError naming the file that is missing, unreadable or not what a run leaves."""
+    """Read a finished run; raises RunError naming the file that is missing, unreadable or not from a run."""
     if not (folder / "summary.json").is_file():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
     summary = schema.summary_in(folder / "summary.json")
@@ -179,7 +179,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _experiment(path: Path) -> str:
-    """The experiment's text, whose settings have been looked at; none in older runs."""
+    """The experiment's text, with checked settings; empty for older runs."""
     if not path.is_file():
         return ""
     schema.settings_in(path)
@@ -206,10 +206,10 @@ def _phases(path: Path, rounds: int) -> list[Phase]:
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]
-    # One thread keeps the order of first occurrence.
+    # A single thread keeps the order of first occurrence.
     figures = [("bytes", "count"), ("bytes", "sum"), ("floats", "sum"), ("round", "count_distinct")]
     total = table.group_by(keys, use_threads=False).aggregate(figures).to_pylist()
-    # Who sent to whom in how many rounds; more than one is what makes a phase a repeated one.
+    # Number of rounds for each sender and receiver; more than one makes a phase a repeated one.
     pairs = table.group_by([*keys, "from", "to"]).aggregate([("round", "count_distinct")])
     most = pairs.group_by(keys).aggregate([("round_count_distinct", "max")]).to_pylist()
     often = {tuple(row[key] for key in keys): row["round_count_distinct_max"] for row in most}

@@ -15,7 +15,7 @@ __all__ = ["rerun"]
 
 
 def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
-    """Command lines, the experiments they need, versions and machine; each different one once."""
+    """Command lines, the experiments they need, versions and machine; each distinct one once."""
     command, experiment = _comparison([run.folder for run in runs]) or _single(runs)
     return {
         "command": command,
@@ -40,7 +40,7 @@ def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
-    """The command that made a comparison, if these runs are all of one."""
+    """The command that made a comparison, if these are all the runs of one."""
     homes = {folder.resolve().parent for folder in folders}
     home = homes.pop()
     plan, experiment = home / "plan.json", home / "experiment.toml"
@@ -56,14 +56,14 @@ def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
 
 
 def _single(runs: Sequence[Run]) -> tuple[str, str]:
-    """A run's experiment.toml is complete, its seed included."""
+    """The command of a single run: its experiment.toml is complete, seed included."""
     if len(runs) == 1:
         return "fedkin run experiment.toml", runs[0].experiment
     return "fedkin run experiment.toml   # once for each experiment below", ""
 
 
 def _different(runs: Sequence[Run], labels: Sequence[str], shown: str) -> list[dict[str, str]]:
-    """Each method's experiment, seeds that differ in nothing else together, without the one `shown` already."""
+    """Each method's experiment, with seeds that differ in nothing else joined, without the `shown` one."""
     found: dict[str, tuple[str, str, list[int]]] = {}
     for run, label in zip(runs, labels, strict=True):
         same = json.dumps([label, {**run.settings, "run": {**run.settings.get("run", {}), "seed": None}}])
@@ -75,6 +75,6 @@ def _different(runs: Sequence[Run], labels: Sequence[str], shown: str) -> list[d
 
 
 def _different_tables(tables: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """One table of all; where runs differ, every value."""
+    """One table for all runs; where they differ, it has every value."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return {key: ", ".join(dict.fromkeys(str(table[key]) for table in tables if key in table)) for key in keys}

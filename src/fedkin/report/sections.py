@@ -1,4 +1,4 @@
-"""The sections of a report as HTML: texts and tables; the charts' places stay empty until the script runs."""
+"""The sections of a report as HTML: texts and tables; the charts' places are empty until the script runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Data = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading; `nav` is its name in the list of sections."""
+    """A part of the page with a heading; `nav` is its name in the table of contents."""
 
     id: str
     nav: str
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(data: Data) -> list[Section]:
-    """Those that the data has something for, in the page's order."""
+    """The sections for which there are data, in the page's order."""
     graphs = any(run["graph"] for run in data["runs"])
     grouped = any(run["graph"] and run["graph"]["history"] for run in data["runs"])
     gains = any(run["gain"] for run in data["runs"])
@@ -148,11 +148,12 @@ _GAIN = f"""<p id="gain-text"></p>
 
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
-_ONLY_LOCAL = """<p class="note">Gain over training alone is of other methods, and all of these runs are Local's.</p>"""
+_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
+all of these runs are Local's.</p>"""
 
 
 def _clients(data: Data, gains: bool, graphs: bool) -> str:
-    """What the sections below show, the gain per client, and the client followed if no graph section has it."""
+    """The choice for the sections below, the gain per client, and the followed client if no graph section has it."""
     scope = (
         '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
     )
@@ -161,12 +162,12 @@ def _clients(data: Data, gains: bool, graphs: bool) -> str:
 
 
 def _kinds(data: Data) -> set[str]:
-    """The methods by their own names, whatever they are called here."""
+    """The methods by their own names, whatever their labels."""
     return {method["method"] for method in data["methods"]}
 
 
 def _table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
-    """Heads as (text, explanation); rows of HTML, the first cell of each its heading."""
+    """Heads as (text, explanation); rows of HTML, whose first cell is the row's heading."""
     head = "".join(f'<th scope="col" title="{escape(about)}">{escape(text)}</th>' for text, about in heads)
     body = "".join(
         f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
@@ -199,7 +200,7 @@ Column = tuple[str, str, str, Writer]
 
 
 def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
-    """Key, heading, what it is, how a value is written."""
+    """Key, heading, explanation, and how a value is written."""
     title, share = metric["title"], metric["share"]
     value = _percent(1) if share else _plain(4)
     more, points = (_points("+"), ", in points") if share else (_plain(4, "+"), "")
@@ -295,7 +296,7 @@ def _settings(data: Data) -> str:
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
     heads = [(name, "") for name in ("method", *keys[1:])]
     title = data["metric"]["title"]
-    card = " on the same card" if "card" in again["machine"] else ""
+    card = " on the same GPU" if "card" in again["machine"] else ""
     more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
     return (
         "<p>With the settings below saved as <code>experiment.toml</code>:</p>"

@@ -1,4 +1,4 @@
-"""The one sentence at the top of a report, built from the runs' numbers and from nothing else."""
+"""The one sentence at the top of a report, built from the runs' numbers only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_LIKE_THIS = " with every seed on the same clients and with the same setting
 
 @dataclass(frozen=True)
 class Found:
-    """Groups of a run's last graph. planted: how many hold the clients present; ari: 1 when equal."""
+    """Groups of a run's last graph. planted: the number of planted groups among clients present; ari: 1 if equal."""
 
     groups: int
     present: int
@@ -27,18 +27,18 @@ class Found:
 
     @property
     def equal(self) -> bool:
-        """The groups are the planted ones."""
+        """Whether the groups are the planted ones."""
         return self.ari is not None and self.ari > 1 - 1e-9
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the sentence is about: one method (`subject`), a value per seed where a tuple.
+    """The facts of the sentence: one method (`subject`); a tuple has a value per seed.
 
-    gains: empty when some run has no Local to measure it against; local: whether Local was run at all; found: empty
-    when the method records no groups; sent: bytes a run; sent_fedavg: the same of FedAvg over as many rounds, None
-    when that was not run; rival: the best other method and its mean; unseen: how many clients never took part, and
-    their mean.
+    gains: empty if a run has no Local to compare with; local: whether Local was run at all; found: empty
+    if the method records no groups; sent: bytes per run; sent_fedavg: the same of FedAvg over the same number of
+    rounds, None if FedAvg was not run; rival: the best other method and its mean; unseen: the number of clients that
+    never took part, and their mean.
     """
 
     subject: str
@@ -61,7 +61,7 @@ class Facts:
 
 
 def sentence(about: Facts) -> str:
-    """Who gains, which groups were found, what it cost, and whether another method is more accurate.
+    """Which clients gain, which groups were found, the traffic, and whether another method is more accurate.
 
     >>> sentence(Facts("Local", "local", clients=40, seeds=1, mean=0.9))
     '40 clients, each training alone, reach 90.0 % mean test accuracy; nothing sent.'
@@ -211,5 +211,5 @@ def _times(ratio: float) -> str:
 
 
 def _below_one(ari: float) -> str:
-    """Two digits, never rounded up to 1: that would say equal."""
+    """Two digits, never rounded up to 1, which would mean equal."""
     return f"{min(ari, 0.99):.2f}"

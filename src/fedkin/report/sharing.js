@@ -1,4 +1,4 @@
-// Learned weights beside what clients share, and how they come to follow it.
+// Learned weights beside what clients have in common, and how the weights follow it over the rounds.
 const SHARED = {
   classes: { title: "classes in common", levels: ["no class in common", "some classes in common", "the same classes"], overlap: "the share of classes in common" },
   groups: { title: "planted group in common", levels: ["of different planted groups", "", "of one planted group"], overlap: "whether the planted group is the same" },
@@ -19,7 +19,7 @@ function drawSharing() {
   $("sharing-text").textContent = `Correlation of weights with ${SHARED[sharing.by].overlap}, over pairs of clients: ` +
     (round.length > 1 ? `${said(ends[0])} in round ${round[0]}, ` : "") + `${said(ends[1])} in ${roundsOf({ round: round.at(-1), until: sharing.until })}.`;
   $("sharing-note").textContent = `Left: ${SHARED[sharing.by].overlap}. The others: ${sharing.directed ? "the weights that each client (a row) gives to each client (a column)" : "the weights between clients"} ` +
-    `on one scale. Clients of one planted group, then of the same classes, stand together; blank: a client with itself, or not both in that round’s graph.` +
+    `on one scale. Clients of one planted group, then of the same classes, are side by side; blank: a client with itself, or not both in that round’s graph.` +
     (sharing.starts.length < sharing.order.length ? ` ${sharing.order.length} clients are drawn as ${sharing.starts.length} × ${sharing.starts.length} averages of neighbours.` : "");
 }
 

@@ -1,4 +1,4 @@
-"""Learned weights beside what clients share: classes, or else the planted group (MAPL, Fig. 3 and 4)."""
+"""Learned weights beside what clients have in common: classes, or else the planted group (MAPL, Fig. 3 and 4)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Array = npt.NDArray[np.float64]
 _ROUNDS = 40
 _PICTURES = 3
 _SIDE = 100
-_ALIKE = 0.75  # mean overlap of classes from which clients count as having the same
-_NOTHING = 255  # in packed bytes: these two were not both there
+_ALIKE = 0.75  # mean overlap of classes from which clients are treated as having the same
+_NOTHING = 255  # in packed bytes: these two were not both present
 
 
 def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
     """The page's data: overlap and weights as pictures of a few rounds, and figures of many; None without either.
 
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
-    and overlap over pairs; `until`: the round to which the last graph stood.
+    and overlap over pairs; `until`: the last round in which the last graph was valid.
     """
     known = _shared(run, ids)
     if not run.graphs or known is None:
@@ -56,7 +56,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
         if round in shown:
             whole = np.full((len(ids), len(ids)), np.nan)
             whole[np.ix_(place, place)] = weights
-            # What a client gives to itself may be far more than any other weight.
+            # A client's weight to itself may be far larger than any other weight.
             np.fill_diagonal(whole, np.nan)
             pictures.append(_small(whole[np.ix_(order, order)], most))
     side, starts = blocks(overlap[np.ix_(order, order)], most)
@@ -80,7 +80,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
 def learned_weights(graph: Graph) -> tuple[Array, bool]:
     """The weights that a method learned, and whether row i is what client i takes from each (MAPL's W).
 
-    So it is where the recorded weights are the symmetric mean of the recorded mixing matrix.
+    This is the case if the recorded weights are the symmetric mean of the recorded mixing matrix.
     """
     weights = dense(graph.weights)
     if graph.mixing is None:
@@ -92,10 +92,10 @@ def learned_weights(graph: Graph) -> tuple[Array, bool]:
 
 
 def _shared(run: Run, ids: Sequence[str]) -> tuple[str, Array] | None:
-    """("classes" or "groups", overlap [n, n]): classes when clients differ much in them, else planted groups."""
+    """("classes" or "groups", overlap [n, n]): classes if clients differ much in them, else planted groups."""
     classes = [set(run.clients[id].get("labels", {})) for id in ids]
     overlap = class_overlap(classes)
-    # With few samples some clients lack a class by chance: that is no structure to follow.
+    # With few samples some clients lack a class by chance, which is no structure to follow.
     if all(classes) and len(ids) > 1 and float(overlap[~np.eye(len(ids), dtype=bool)].mean()) < _ALIKE:
         return "classes", overlap
     if run.planted is None or len(set(run.planted.values())) < 2:
@@ -104,7 +104,7 @@ def _shared(run: Run, ids: Sequence[str]) -> tuple[str, Array] | None:
 
 
 def _order(run: Run, ids: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Clients of one planted group, then of the same classes, side by side."""
+    """Clients ordered by planted group, then by their classes."""
 
     def key(place: int) -> tuple[str, list[str], str]:
         facts = run.clients[ids[place]]
@@ -114,7 +114,7 @@ def _order(run: Run, ids: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _small(matrix: Array, most: int) -> Array:
-    """At most `most` rows: means of what is known of neighbours, nan where nothing is."""
+    """At most `most` rows: means of the known values of neighbours, nan if there are none."""
     known = np.isfinite(matrix)
     total, _ = blocks(np.where(known, matrix, 0.0), most)
     share, _ = blocks(known.astype(np.float64), most)
@@ -122,6 +122,6 @@ def _small(matrix: Array, most: int) -> Array:
 
 
 def _packed(matrix: Array, low: float, high: float) -> str:
-    """In 1/254 of the range."""
+    """Values in 1/254 of the range."""
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
     return pack(np.where(np.isfinite(matrix), np.round(254 * np.nan_to_num(scaled)), _NOTHING), "u1")

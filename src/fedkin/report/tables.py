@@ -18,7 +18,7 @@ __all__ = ["comparison", "left_out", "megabytes", "one_run"]
 
 
 def megabytes(count: float) -> str:
-    """Bytes as a person reads them: 1 kB is 1,000 bytes.
+    """Bytes in readable units: 1 kB is 1,000 bytes.
 
     >>> megabytes(0), megabytes(24616), megabytes(98_464_000)
     ('0', '24.6 kB', '98.5 MB')
@@ -30,7 +30,7 @@ def megabytes(count: float) -> str:
 
 
 def one_run(result: Result) -> Table:
-    """The figures of a run, one a line."""
+    """The figures of a run, one per line."""
     summary = result.summary
     groups = summary["groups"]
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -60,7 +60,7 @@ def one_run(result: Result) -> Table:
 
 
 def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """How good the clients' models are, and those of unseen clients beside them."""
+    """The metrics of the clients' models, and those of unseen clients."""
     metric = metric_of(summary)
     title, own = metric.title, summary[metric.name]
     if own.get("mean") is not None:
@@ -75,7 +75,7 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             mean = "" if own[name]["mean"] is None else f"{own[name]['mean']:.4f}, "
             yield f"{other.title}, mean and pooled", f"{mean}{own[name]['pooled']:.4f}"
     if own.get("left_out"):
-        yield "left out of the mean", f"{own['left_out']} clients whose test samples do not say ({_silent(metric)})"
+        yield "left out of the mean", f"{own['left_out']} clients without a defined value ({_silent(metric)})"
     unseen = summary.get("unseen") or {}
     if unseen.get("mean") is not None:
         gap = "" if summary["gap"] is None else f"  (worse by {summary['gap']:+.4f})"
@@ -85,11 +85,11 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _silent(metric: Metric) -> str:
-    return "one class only" if metric.name == "auc" else "nothing to find, and nothing found"
+    return "one class only" if metric.name == "auc" else "no foreground, and none predicted"
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line per method, in 80 columns; spread over seeds behind the mean where there are several.
+    """One row per method, in 80 columns; with several seeds, the spread stands behind the mean.
 
     Columns that no method fills are left out.
     """
@@ -123,7 +123,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _legend(shown: Iterable[str], metric: Metric) -> str:
-    """What the columns' heads mean, of those that are there."""
+    """The meaning of the column heads that are shown."""
     gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
     worse = "below it" if metric.share else "worse off"
     meaning = {
@@ -134,7 +134,7 @@ def _legend(shown: Iterable[str], metric: Metric) -> str:
 
 
 def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table:
-    """A line per method: its mean over the clients of each group, when that group was left out, and over all groups.
+    """One row per method: its mean over each group's clients when that group was left out, and over all groups.
 
     results: by group, method and seed.
     """

@@ -1,4 +1,4 @@
-"""What each phase of a method sent, what is sent once apart from what is sent again and again (FLT, Table VI)."""
+"""The traffic of each phase of a method, with one-off and repeated phases apart (FLT, Table VI)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAYS = {"up": "client to server", "down": "server to client", "peer": "client t
 
 
 def phases_of(label: str, mine: Sequence[Run]) -> list[dict[str, Any]]:
-    """A method's phases, mean over its runs; `once`: whether a phase is one-off in all of these that have it."""
+    """A method's phases, mean over its runs; `once`: whether a phase is one-off in all runs that have it."""
     found: dict[tuple[str, str], list[Phase]] = defaultdict(list)
     for run in mine:
         for phase in run.phases:
@@ -43,7 +43,7 @@ def phases_of(label: str, mine: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[Any, Any]:
-    """(heads, rows of HTML) of the summary, one-off beside repeated, and of every phase."""
+    """(heads, rows of HTML) of the summary, one-off beside repeated, and of each phase."""
     return _summary(phases, titles), _every(phases, titles)
 
 
@@ -90,7 +90,7 @@ def _every(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> An
 
 
 def _both(amount: Mapping[str, float], parts: float = 1) -> str:
-    """Bytes, and below them floats."""
+    """Bytes, with floats below them."""
     if not amount["bytes"] or not parts:
         return '<span class="quiet">–</span>'
     return f"{megabytes(amount['bytes'] / parts)}<small>{amount['floats'] / parts:,.0f} floats</small>"

@@ -1,4 +1,4 @@
-"""Who gets which samples. Adding one takes one module here, with a subclass of Scenario that names itself."""
+"""Scenarios: which client gets which samples. To add one, add a module with a named subclass of Scenario here."""
 
 from __future__ import annotations
 

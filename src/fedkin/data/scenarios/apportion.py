@@ -1,4 +1,4 @@
-"""Sizes that add up, and rows by their owner: steps of scenarios with thousands of clients, in whole arrays."""
+"""Sizes with a given sum, and rows by owner: vectorised steps of scenarios with thousands of clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shares = npt.NDArray[np.float64]
 
 
 def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
-    """`total` in whole numbers proportional to `shares`, by largest remainder; ties go to the first.
+    """`total` as whole numbers proportional to `shares`, by largest remainder; ties go to the first.
 
     >>> apportion(10, np.array([1, 1, 4])).tolist()
     [2, 2, 6]
@@ -40,10 +40,10 @@ def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
 
 
 def lifted(sizes: Rows, least: Rows | int) -> Rows:
-    """The sizes with none below `least` and the same total: what is missing is taken off the largest.
+    """The sizes with none below `least` and the same total: what is missing is taken from the largest.
 
-    The largest are cut down to a common level, and no further than to their own `least`. `least` may differ from
-    place to place; its total must not be above that of the sizes.
+    The largest are cut down to a common level, but not below their own `least`. `least` may differ between
+    positions; its total must not be above that of the sizes.
 
     >>> lifted(np.array([0, 9, 1, 6]), 2).tolist()
     [2, 6, 2, 6]
@@ -53,7 +53,7 @@ def lifted(sizes: Rows, least: Rows | int) -> Rows:
     raised = np.maximum(sizes, floor)
     if missing == 0:
         return raised
-    # The highest level that frees enough; what it frees beyond that is given back, one each.
+    # The highest level that frees enough; the surplus is given back, one each.
     low, high = 0, int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
@@ -74,12 +74,12 @@ def _freed(sizes: Rows, floor: Rows, level: int) -> Rows:
 
 
 def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Shares:
-    """[n, k] rows from the symmetric Dirichlet(alpha) of k shares, sound for any alpha > 0.
+    """[n, k] rows from the symmetric Dirichlet(alpha) of k shares, valid for any alpha > 0.
 
-    By gamma variables in logarithms, since for small alpha these variables are too small for a float:
+    Uses logarithms of gamma variables, because for small alpha these variables are too small for a float:
     Gamma(a) is Gamma(a + 1) U^(1/a).
     """
-    # Below this the logarithms overflow, and one share is 1 long before.
+    # Below this the logarithms overflow; one share is 1 long before.
     alpha = max(alpha, 1e-300)
     logs = np.log(draw.standard_gamma(alpha + 1, shape)) + np.log1p(-draw.random(shape)) / alpha
     shares = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -88,7 +88,7 @@ def dirichlet(draw: np.random.Generator, alpha: float, shape: tuple[int, int]) -
 
 
 def rows_of(owner: Rows, clients: int) -> list[Rows]:
-    """The rows of every client, ascending; owner: [N] the client of each row, or -1 for nobody."""
+    """The rows of every client, ascending; owner: [N] the client of each row, or -1 for none."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(clients + 1)))[1:-1]
 
@@ -103,10 +103,10 @@ def label_counts(labels: Rows, owner: Rows, clients: int, classes: int) -> Rows:
 def tests_like(dataset: Dataset, counts: Rows, per_client: int | None, seed: int, purpose: str) -> list[Rows]:
     """Test rows of every client in the proportions of its training labels.
 
-    counts: [clients, classes] training samples. Without `per_client` each class of the test split is cut among
-    its owners, no sample twice; a client gets one at least of its most common class as long as there are enough.
-    With it every client draws so many on its own: two clients may draw the same. Raises ConfigError when a class
-    has fewer than a client would draw.
+    counts: [clients, classes] training samples. Without `per_client` each class of the test split is divided among
+    its owners, no sample twice; as long as there are enough, a client gets at least one of its most common class.
+    With `per_client` every client draws that number by itself: two clients may draw the same sample. Raises
+    ConfigError if a class has fewer samples than a client would draw.
     """
     pools = dataset.test.by_class(dataset.task.classes)
     shuffled = [rng(seed, purpose, "rows", "test", label).permutation(rows) for label, rows in enumerate(pools)]
@@ -163,7 +163,7 @@ def check_classes(setting: str, sets: Sequence[Sequence[int]], dataset: Dataset)
 
 
 def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
-    """Raise ConfigError when the training split cannot give `min_size` to each of the clients."""
+    """Raise ConfigError if the training split has fewer than `min_size` samples for each of the clients."""
     total = len(dataset.train)
     if clients * min_size > total:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What every scenario states, and the steps that several share."""
+"""The interface of every scenario, and steps that several share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class Scenario(Settings):
-    """Settings of who gets which samples; `name` tells which, `planted` what its groups are.
+    """Settings that say which client gets which samples; `name` is the scenario, `planted` what its groups are.
 
     unseen: clients that never take part and are only evaluated: a share of them, drawn by the seed; an id, or a group
-    as "group:NAME"; or a list of these. unseen_test: what they are tested on: their test samples, or all they have.
-    pooled: all clients that take part become one, "pooled": training on all data in one place, as a reference.
+    as "group:NAME"; or a list of these. unseen_test: the samples they are tested on: their test samples, or all.
+    pooled: all participating clients become one, "pooled": training on all data in one place, as a baseline.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Scenario(Settings):
     planted: ClassVar[str]
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
-        """`build`, then the unseen clients set apart: those of `unseen`, or of the groups that the data set names.
+        """`build`, then sets the unseen clients apart: those of `unseen`, or of the groups that the data set names.
 
-        With `pooled` those that are left are joined. Raises ConfigError also when `unseen` names others than the
-        groups without which the data set was prepared.
+        With `pooled` the remaining clients are joined. Raises ConfigError also if `unseen` differs from the
+        groups that the data set excluded when it was prepared.
         """
         made = self._apart(dataset, seed)
         return pooled(made) if self.pooled else made
@@ -61,18 +61,18 @@ class Scenario(Settings):
 
     @abstractmethod
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """Deal the data set out; the same seed gives the same federation, bit for bit.
+        """Assign the samples to clients; the same seed gives the same federation, bit for bit.
 
         Training samples come from the training split, test samples from the test split, and no sample goes
-        to two clients. Raises ConfigError naming the setting, or DataError, when the data cannot give this.
+        to two clients. Raises ConfigError naming the setting, or DataError, if the data are not enough.
         """
 
 
 def shuffled_ids(count: int, seed: int) -> list[str]:
-    """Ids "c00", "c01", ... for `count` clients in the order of their making, none at its own place.
+    """Ids "c00", "c01", ... for `count` clients in order of creation; no id equals its client's position.
 
-    The numbers follow one random cycle through all places: ids tell nothing about groups, and code that
-    mistakes an id's number for a position is wrong for every client.
+    The numbers follow one random cycle through all positions: ids tell nothing about groups, and code that
+    uses an id's number as a position is wrong for every client.
 
     >>> sorted(shuffled_ids(3, seed=0))
     ['c00', 'c01', 'c02']
@@ -85,9 +85,9 @@ def shuffled_ids(count: int, seed: int) -> list[str]:
 
 
 def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Rows]:
-    """The rows of a split in random parts, one per client, whose sizes differ by at most one.
+    """The rows of a split in random parts, one per client, with sizes that differ by at most one.
 
-    per_client: take only so many for each. Raises ConfigError when there are too few samples.
+    per_client: the number of samples for each client. Raises ConfigError if there are too few samples.
     """
     total = len(dataset.part(split))
     if per_client is not None and clients * per_client > total:
@@ -105,9 +105,9 @@ def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, s
 
 
 def cut(rows: Rows, shares: npt.NDArray[np.float64]) -> list[Rows]:
-    """`rows` in consecutive parts proportional to `shares`, to within a sample, none of them empty.
+    """`rows` in consecutive parts proportional to `shares`, to within a sample; no part is empty.
 
-    All rows are used; there must be at least as many rows as shares.
+    All rows are used. There must be at least as many rows as shares.
 
     >>> [part.tolist() for part in cut(np.arange(6), np.array([2.0, 1.0]))]
     [[0, 1, 2, 3], [4, 5]]

@@ -20,11 +20,11 @@ __all__ = ["ClassesPerClient"]
 class ClassesPerClient(Scenario):
     """Each client owns samples of only a few classes, in unequal amounts.
 
-    Every class is cut into as many slots as clients need of it when they are spread evenly over the classes,
-    and `spare_slots` more, which stay unused. Client after client takes a slot in each of `classes` different
-    classes, those with most slots left, ties drawn at random. A slot's share of its class is U(share),
+    Every class is cut into slots: the number that clients need if they are spread evenly over the classes,
+    plus `spare_slots`, which stay unused. One client after another takes a slot in each of `classes` different
+    classes: those with most slots left, ties drawn at random. A slot's share of its class is U(share),
     normalised over the class's slots, and the same in training and test. Of each class's training samples,
-    `train_fraction` are dealt out. `Client.about["classes"]` lists the client's classes.
+    `train_fraction` are used. `Client.about["classes"]` lists the client's classes.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", ClassesPerClient(clients=10), seed=0)
@@ -49,7 +49,7 @@ class ClassesPerClient(Scenario):
         return share
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are too few classes, or samples of one."""
+        """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         total = dataset.task.classes
         if self.classes > total:
             raise ConfigError(
@@ -78,7 +78,7 @@ class ClassesPerClient(Scenario):
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
     def _shuffled(self, dataset: Dataset, split: Split, slots: int, seed: int) -> list[Rows]:
-        """The rows of every class that are dealt out, in random order; at least as many as slots."""
+        """The used rows of every class, in random order; at least as many as slots."""
         fraction = self.train_fraction if split == "train" else 1.0
         dealt = []
         for label, rows in enumerate(dataset.part(split).by_class(dataset.task.classes)):
@@ -93,7 +93,7 @@ class ClassesPerClient(Scenario):
         return dealt
 
     def _owned(self, total: int, seed: int) -> list[list[int]]:
-        """The classes of every client, ascending: those with most slots left, ties at random."""
+        """The classes of every client, ascending: those with most slots left, ties drawn at random."""
         draw = rng(seed, self.name, "classes")
         taken = np.zeros(total, np.int64)
         owned = []

@@ -19,17 +19,17 @@ __all__ = ["Dirichlet"]
 
 
 class Dirichlet(Scenario):
-    """Every client has the classes in proportions of its own, drawn from a Dirichlet distribution.
+    """Every client has its own class proportions, drawn from a Dirichlet distribution.
 
-    sizes = "drawn": each class is cut among all clients by shares from Dirichlet(alpha) (Yurochkin et al., 2019),
-    so sizes differ too. Clients below `min_size` are filled up with samples of the largest: these are cut down to
-    a common level, by samples drawn at random, which are handed over class after class, so that a small client's
-    samples are of one class or two. sizes = "equal": every client has the same number of samples; one after
-    another draws them from class proportions of Dirichlet(alpha) (Hsu et al., 2019), from the classes not used up.
-    Nothing is drawn twice, however many clients there are.
+    sizes = "drawn": each class is divided among all clients by shares from Dirichlet(alpha) (Yurochkin et al., 2019),
+    so sizes differ too. Clients below `min_size` are filled up with samples of the largest clients: these are cut down
+    to a common level, by samples drawn at random, which are given away class after class, so that a small client's
+    samples are of one or two classes. sizes = "equal": every client has the same number of samples; one client after
+    another draws them by class proportions from Dirichlet(alpha) (Hsu et al., 2019), among the classes not used up.
+    No draw is repeated, whatever the number of clients.
 
-    Test samples come in the proportions of a client's training labels: each class of the test split is cut among
-    its owners, or, with `test_per_client`, each client draws so many, and two clients may draw the same one.
+    Test samples follow the proportions of a client's training labels: each class of the test split is divided among
+    its owners; or, with `test_per_client`, each client draws that number, and two clients may draw the same sample.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", Dirichlet(clients=100, alpha=0.1, min_size=5), seed=0)
@@ -47,7 +47,7 @@ class Dirichlet(Scenario):
     planted: ClassVar[str] = "none"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when `min_size` for each client is more than there is."""
+        """The federation; raises ConfigError if the data have fewer than `min_size` samples for each client."""
         check_least(self.clients, self.min_size, dataset)
         pools = dataset.train.by_class(dataset.task.classes)
         labels = dataset.train.y.numpy()
@@ -63,7 +63,7 @@ class Dirichlet(Scenario):
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
     def _drawn(self, pools: Sequence[Rows], labels: Rows, seed: int) -> Rows:
-        """The client of every row: each class cut by shares, the smallest clients filled up."""
+        """The client of every row: each class divided by shares, the smallest clients filled up."""
         owner = np.empty(len(labels), np.int64)
         for label, rows in enumerate(pools):
             draw = rng(seed, self.name, "class", label)
@@ -74,7 +74,7 @@ class Dirichlet(Scenario):
         return _handed_over(owner, labels, sizes, wanted, rng(seed, self.name, "fill"))
 
     def _equal(self, pools: Sequence[Rows], labels: Rows, seed: int) -> Rows:
-        """The client of every row: client after client draws its samples; -1 for the few left over."""
+        """The client of every row: one client after another draws its samples; -1 for the few left over."""
         pools = [rng(seed, self.name, "class", label).permutation(rows) for label, rows in enumerate(pools)]
         left = np.array([len(rows) for rows in pools])
         draw = rng(seed, self.name, "clients")
@@ -90,7 +90,7 @@ class Dirichlet(Scenario):
 
 
 def _handed_over(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw: np.random.Generator) -> Rows:
-    """The owners after clients above their wanted size gave random samples to those below theirs."""
+    """The owners after clients above their wanted size gave random samples to clients below theirs."""
     mixed = np.lexsort((draw.random(len(owner)), owner))
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     given = mixed[place >= wanted[owner[mixed]]]
@@ -102,13 +102,13 @@ def _handed_over(owner: Rows, labels: Rows, sizes: Rows, wanted: Rows, draw: np.
 
 
 def _sequential(draw: np.random.Generator, count: int, proportions: npt.NDArray[np.float64], left: Rows) -> Rows:
-    """[classes] how many of each class to take: `count` draws from the proportions among classes with samples left."""
+    """[classes] how many of each class to take: `count` draws by the proportions, among classes with samples left."""
     taken = np.zeros_like(left)
     while (short := count - int(taken.sum())) > 0:
         open_ = taken < left
         weights = np.where(open_, proportions, 0.0)
-        # All its proportions may be on classes that are used up: then what is left decides.
+        # All its proportions may be on classes that are used up: then the remaining samples decide.
         weights = weights if weights.sum() > 0 else (left - taken).astype(np.float64)
-        # Every repetition uses up one class at least, so there are no more than there are classes.
+        # Every repetition uses up at least one class, so there are at most as many as classes.
         taken = np.minimum(taken + draw.multinomial(short, weights / weights.sum()), left)
     return taken

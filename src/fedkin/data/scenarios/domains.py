@@ -1,4 +1,4 @@
-"""Domains, each cut into clients (as TFL, 2024, cuts PACS and OfficeHome)."""
+"""Domains, each divided into clients (as TFL, 2024, divides PACS and OfficeHome)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Domains"]
 
 
 class Domains(Scenario):
-    """Each group of the data set, such as a domain of images, in `per_domain` equal random parts, one per client.
+    """Each group of the data set, such as a domain of images, is cut into `per_domain` equal random parts: the clients.
 
-    Clients are called after their domain: "sketch-0", "sketch-1", ... With `unseen = "group:sketch"` that domain is
-    left out; `fedkin compare --leave-out each` leaves out one after another.
+    Clients are named after their domain: "sketch-0", "sketch-1", ... With `unseen = "group:sketch"` that domain is
+    left out; `fedkin compare --leave-out each` leaves out one domain after another.
     """
 
     name: Literal["domains"] = "domains"
@@ -30,7 +30,7 @@ class Domains(Scenario):
     planted: ClassVar[str] = "the domain"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises DataError when the data set states no groups, ConfigError for too few samples."""
+        """The federation; raises DataError if the data set states no groups, ConfigError for too few samples."""
         train, test = (self._cut(dataset, split, seed) for split in SPLITS)
         none = np.empty(0, np.int64)
         made = [
@@ -47,7 +47,7 @@ class Domains(Scenario):
         return Federation([made[place] for place in order], dataset.task, f"{dataset.name}-{self.name}")
 
     def _cut(self, dataset: Dataset, split: Split, seed: int) -> dict[str, list[Rows]]:
-        """The rows of each domain's clients; sizes differ by one at most."""
+        """The rows of each domain's clients; sizes differ by at most one."""
         groups = dataset.part(split).group
         if groups is None:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Federations that do not stay as they are: data that drift, and newcomers."""
+"""Federations that change over time: clients that drift, and newcomers."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _inner(given: Any) -> Any:
 
 
 class Drift(Scenario):
-    """Any other scenario, in which some clients change group at a round or come later.
+    """Any other scenario, in which some clients change group in a later round or join later.
 
     of: the other scenario, as a section [scenario.of] with its name and settings. Of the clients that it makes:
 
-    drifting: so many move to another planted group at a round of `rounds`, over which they are spread evenly. Their
-    samples from then on, training and test, are those of as many further clients, which are not in the federation
-    themselves: it is smaller than `of` by that number, and nobody else ever has these samples.
-    newcomers: so many join at a round of `joins`, over which they are spread evenly.
+    drifting: this number of clients moves to another planted group, in the rounds of `rounds`, over which they are
+    spread evenly. From then on, their training and test samples are those of the same number of additional clients,
+    which are not in the federation: it is smaller than `of` by that number, and no other client has these samples.
+    newcomers: this number of clients joins in the rounds of `joins`, over which they are spread evenly.
 
-    No client is both, and unseen ones are neither. They are drawn at random, evenly from the planted
-    groups as far as the groups allow; a client's first group is the planted one. `Client.about["role"]` says
-    "drifting", "newcomer" or "stays".
+    No client is both, and unseen clients are neither. They are drawn at random, from the planted groups as evenly as
+    the groups allow. A client's first group is the planted one. `Client.about["role"]` is "drifting", "newcomer" or
+    "stays".
 
     >>> from fedkin.data import federate
     >>> of = {"name": "label-swap", "clients": 12, "groups": 2}
@@ -64,7 +64,7 @@ class Drift(Scenario):
     planted: ClassVar[str] = "those of the other scenario; drifting clients start in one and end in another"
 
     def federation(self, dataset: Dataset, seed: int) -> Federation:
-        """`build`, with the unseen clients set apart before anyone drifts or comes late."""
+        """`build`, after the unseen clients are set apart: none of them drifts or joins later."""
         if self.unseen is None:
             return super().federation(dataset, seed)
         if self.of.unseen is not None:
@@ -82,7 +82,7 @@ class Drift(Scenario):
         return rounds
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when the other scenario makes too few clients or groups."""
+        """The federation; raises ConfigError if the other scenario makes too few clients or groups."""
         made = self.of.federation(dataset, seed)
         asked = 2 * self.drifting + self.newcomers
         if asked >= len(made.seen):
@@ -127,7 +127,7 @@ class Drift(Scenario):
 
 
 class _Groups:
-    """Clients not drawn yet, by group; draws are from the groups with most of them, so that they are even."""
+    """Clients not drawn yet, by group; draws are from the largest groups, so that they are even."""
 
     def __init__(self, made: Federation, draw: np.random.Generator) -> None:
         self._draw = draw
@@ -138,13 +138,13 @@ class _Groups:
         self._members = {group: len(own) for group, own in self._left.items()}
 
     def give(self) -> str:
-        """A client not drawn yet, which leaves the federation: of a group with most members."""
+        """A client not drawn yet, from a largest group; it leaves the federation."""
         group = self._fullest({group: (self._members[group], len(own)) for group, own in self._left.items() if own})
         self._members[group] -= 1
         return self._left[group].pop()
 
     def take(self, other_than: str | None = None) -> str:
-        """A client not drawn yet; of another group than `other_than`, if given."""
+        """A client not drawn yet; from another group than `other_than`, if given."""
         others = {
             group: own for group, own in self._left.items() if own and (other_than is None or group != other_than)
         }
@@ -157,7 +157,7 @@ class _Groups:
         return self._left[self._fullest(open_)].pop()
 
     def _fullest(self, counts: Mapping[str | None, tuple[int, int]]) -> str | None:
-        """One with the largest counts, drawn at random."""
+        """A group with the largest counts, ties drawn at random."""
         most = max(counts.values())
         fullest = sorted((group for group, count in counts.items() if count == most), key=str)
         return fullest[self._draw.integers(len(fullest))]
@@ -168,5 +168,5 @@ def _listed(rounds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _spread(rounds: int | Sequence[int], count: int) -> list[int]:
-    """The round of each of `count` clients: as many in every round, to within one."""
+    """The round of each of `count` clients: every round gets the same number, to within one."""
     return [_listed(rounds)[k % len(_listed(rounds))] for k in range(count)]

@@ -15,7 +15,7 @@ from fedkin.keys import rng
 
 __all__ = ["CLASSES", "GroupedClasses"]
 
-# The paper's sets of digits; on other data sets of ten classes they are as good as any.
+# The paper's sets of digits; used for other data sets of ten classes too.
 CLASSES = {
     "disjoint": ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8)),
     "ring": ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8)),
@@ -23,12 +23,12 @@ CLASSES = {
 
 
 class GroupedClasses(Scenario):
-    """Groups of clients, each group with its own classes; clients of a group own the same classes, other samples.
+    """Groups of clients, each with its own classes; clients of a group own the same classes and different samples.
 
-    classes: "disjoint" (scenario 1: five pairs of classes), "ring" (scenario 2: five triples, neighbours share a
-    class), or a list of classes for each group. Every class's training samples are dealt evenly to the clients
+    classes: "disjoint" (scenario 1: five pairs of classes), "ring" (scenario 2: five triples; neighbours share a
+    class), or a list of classes for each group. Every class's training samples are distributed evenly over the clients
     that own it, at most `per_class` to each; no sample goes to two clients. All clients of a group are tested on
-    the same samples: the test split's of the group's classes (at most `test_per_class` of each class).
+    the same samples: the test split's samples of the group's classes (at most `test_per_class` of each class).
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", GroupedClasses(clients=10), seed=0)
@@ -60,7 +60,7 @@ class GroupedClasses(Scenario):
         return CLASSES[self.classes] if isinstance(self.classes, str) else self.classes
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when the data set has too few classes, or samples of one."""
+        """The federation; raises ConfigError if the data set has too few classes, or too few samples of one."""
         sets, total = self.sets, dataset.task.classes
         if max(max(own) for own in sets) >= total:
             raise ConfigError(
@@ -85,7 +85,7 @@ class GroupedClasses(Scenario):
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
     def _dealt(self, dataset: Dataset, member: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> list[Rows]:
-        """Training rows of every client: of each of its classes an equal share."""
+        """Training rows of every client: an equal share of each of its classes."""
         rows: list[list[Rows]] = [[] for _ in range(self.clients)]
         for label, pool in enumerate(self._pools(dataset, "train", seed)):
             owners = [k for k in range(self.clients) if label in self.sets[member[k]]]

@@ -1,4 +1,4 @@
-"""Every client alike."""
+"""Identically distributed clients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Iid"]
 
 
 class Iid(Scenario):
-    """Equal random parts of the data set: no client is unlike another.
+    """Equal random parts of the data set: all clients have the same distribution.
 
-    train_per_client, test_per_client: take only so many samples for each (default: all there are).
+    train_per_client, test_per_client: the number of samples of each client (default: all there are).
     """
 
     name: Literal["iid"] = "iid"
@@ -27,7 +27,7 @@ class Iid(Scenario):
     planted: ClassVar[str] = 'one group, "all"'
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are fewer samples than clients ask for."""
+        """The federation; raises ConfigError if there are fewer samples than the clients need."""
         train = deal(dataset, "train", self.clients, self.train_per_client, seed)
         test = deal(dataset, "test", self.clients, self.test_per_client, seed)
         clients = [

@@ -1,4 +1,4 @@
-"""Groups that call the same things by other names: concept shift."""
+"""Groups with permuted labels: concept shift."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["LabelSwap"]
 
 
 class LabelSwap(Scenario):
-    """Clients see all classes alike, but each group of clients has its labels permuted in its own way.
+    """All clients have all classes, but each group of clients has its own permutation of the labels.
 
     Each split is shuffled and cut into equal parts, one per client; the clients are spread evenly over `groups`. The
-    first group, "swap0", keeps its labels. how = "pairs": group g swaps classes 2g - 2 and 2g - 1; "shift": it
-    calls class c (c + g) mod C; "random": it has a permutation of its own, drawn at random. Training and test samples
-    are treated alike. train_per_client, test_per_client: take only so many samples for each client (default: all
-    there are). `Client.about["labels"]` lists what the client calls class 0, 1, ...
+    first group, "swap0", keeps its labels. how = "pairs": group g swaps classes 2g - 2 and 2g - 1; "shift": class c
+    becomes (c + g) mod C; "random": the group has its own random permutation. Training and test samples
+    are treated alike. train_per_client, test_per_client: the number of samples of each client (default: all
+    there are). `Client.about["labels"]` lists the client's labels of class 0, 1, ...
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", LabelSwap(clients=6, groups=3), seed=0)
@@ -45,7 +45,7 @@ class LabelSwap(Scenario):
     planted: ClassVar[str] = 'the permutation of labels: "swap0", "swap1", ...'
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError for more groups than clients, or than there are such permutations."""
+        """The federation; raises ConfigError for more groups than clients, or than possible permutations."""
         self._check(dataset)
         renamed = self._permutations(dataset.task.classes, seed)
         train_y, test_y = (
@@ -81,7 +81,7 @@ class LabelSwap(Scenario):
                 f"scenario.clients: {self.clients} clients for {self.groups} groups; at least {self.groups}"
             )
         total = len(dataset.train.by_class(dataset.task.classes))
-        # Beyond 20 classes there are more permutations than any number of clients.
+        # Beyond 20 classes there are more permutations than clients.
         most = {"pairs": total // 2 + 1, "shift": total, "random": math.factorial(min(total, 20))}[self.how]
         if self.groups > most:
             raise ConfigError(
@@ -90,7 +90,7 @@ class LabelSwap(Scenario):
             )
 
     def _permutations(self, total: int, seed: int) -> list[Rows]:
-        """What each group calls class 0, 1, ..; all different, the first one the identity."""
+        """Each group's labels of class 0, 1, ..; all different, the first one the identity."""
         same = np.arange(total)
         if self.how == "shift":
             return [(same + group) % total for group in range(self.groups)]

@@ -1,4 +1,4 @@
-"""Scenarios 1 to 4 of MAPL (Mukherjee et al., 2024): so many samples of each of a cluster's classes."""
+"""Scenarios 1 to 4 of MAPL (Mukherjee et al., 2024): a fixed number of samples of each of a cluster's classes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Mapl"]
 
 
 class Mapl(Scenario):
-    """Clusters of consecutive classes, apart or overlapping, and a set number of samples per class and client.
+    """Clusters of consecutive classes, disjoint or overlapping, with a fixed number of samples per class and client.
 
-    clusters: how many, each of about equally many consecutive classes, of which neighbours have `shared` in common;
-    or a list of classes for each. The clients are spread evenly over them. A client gets `per_class` training
+    clusters: their number, each with about equally many consecutive classes, of which neighbours have `shared` in
+    common; or a list of classes for each. The clients are spread evenly over them. A client gets `per_class` training
     samples of each of its cluster's classes (two numbers: drawn between them, for each class and client), and
-    `test_per_class` test samples of each; no sample goes to two clients. More than the data set has is refused.
+    `test_per_class` test samples of each; no sample goes to two clients. Raises ConfigError if there are too few.
 
     With ten classes and the paper's 20 clients: scenario 1 is the default (0-4 | 5-9, 300 of each class), 2 has
     shared = 4 (0-6 | 3-9), 3 has per_class = [100, 300], 4 has both.
@@ -68,7 +68,7 @@ class Mapl(Scenario):
         return per_class
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are too few classes, or samples of one."""
+        """The federation; raises ConfigError if there are too few classes, or too few samples of one."""
         sets = self._sets(dataset)
         if self.clients < len(sets):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Clients as the data set states them."""
+"""Clients as stated by the data set."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Natural"]
 
 
 class Natural(Scenario):
-    """The data set's own clients under their own ids, such as writers or hospitals, in a shuffled order.
+    """The data set's own clients with their own ids, such as writers or hospitals, in a shuffled order.
 
-    min_size, min_test: clients with fewer training or test samples are left out; clients: draw so many of the others
-    (default: all). With min_test = 0 a client may have no test samples.
+    min_size, min_test: clients with fewer training or test samples are left out. clients: how many of the others to
+    draw (default: all). With min_test = 0 a client may have no test samples.
     """
 
     name: Literal["natural"] = "natural"
@@ -34,7 +34,7 @@ class Natural(Scenario):
     planted: ClassVar[str] = "the data set's own groups, where it states them"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises DataError when the data set states no clients, ConfigError when too few."""
+        """The federation; raises DataError if the data set states no clients, ConfigError if there are too few."""
         if dataset.train.client is None or dataset.test.client is None:
             raise DataError(
                 f"scenario natural: {dataset.name} does not say whose its samples are; expected a client each"
@@ -80,7 +80,7 @@ class Natural(Scenario):
 
 
 def _groups(train: Part, test: Part, name: str) -> dict[str, str]:
-    """The group that each client's samples, of both splits, state."""
+    """The group of each client, as stated by its samples of both splits."""
     if train.client is None or test.client is None or train.group is None or test.group is None:
         return {}
     owners = np.concatenate([train.client, test.client])

@@ -1,4 +1,4 @@
-"""All clients that take part as one: training on all data in one place, the reference that federations are held to."""
+"""All participating clients as one: training on all data in one place, the centralised baseline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ POOLED = "pooled"
 
 
 def pooled(federation: Federation) -> Federation:
-    """The federation with one client "pooled" that has the samples of all that took part; unseen clients stay.
+    """The federation with one client "pooled" that has the samples of all participating clients; unseen clients stay.
 
-    Samples follow the order of client ids. Raises ConfigError where clients change or join later.
+    Samples follow the order of client ids. Raises ConfigError if clients change or join later.
     """
     seen = [federation[id] for id in federation.seen]
     if moving := [client.id for client in seen if client.changes or client.joins > 1]:
@@ -32,7 +32,7 @@ def pooled(federation: Federation) -> Federation:
 
 
 def together(parts: Sequence[Samples], name: str) -> Samples:
-    """Samples one after another; not copied where all are rows of the same arrays."""
+    """Samples one after another; not copied if all are rows of the same arrays."""
     first = parts[0]
     if any(part.scale != first.scale for part in parts):
         raise ConfigError(f"scenario.pooled: the {name} samples of clients are on unlike scales")

@@ -1,4 +1,4 @@
-"""Clients alike in kind, unlike in size."""
+"""Clients with the same distribution and different sizes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["QuantitySkew"]
 
 
 class QuantitySkew(Scenario):
-    """Random parts of the data set of very unlike sizes; labels are alike everywhere.
+    """Random parts of the data set of very different sizes; all clients have the same label distribution.
 
-    law = "dirichlet": shares of the training split from Dirichlet(alpha), the more unlike the smaller alpha;
-    "power": the k-th client's share, k = 1, 2, .. in an order drawn at random, is proportional to k^-alpha, the more
-    unlike the larger alpha. Clients below `min_size` are filled up to it from the largest, which are cut down to a
+    law = "dirichlet": shares of the training split from Dirichlet(alpha); a smaller alpha gives larger differences.
+    "power": the k-th client's share, k = 1, 2, .. in a random order, is proportional to k^-alpha; a larger alpha gives
+    larger differences. Clients below `min_size` are filled up to it from the largest, which are cut down to a
     common level. The test split is cut into equal parts; `test_per_client` takes fewer.
 
     >>> from fedkin.data import federate
@@ -40,7 +40,7 @@ class QuantitySkew(Scenario):
     planted: ClassVar[str] = 'one group, "all"'
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are fewer samples than clients ask for."""
+        """The federation; raises ConfigError if there are fewer samples than the clients need."""
         check_least(self.clients, self.min_size, dataset)
         sizes = self._sizes(len(dataset.train), rng(seed, self.name, "sizes"))
         order = rng(seed, "deal", "train").permutation(len(dataset.train))

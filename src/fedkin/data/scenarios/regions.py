@@ -1,4 +1,4 @@
-"""Clients as the data set states them, small ones joined with others of their region."""
+"""Clients as stated by the data set; small clients are joined with others of their region."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Regions"]
 
 
 class Regions(Scenario):
-    """The data set's own clients, such as hospitals; those of few samples are joined within their group.
+    """The data set's own clients, such as hospitals; small ones are joined within their group.
 
     Clients with fewer than `min_size` training samples are taken in random order within their group and joined until
-    they have so many; what is left over joins the last of them (when all small ones of a group together have fewer,
-    they are one client all the same). A joined client is called after its group: "Midwest-0", ...;
-    `Client.about["members"]` lists whom it holds.
+    they have that number; the remaining ones join the last of them (if all small clients of a group together have
+    fewer, they still become one client). A joined client is named after its group: "Midwest-0", ...;
+    `Client.about["members"]` lists the clients in it.
     """
 
     name: Literal["regions"] = "regions"
@@ -34,7 +34,7 @@ class Regions(Scenario):
     planted: ClassVar[str] = "the data set's own groups, such as regions"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises DataError when the data set states no clients or no groups."""
+        """The federation; raises DataError if the data set states no clients or no groups."""
         parts = dataset.train, dataset.test
         if any(part.client is None or part.group is None for part in parts):
             raise DataError(

@@ -21,13 +21,13 @@ Angle = Literal[0, 90, 180, 270]
 
 
 class RotatedMasked(Scenario):
-    """Clients see all classes, turned by one of a few angles and behind a mask of their own.
+    """Clients have all classes, with images rotated by one of a few angles and covered by the client's own mask.
 
     Each split is shuffled and cut into equal parts, one per client; the clients are spread evenly over
     `rotations` (degrees, counter-clockwise). A client's mask is a grid of cells of mask_size x mask_size
-    pixels over the turned image; each cell is white with probability `mask_rate`, the same cells in all its
-    training and test images; at least one stays clear. train_per_client, test_per_client: take only so many
-    samples for each client (default: all there are). `Client.about["rotation"]` is the client's angle.
+    pixels over the rotated image; each cell is white with probability `mask_rate`, the same cells in all its
+    training and test images; at least one stays clear. train_per_client, test_per_client: the number of
+    samples of each client (default: all there are). `Client.about["rotation"]` is the client's angle.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", RotatedMasked(clients=4), seed=0)
@@ -53,7 +53,7 @@ class RotatedMasked(Scenario):
         return rotations
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError for settings that the images cannot give, or without images."""
+        """The federation; raises ConfigError for settings that do not fit the images, or without images."""
         height, width = self._sides(dataset)
         train_rows = deal(dataset, "train", self.clients, self.train_per_client, seed)
         test_rows = deal(dataset, "test", self.clients, self.test_per_client, seed)
@@ -97,7 +97,7 @@ class RotatedMasked(Scenario):
         rows, columns = -(-height // self.mask_size), -(-width // self.mask_size)
         draw = rng(seed, self.name, "mask", id)
         cells = draw.random((rows, columns)) < self.mask_rate
-        # A client that sees nothing at all could learn nothing.
+        # A client without a single visible pixel could learn nothing.
         if cells.all():
             cells[draw.integers(rows), draw.integers(columns)] = False
         pixels = cells.repeat(self.mask_size, axis=0).repeat(self.mask_size, axis=1)
@@ -105,7 +105,7 @@ class RotatedMasked(Scenario):
 
 
 def _turned(dataset: Dataset, split: Split, parts: list[Rows], angles: list[int], masks: list[Tensor]) -> list[Samples]:
-    """Every client's samples, as rows of one tensor that all share."""
+    """Every client's samples, as rows of one shared tensor."""
     part = dataset.part(split)
     order = torch.from_numpy(np.concatenate(parts))
     x, y = part.x[order], part.y[order]

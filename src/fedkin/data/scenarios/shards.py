@@ -18,12 +18,12 @@ __all__ = ["Shards"]
 
 
 class Shards(Scenario):
-    """The samples sorted by label, cut into shards, a few at random to each client (McMahan et al., 2017).
+    """The samples are sorted by label and cut into shards; each client gets a few at random (McMahan et al., 2017).
 
-    There are clients x `shards` of them, equal in size to within one sample, so that most clients have `shards`
-    classes; a shard on a border between labels has two. Within a label the order is random. Test samples come in
-    the proportions of a client's training labels: each class of the test split is cut among its owners, or, with
-    `test_per_client`, each client draws so many, and two clients may draw the same one.
+    There are clients x `shards` shards, equal in size to within one sample, so most clients have `shards`
+    classes; a shard on a border between labels has two. Within a label the order is random. Test samples follow
+    the proportions of a client's training labels: each class of the test split is divided among its owners; or, with
+    `test_per_client`, each client draws that number, and two clients may draw the same sample.
     `Client.about["classes"]` lists the client's classes.
 
     >>> from fedkin.data import federate
@@ -40,7 +40,7 @@ class Shards(Scenario):
     planted: ClassVar[str] = "none"
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are more shards than training samples."""
+        """The federation; raises ConfigError if there are more shards than training samples."""
         total, count = len(dataset.train), self.clients * self.shards
         if count > total:
             raise ConfigError(

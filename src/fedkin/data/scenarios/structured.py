@@ -1,4 +1,4 @@
-"""Clusters of classes, and clients of very unlike sizes: scenario 4 of FLT (Jamali-Rad et al., 2022)."""
+"""Clusters of classes, and clients of very different sizes: scenario 4 of FLT (Jamali-Rad et al., 2022)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Structured", "skewed_sizes"]
 
 
 class Structured(Scenario):
-    """Clusters of clients with classes of their own, and few clients with many samples in each cluster.
+    """Clusters of clients with their own classes; in each cluster a few clients have most of the samples.
 
-    clusters: how many, each with consecutive classes (as many as it takes to place them all, the last cluster what
-    is left), or a list of classes for each cluster, no class in two. The clients are spread evenly over the
-    clusters. The training samples of a cluster's classes (at most `per_class` of each) are shuffled and cut among
+    clusters: their number, each with the same number of consecutive classes (the last cluster gets what is left), or
+    a list of classes for each cluster, no class in two. The clients are spread evenly over the
+    clusters. The training samples of a cluster's classes (at most `per_class` of each) are shuffled and divided among
     its n clients; the i-th, i = 0..n-1, gets floor(F + exp(x i^2)), with F half the mean size and x such that the
-    sizes add up; what rounding leaves goes to the last. A client may so have only some of its cluster's classes.
-    All clients of a cluster are tested on the same samples: the test split's of the cluster's classes (of which
-    `test_per_client` are drawn). Settings that leave a client fewer than `min_size` are refused.
+    sizes add up; the last client gets what rounding leaves. So a client may have only some of its cluster's classes.
+    All clients of a cluster are tested on the same samples: the test split's samples of the cluster's classes (of
+    which `test_per_client` are drawn). Settings that leave a client fewer than `min_size` are refused.
 
     >>> from fedkin.data import federate
     >>> fed = federate("digits", Structured(clients=20), seed=0)
@@ -59,7 +59,7 @@ class Structured(Scenario):
         return clusters
 
     def build(self, dataset: Dataset, seed: int) -> Federation:
-        """The federation; raises ConfigError when there are too few classes, clients or samples."""
+        """The federation; raises ConfigError if there are too few classes, clients or samples."""
         sets = self._sets(dataset)
         check_classes("clusters", sets, dataset)
         if self.clients < len(sets):
@@ -116,9 +116,9 @@ class Structured(Scenario):
 
 
 def skewed_sizes(total: int, count: int) -> Rows:
-    """[count] sizes floor(F + exp(x i^2)) that add up to `total`, F = total / 2 / count (FLT's scenario 4), ascending.
+    """[count] sizes floor(F + exp(x i^2)) with sum `total`, F = total / 2 / count (FLT's scenario 4), ascending.
 
-    x is the largest for which the sum is not above the total; what is left goes to the last.
+    x is the largest value for which the sum is not above the total; the last size gets the rest.
 
     >>> skewed_sizes(100, 5).tolist()
     [11, 11, 12, 17, 49]
@@ -131,7 +131,7 @@ def skewed_sizes(total: int, count: int) -> Rows:
     def sizes(x: float) -> Rows:
         return np.floor(half + np.exp(x * squares)).astype(np.int64)
 
-    # exp(x i^2) is nothing but for i = 0 at the lower end, and the last alone is the whole at the upper.
+    # At the lower end exp(x i^2) is 0 except for i = 0; at the upper end the last size alone is the total.
     low, high = -50.0, math.log(max(total, 2)) / max(squares[-1], 1.0)
     for _ in range(100):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Clients that never take part: chosen by their number, their ids or their groups."""
+"""Clients that never take part: chosen by their share, their ids or their groups."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ GROUP = "group:"
 def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: int) -> Federation:
     """The federation with these clients unseen.
 
-    unseen: a share of the clients, drawn by the seed; or ids and groups, the latter as "group:NAME". test: what an
-    unseen client is tested on: its test samples, or all its samples, of which it then has none to train on.
-    Raises ConfigError for a name that is not there, or when no client would be left.
+    unseen: a share of the clients, drawn by the seed; or ids and groups, the latter as "group:NAME". test: the samples
+    an unseen client is tested on: its test samples, or all its samples, so that none are left for training.
+    Raises ConfigError for an unknown name, or if no client would be left.
     """
     ids = _drawn(federation, unseen, seed) if isinstance(unseen, float) else _named(federation, unseen)
     if len(ids) == len(federation):
@@ -46,7 +46,7 @@ def groups_of(federation: Federation) -> list[str]:
 
 
 def _drawn(federation: Federation, share: float, seed: int) -> set[str]:
-    """A share of the clients, at least one of them, whatever their order."""
+    """A share of the clients, at least one; independent of their order."""
     ids = sorted(federation)
     count = max(1, round(share * len(ids)))
     return {ids[place] for place in rng(seed, "unseen").permutation(len(ids))[:count]}
@@ -89,7 +89,7 @@ def _none(samples: Samples) -> Samples:
 
 
 def _joined(train: Samples, test: Samples) -> Samples:
-    """Both as one; copied, for they lie in two arrays."""
+    """Both as one; copied, because they are in two arrays."""
     if not len(test):
         return train
     if train.scale != test.scale:

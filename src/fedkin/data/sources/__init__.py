@@ -1,4 +1,4 @@
-"""Readers of data sets. Adding one takes one module here, with a subclass of Source that names itself."""
+"""Readers of data sets. To add one, add a module with a named subclass of Source here."""
 
 from __future__ import annotations
 

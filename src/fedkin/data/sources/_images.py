@@ -30,8 +30,8 @@ def read_images(files: Sequence[Path], size: tuple[int, int], *, resize: bool = 
 def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt.NDArray[np.uint8]:
     """[3, height, width] uint8 colours of an image file; size: (height, width).
 
-    Grey images get three equal channels. An image of another size is resized bilinearly, without regard to its sides'
-    ratio, or refused when `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
+    Grey images get three equal channels. An image of another size is resized bilinearly, without keeping its aspect
+    ratio, or refused if `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
     """
     image_module = _pillow()
     height, width = size
@@ -40,7 +40,7 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt
             image = file.convert("RGB")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an image") from None
-    # A damaged file makes the decoders raise nearly anything.
+    # With a damaged file the decoders raise many kinds of exceptions.
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path}: cannot be read as an image ({said}); remove it, or put a whole one there") from None
@@ -52,7 +52,7 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The image files in a folder, in alphabetical order; raises DataError when there is none."""
+    """The image files in a folder, in alphabetical order; raises DataError if there are none."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected a folder of images")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)
@@ -62,7 +62,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, in alphabetical order; raises DataError when there is none."""
+    """The names of the folders in a folder, in alphabetical order; raises DataError if there are none."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected a folder of images for each class in it")
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""What every source states."""
+"""The interface of every source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Source", "locate"]
 
 
 class Source(Settings):
-    """Settings of a data set on disk (or embedded); `source` tells which."""
+    """Settings of a data set on disk (or embedded); `source` is its name."""
 
     source: str
 
@@ -22,7 +22,7 @@ class Source(Settings):
 
 
 def locate(root: Path, path: Path) -> Path:
-    """`path` as it is when absolute; else below `root`, or below the current folder if only there."""
+    """`path` unchanged if absolute; else below `root`, or below the current folder if it exists only there."""
     path = path.expanduser()
     below = root / path
     return path if not below.exists() and path.exists() else below

@@ -26,7 +26,7 @@ _SCALE_100 = Scale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 class Cifar10(Source):
-    """CIFAR-10: 50,000 / 10,000 pictures of ten kinds, 32x32 colour, official binary files.
+    """CIFAR-10: 50,000 / 10,000 images of ten classes, 32x32 colour, official binary files.
 
     Below the data root: cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin; `path` names the folder of
     these six files instead. x [N, 3, 32, 32] uint8.
@@ -46,10 +46,10 @@ class Cifar10(Source):
 
 
 class Cifar100(Source):
-    """CIFAR-100: 50,000 / 10,000 pictures of a hundred kinds, 32x32 colour, official binary files.
+    """CIFAR-100: 50,000 / 10,000 images of a hundred classes, 32x32 colour, official binary files.
 
     Below the data root: cifar-100-binary/{train,test}.bin; `path` names the folder of these two files instead.
-    labels: the 100 "fine" ones, or the 20 "coarse" ones, each of five kinds. x [N, 3, 32, 32] uint8.
+    labels: the 100 "fine" ones, or the 20 "coarse" ones, each of five classes. x [N, 3, 32, 32] uint8.
     """
 
     source: Literal["cifar100"] = "cifar100"
@@ -89,7 +89,7 @@ def _read(files: Sequence[Path], labels: tuple[int, ...], which: int, expected: 
             records = np.fromfile(path, np.uint8).reshape(count, heads + _PIXELS)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error})") from None
-        # All of them: a file of another kind may pass for one of them by chance, hardly for both.
+        # All label bytes are checked: in another kind of file one of them may fit by chance, hardly both.
         for place, most in enumerate(labels):
             if records[:, place].max() >= most:
                 row = int(np.argmax(records[:, place] >= most))

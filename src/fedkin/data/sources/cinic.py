@@ -1,4 +1,4 @@
-"""CINIC-10: folders of small pictures."""
+"""CINIC-10: folders of small images."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedkin.federation import Scale, Task
 
 __all__ = ["Cinic10"]
 
-# In the order of CIFAR-10's labels, which is the alphabet's.
+# In the order of CIFAR-10's labels, which is alphabetical.
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 class Cinic10(Source):
-    """CINIC-10: 90,000 / 90,000 pictures of ten kinds from CIFAR-10 and ImageNet, 32x32 colour (Darlow et al., 2018).
+    """CINIC-10: 90,000 / 90,000 images of ten classes from CIFAR-10 and ImageNet, 32x32 colour (Darlow et al., 2018).
 
-    Below the data root: CINIC-10/{train,valid,test}/CLASS/*.png; `path` names the folder of these instead. valid: what
-    to do with the 90,000 pictures there: "unused", or add them to "train" or to "test". x [N, 3, 32, 32] uint8;
+    Below the data root: CINIC-10/{train,valid,test}/CLASS/*.png; `path` names the folder of these instead. valid: the
+    use of the 90,000 images there: "unused", or added to "train" or to "test". x [N, 3, 32, 32] uint8;
     labels are CIFAR-10's. Needs Pillow.
     """
 
@@ -32,7 +32,7 @@ class Cinic10(Source):
     valid: Literal["unused", "train", "test"] = "unused"
 
     def load(self, root: Path) -> Dataset:
-        """Read all pictures; raises DataError naming the file or folder, ConfigError without Pillow."""
+        """Read all images; raises DataError naming the file or folder, ConfigError without Pillow."""
         folder = root / "CINIC-10" if self.path is None else locate(root, self.path)
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it")

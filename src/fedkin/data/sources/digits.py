@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries."""
+"""The handwritten digits that scikit-learn includes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Digits(Source):
     """1,797 handwritten digits, 8x8 grey, embedded in scikit-learn: needs no file.
 
     x [N, 1, 8, 8] uint8, 0..16; 10 classes. Of every class, `test_fraction` is held out, drawn by `seed`:
-    1,438 training and 359 test samples by default, the same whatever the seed of the run.
+    1,438 training and 359 test samples by default, independent of the seed of the run.
 
     >>> from pathlib import Path
     >>> data = Digits().load(Path("data"))

@@ -27,13 +27,13 @@ __all__ = ["Eicu", "EicuDemo"]
 Names = npt.NDArray[np.str_]
 Ids = npt.NDArray[np.int64]
 
-# Measured in the first day; -1 says "not measured".
+# Measured on the first day; -1 means "not measured".
 _PHYSIOLOGY = (
     "intubated", "vent", "dialysis", "eyes", "motor", "verbal", "meds", "urine", "wbc", "temperature",
     "respiratoryrate", "sodium", "heartrate", "meanbp", "ph", "hematocrit", "creatinine", "albumin", "pao2", "pco2",
     "bun", "glucose", "bilirubin", "fio2",
 )  # fmt: skip
-# Known at admission. What that table says of the discharge would give the outcome away.
+# Known at admission. The same table's columns about the discharge would reveal the outcome.
 _HISTORY = (
     "age", "gender", "thrombolytics", "aids", "hepaticfailure", "lymphoma", "metastaticcancer", "leukemia",
     "immunosuppression", "cirrhosis", "electivesurgery", "activetx", "readmit", "ima", "midur", "ventday1",
@@ -44,10 +44,10 @@ _HISTORY = (
 class _Stays(Source):
     """Stays in intensive care with a known outcome, and what all sources of them share.
 
-    path: the folder of the tables. unseen: regions (Midwest, Northeast, South, West, unknown) without which all means,
-    deviations and columns are found, and whose hospitals are unseen. min_count: a column for what at least so many
-    of the training stays have. at_least_hours: shorter stays are left out. test_fraction: of every hospital's patients,
-    drawn by `seed`; nobody is in both splits.
+    path: the folder of the tables. unseen: regions (Midwest, Northeast, South, West, unknown) whose hospitals are
+    unseen; all means, deviations and columns are found without them. min_count: a column is kept if at least this
+    number of training stays have it. at_least_hours: shorter stays are left out. test_fraction: of every hospital's
+    patients, drawn by `seed`; no patient is in both splits.
     """
 
     path: Path
@@ -99,13 +99,13 @@ class _Stays(Source):
 
 
 class EicuDemo(_Stays):
-    """eICU demo: did the patient die in hospital? From the first day in intensive care; hospitals are clients.
+    """eICU demo: did the patient die in hospital? Uses the first day in intensive care; hospitals are clients.
 
     The folder (eicu-demo below the data root) holds patient, hospital, apacheapsvar, apachepredvar, admissiondx and
     treatment, each as .csv or .csv.gz; the full database has the same tables. A sample is a stay that has APACHE
-    variables: x [d] holds 43 of these, standardised with means and deviations of the training stays (a missing one is
-    0, with a flag beside it where `min_count` lack it), admission diagnoses, and treatments begun in the first
-    `hours`, both as 0 and 1. y: 1 when the patient died. Groups are the regions.
+    variables: x [d] holds 43 of these, standardised with means and deviations of the training stays (a missing value
+    is 0, with a flag column if `min_count` stays lack it), and, as 0 and 1, admission diagnoses and treatments begun
+    in the first `hours`. y: 1 if the patient died. Groups are the regions.
     """
 
     source: Literal["eicu-demo"] = "eicu-demo"
@@ -140,12 +140,12 @@ class EicuDemo(_Stays):
 
 
 class Eicu(_Stays):
-    """Full eICU: did the patient die in hospital? From the drugs of the first 48 hours (Huang et al., 2019).
+    """Full eICU: did the patient die in hospital? Uses the drugs of the first 48 hours (Huang et al., 2019).
 
     The database needs credentials; the folder (eicu below the data root) holds its patient, hospital and medication as
     .csv or .csv.gz. A sample is a stay with at least one drug ordered to start in the first `hours`: x [d] is 0 or 1
-    for each drug, known by its `drug` ("name", or "code", the HICL sequence number), that `min_count` training stays
-    have; cancelled orders do not count. y: 1 when the patient died. Hospitals are clients, regions groups.
+    for each drug, identified by its `drug` ("name", or "code", the HICL sequence number), that `min_count` training
+    stays have; cancelled orders are ignored. y: 1 if the patient died. Hospitals are clients, regions groups.
     """
 
     source: Literal["eicu"] = "eicu"
@@ -154,17 +154,17 @@ class Eicu(_Stays):
     drug: Literal["name", "code"] = "name"
 
     def _records(self, folder: Path) -> Any:
-        """(stay, drug's code) of every order that counts."""
+        """(stay, drug's code) of every valid order."""
         column = "drugname" if self.drug == "name" else "drughiclseqno"
         table = read_csv(
             folder, "medication",
             {_STAY: "id", "drugstartoffset": "number", "drugordercancelled": "text", column: "text"},
         )  # fmt: skip
         start, name = pc.field("drugstartoffset"), pc.field(column)
-        # Orders from before admission say what the patient took elsewhere.
+        # Orders from before admission are drugs that the patient took elsewhere.
         counts = (start >= 0) & (start <= 60 * self.hours) & name.is_valid()
         cancelled = pc.coalesce(pc.field("drugordercancelled"), pc.scalar("")) == "Yes"
-        # Millions of orders of a few thousand drugs: only the drugs' names become Python texts.
+        # There are millions of orders of a few thousand drugs: only the drugs' names become Python texts.
         table = table.filter(counts & ~cancelled)
         drugs = table.column(column).combine_chunks().dictionary_encode()
         same = _codes([text.strip().lower() for text in drugs.dictionary.to_pylist()])
@@ -207,7 +207,7 @@ def _stays(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_stays(table: Mapping[str, npt.NDArray[Any]], stays: Mapping[str, Any]) -> Floats:
-    """[stays, columns] of a table with a row for each of these stays; NaN where it says -1 or nothing."""
+    """[stays, columns] of a table with a row for each of these stays; NaN for -1 and for empty cells."""
     row = {int(id): number for number, id in enumerate(table[_STAY])}
     order = [row[int(id)] for id in stays["id"]]
     values = np.stack([table[column] for column in table if column != _STAY], axis=1)[order]
@@ -220,7 +220,7 @@ def _codes(names: list[str]) -> Ids:
 
 
 def _has(ids: Ids, codes: Ids, stays: Mapping[str, Any], fit: Flags, least: int) -> Floats:
-    """Which stays have which codes, of pairs of a stay's id and a code."""
+    """Which stays have which codes, from pairs of a stay's id and a code."""
     order = np.argsort(stays["id"])
     place = np.minimum(np.searchsorted(stays["id"][order], ids), len(order) - 1)
     here = stays["id"][order][place] == ids

@@ -12,7 +12,7 @@ from fedkin.federation import Scale, Task
 
 __all__ = ["Emnist"]
 
-# The labels in the files: those of the letters begin at 1.
+# The labels in the files; those of the letters begin at 1.
 _LABELS = {
     "balanced": range(47),
     "byclass": range(62),
@@ -29,8 +29,8 @@ class Emnist(Source):
     Below the data root: EMNIST/raw/emnist-SPLIT-{train,test}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz];
     `path` names the folder of these files instead. split: "balanced" (47 classes, 112,800 / 18,800), "byclass" (62,
     697,932 / 116,323), "bymerge" (47, the same images), "letters" (26, 124,800 / 20,800; labels 1..26 become 0..25),
-    "digits" (10, 240,000 / 40,000), "mnist" (10, 60,000 / 10,000). x [N, 1, 28, 28] uint8, upright: in the files
-    rows and columns are exchanged.
+    "digits" (10, 240,000 / 40,000), "mnist" (10, 60,000 / 10,000). x [N, 1, 28, 28] uint8, upright: the files store
+    rows and columns exchanged.
     """
 
     source: Literal["emnist"] = "emnist"

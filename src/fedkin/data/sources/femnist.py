@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters by writer, as LEAF writes them."""
+"""FEMNIST: handwritten digits and letters by writer, in LEAF's files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], list[str]]
 
 
 class Femnist(Source):
-    """FEMNIST: digits and letters of some 3,500 writers, 28x28 grey, LEAF's json files (Caldas et al., 2018).
+    """FEMNIST: digits and letters of about 3,500 writers, 28x28 grey, LEAF's json files (Caldas et al., 2018).
 
     Below the data root: femnist/train/*.json and femnist/test/*.json, LEAF's own split; or, without these folders,
     femnist/all_data/*.json or femnist/*.json, of which `test_fraction` of every writer's samples is held out, drawn by
     `seed`. `path` names the folder instead. Clients are the writers. x [N, 1, 28, 28] uint8: LEAF's numbers from 0 to
-    1 times 255, which are the bytes it began with; its paper is white, 255. 62 classes: 0-9, A-Z, a-z.
+    1 times 255, which restores the original bytes; paper is white, 255. 62 classes: 0-9, A-Z, a-z.
     """
 
     source: Literal["femnist"] = "femnist"

@@ -1,4 +1,4 @@
-"""Images in folders, by domain and class, as PACS and OfficeHome lie on people's disks."""
+"""Images in folders by domain and class, the layout of PACS and OfficeHome."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Folder(Source):
     """Images in folders DOMAIN/CLASS/*.jpg, .jpeg or .png, such as PACS and OfficeHome; needs Pillow.
 
     path: the folder of the domains, absolute or below the data root. x [N, 3, size, size] bytes: each image in colour,
-    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's figures. y: the class, numbered in
-    alphabetical order; a class may be missing in a domain. Groups are the domains; the scenario "domains" cuts each
-    into clients. domains: only these (default: all). Of every class of every domain, `test_fraction` is held out,
+    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. y: the class, numbered in
+    alphabetical order; a class may be missing in a domain. Groups are the domains; the scenario "domains" divides each
+    into clients. domains: use only these (default: all). Of every class of every domain, `test_fraction` is held out,
     drawn by `seed`.
     """
 

@@ -1,4 +1,4 @@
-"""Images in idx files, plain or gzipped, as MNIST began and torchvision lays them out."""
+"""Images in idx files, plain or gzipped, in the layout of MNIST and torchvision."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Mnist(_Idx):
 
 
 class FashionMnist(_Idx):
-    """Fashion-MNIST: 60,000 / 10,000 pictures of clothes, 28x28 grey, as idx or idx.gz.
+    """Fashion-MNIST: 60,000 / 10,000 images of clothes, 28x28 grey, as idx or idx.gz.
 
     Below the data root: FashionMNIST/raw/{train,t10k}-images-idx3-ubyte[.gz] and -labels-idx1-ubyte[.gz];
     `path` names the folder of these four files instead. x [N, 1, 28, 28] uint8; 10 classes.
@@ -69,7 +69,7 @@ class FashionMnist(_Idx):
 
 
 def idx_file(path: Path) -> Path:
-    """`path`, or `path`.gz when only that exists; raises DataError when neither does."""
+    """`path`, or `path`.gz if only that exists; raises DataError if neither does."""
     packed = path.with_name(path.name + ".gz")
     for found in (path, packed):
         if found.is_file():
@@ -80,8 +80,8 @@ def idx_file(path: Path) -> Path:
 def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") -> npt.NDArray[Any]:
     """The array in an idx file of `dims` dimensions, gzipped if its name ends in .gz: uint8, or int32 for ints.
 
-    Raises DataError naming the file for one that cannot be read, is truncated, longer than its header says,
-    no valid gzip, or of another type.
+    Raises DataError naming the file if it cannot be read, is truncated, is longer than its header says,
+    is not valid gzip, or is of another type.
     """
     packed = path.suffix == ".gz"
     try:
@@ -105,7 +105,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: Path, dims: int, kind: str) -> n
         raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
     shape = tuple(int(size) for size in np.frombuffer(header, ">u4")[1:])
     size = math.prod(shape) * dtype.itemsize
-    # Piece by piece: a header may promise more than there is memory for, and a gzip file may never end.
+    # Read in pieces: a header may promise more than fits in memory, and a gzip file may never end.
     body = bytearray()
     while len(body) <= size and (piece := file.read(_CHUNK)):
         body += piece
@@ -119,7 +119,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: Path, dims: int, kind: str) -> n
 def read_labelled(images_at: Path, labels_at: Path, labels: range) -> Part:
     """A split from two idx files, plain or gzipped: 28x28 images [N, 1, 28, 28], and labels, which become 0, 1, ..
 
-    labels: those that the file may hold. Raises DataError naming the file and what was expected.
+    labels: the values that the file may hold. Raises DataError naming the file and what was expected.
     """
     images_at, labels_at = idx_file(images_at), idx_file(labels_at)
     images, given = read_idx(images_at, 3), read_idx(labels_at, 1)

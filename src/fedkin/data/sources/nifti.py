@@ -1,4 +1,4 @@
-"""Volumes of magnetic resonance imaging with masks, in folders by institution, as FeTS and BraTS lay them out."""
+"""Volumes of magnetic resonance imaging with masks, in folders by institution, the layout of FeTS and BraTS."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Nifti(Source):
 
     path: the folder of the institutions, absolute or below the data root. A subject's folder has one file for each of
     `channels`, ending in "_CHANNEL.nii" or "_CHANNEL.nii.gz", and a mask, "_MASK.nii.gz": volumes of one shape, which
-    are turned to the nearest canonical axes. A sample is an axial slice: `slices` of them, evenly spaced from the first
-    to the last that the mask marks (through the whole volume, where it marks none).
+    are reoriented to the nearest canonical axes. A sample is an axial slice. `slices` of them are used, evenly spaced
+    from the first to the last that the mask marks (through the whole volume, if it marks none).
 
     x [N, channels, size, size] float32: each volume minus its mean over its standard deviation, both over its voxels
-    that are not 0, which stay 0; y [N, size, size]: the mask's values, `values` in this order becoming 0, 1, ... (with
-    `whole`, all but the first become 1). Slices are padded with 0 to squares and scaled to `size`, masks without
-    making new values. Clients are institutions; of every institution's subjects, `test_fraction` is held out, drawn by
-    `seed`.
+    that are not 0, which stay 0; y [N, size, size]: the mask's values, where `values` in this order become 0, 1, ...
+    (with `whole`, all but the first become 1). Slices are padded with 0 to squares and scaled to `size`, masks without
+    creating new values. Clients are institutions; of every institution's subjects, `test_fraction` is held out, drawn
+    by `seed`.
     """
 
     source: Literal["nifti"] = "nifti"
@@ -102,7 +102,7 @@ class Nifti(Source):
 
 
 def read_volume(file: Path) -> Volume:
-    """The values of a NIfTI file, its axes turned to right, anterior, superior."""
+    """The values of a NIfTI file, with axes oriented to right, anterior, superior."""
     try:
         nibabel = import_module("nibabel")
     except ImportError:
@@ -110,7 +110,7 @@ def read_volume(file: Path) -> Volume:
     try:
         image = nibabel.as_closest_canonical(nibabel.load(file))
         volume: Volume = np.asarray(image.get_fdata(dtype=np.float32))
-    # A damaged file makes the readers of gzip and NIfTI raise nearly anything.
+    # With a damaged file the readers of gzip and NIfTI raise many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{file}: not readable as a NIfTI volume ({' '.join(str(error).split())})") from None
     if not np.isfinite(volume).all():
@@ -142,7 +142,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _depths(marked: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.int64]:
-    """Numbers of the slices to take along the last axis, ascending, none twice."""
+    """Indices of the slices to take along the last axis, ascending, none twice."""
     there = np.flatnonzero(marked.any((0, 1)))
     low, high = (int(there[0]), int(there[-1])) if len(there) else (0, marked.shape[2] - 1)
     return np.unique(np.linspace(low, high, count).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""Arrays of one's own in a numpy archive."""
+"""Your own arrays in a numpy archive."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Names = npt.NDArray[np.str_]
 
 
 class Npz(Source):
-    """Your own arrays, from a numpy .npz file (never unpickled).
+    """Your own arrays, from a numpy .npz file (pickled objects are never loaded).
 
-    x [N, ...] numbers; y [N] whole numbers or texts; and, if you have them, client [N] (whose sample it is),
+    x [N, ...] numbers; y [N] whole numbers or texts; and, if you have them, client [N] (the client of each sample),
     group [N] (the client's planted group), split [N] ("train" or "test").
 
-    path: absolute, or below the data root, or else below the current folder. channels: where the channel is,
-    "first" [N, C, ...] or nowhere in particular (x is used as it is), "last" [N, H, W, C], "none" [N, H, W].
-    classes: how many; labels then must be 0..classes-1. Without it the different labels, sorted, become
-    0..C-1. Inputs are (x / divide - mean) / std; divide is 255 for bytes and 1 otherwise, if not given; mean
+    path: absolute, or below the data root, or else below the current folder. channels: the position of the channel,
+    "first" [N, C, ...] or none in particular (x is used unchanged), "last" [N, H, W, C], "none" [N, H, W].
+    classes: their number; labels then must be 0..classes-1. Without it the distinct labels, sorted, become
+    0..C-1. Inputs are (x / divide - mean) / std; the default of divide is 255 for bytes and 1 otherwise; mean
     and std have one value, or one per channel. Without split, `test_fraction` of every client's samples (of
-    every class's, without client) is held out, drawn by `seed`.
+    every class, without client) is held out, drawn by `seed`.
     """
 
     source: Literal["npz"] = "npz"
@@ -99,7 +99,7 @@ class Npz(Source):
         return x
 
     def _labels(self, array: npt.NDArray[Any], where: str, count: int) -> tuple[int, npt.NDArray[np.int64]]:
-        """(how many classes, [N] labels below that)."""
+        """(number of classes, [N] labels below that)."""
         check_count(array, where, count)
         if self.classes is None:
             if array.dtype.kind not in "buiUS":
@@ -124,7 +124,7 @@ class Npz(Source):
 
 
 def _open(path: Path) -> Arrays:
-    """The arrays of the file that mean something to us."""
+    """The arrays of the file that fedkin uses."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y")
     expected = "expected a numpy .npz file of plain arrays x and y"
@@ -133,7 +133,7 @@ def _open(path: Path) -> Arrays:
             archive = np.load(file, allow_pickle=False)
             found = archive.files if isinstance(archive, np.lib.npyio.NpzFile) else []
             arrays = {name: archive[name] for name in _NAMES if name in found}
-    # A damaged file makes the readers of zip, deflate and npy raise nearly anything.
+    # With a damaged file the readers of zip, deflate and npy raise many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
     if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -151,7 +151,7 @@ def _check_contents(found: Sequence[str], arrays: Arrays, path: Path) -> None:
             raise DataError(f"{path}: {name} is no numpy array; expected one")
     for name in found:
         meant = name.lower().rstrip("s")
-        # Other arrays are none of our business, but a partition overlooked for a letter would be a pity.
+        # Other arrays are ignored, but a misspelt partition must not be.
         if name not in _NAMES and meant in _NAMES and meant not in found:
             raise DataError(f"{path}: array {name} is not one of {', '.join(_NAMES)}; expected {meant}")
 

@@ -1,4 +1,4 @@
-"""MNIST's digits with the people who wrote them."""
+"""MNIST's digits with their writers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _WRITER = 2
 
 
 class Qmnist(Source):
-    """MNIST by writer: its digits, and who wrote each by QMNIST's labels (Yadav and Bottou, 2019).
+    """MNIST by writer: its digits, and the writer of each by QMNIST's labels (Yadav and Bottou, 2019).
 
-    Below the data root: the files of `mnist`, and QMNIST/raw/qmnist-{train,test}-labels-idx2-int[.gz], of which the
-    first rows are about MNIST's digits in their order; `path` and `mnist` name the two folders instead.
+    Below the data root: the files of `mnist`, and QMNIST/raw/qmnist-{train,test}-labels-idx2-int[.gz], whose
+    first rows describe MNIST's digits in their order; `path` and `mnist` name the two folders instead.
 
     split = "writers": all 70,000 digits, of 539 + 297 writers; `test_fraction` of every writer's is held out, drawn by
-    `seed`. split = "mnist": MNIST's own split, in which nobody wrote digits of both parts. Clients are the writers,
+    `seed`. split = "mnist": MNIST's own split, in which no writer is in both parts. Clients are the writers,
     "w" and NIST's number of four digits; x [N, 1, 28, 28] uint8; 10 classes.
     """
 
@@ -52,7 +52,7 @@ class Qmnist(Source):
         return Dataset("qmnist", train, test, digits.task, digits.scale)
 
     def _held_out(self, *parts: Part) -> tuple[Part, Part]:
-        """Both parts as one, and of that a share of every writer's digits held out."""
+        """Both parts as one, with a share of every writer's digits held out."""
         x, y = (torch.cat(values) for values in ([part.x for part in parts], [part.y for part in parts]))
         writers = np.concatenate([part.client for part in parts if part.client is not None])
         held = hold_out(writers, self.test_fraction, self.seed)
@@ -65,7 +65,7 @@ class Qmnist(Source):
 
 
 def _writers(path: Path, digits: npt.NDArray[np.int64]) -> npt.NDArray[np.str_]:
-    """The writer of each digit; raises DataError unless the file is about these digits."""
+    """The writer of each digit; raises DataError unless the file describes these digits."""
     labels = read_idx(path, 2, "ints")
     if len(labels) < len(digits) or labels.shape[1] != 8:
         found = " x ".join(map(str, labels.shape))

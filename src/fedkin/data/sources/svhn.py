@@ -17,11 +17,11 @@ __all__ = ["Svhn"]
 
 
 class Svhn(Source):
-    """SVHN: 73,257 / 26,032 digits cut out of pictures of house numbers, 32x32 colour (Netzer et al., 2011).
+    """SVHN: 73,257 / 26,032 digits cut out of images of house numbers, 32x32 colour (Netzer et al., 2011).
 
     Below the data root: SVHN/{train,test}_32x32.mat (and extra_32x32.mat, whose 531,131 digits `extra` adds to the
-    training split), or in the data root itself; `path` names their folder instead. The files call a zero 10; here it
-    is 0. x [N, 3, 32, 32] uint8; 10 classes.
+    training split), or in the data root itself; `path` names their folder instead. A zero is 10 in the files and 0
+    here. x [N, 3, 32, 32] uint8; 10 classes.
     """
 
     source: Literal["svhn"] = "svhn"
@@ -50,7 +50,7 @@ def _read(path: Path) -> Part:
     expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
     try:
         held: dict[str, Any] = loadmat(str(path), variable_names=["X", "y"])
-    # A damaged file makes the reader raise nearly anything.
+    # With a damaged file the reader raises many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
     missing = [name for name in ("X", "y") if name not in held]

@@ -19,7 +19,7 @@ __all__ = ["Tpt48"]
 
 _EAST = "VT NH ME NY MA CT RI PA NJ OH IN MI WV MD DE KY VA TN AL GA NC FL SC MO"
 _NORTH = "ND VT NH ME WA MT SD MN WI MI NY MA OR ID WY NE IA IL IN OH PA NJ CT RI"
-# Split: its training states, the name of their group, the name of the others'.
+# Split: its training states, the name of their group, the name of the other states' group.
 _SPLITS = {"east-west": (_EAST, "east", "west"), "north-south": (_NORTH, "north", "south")}
 _HALF = 6
 _MONTHS = 144
@@ -27,15 +27,15 @@ Array = npt.NDArray[np.float32]
 
 
 class Tpt48(Source):
-    """TPT-48: monthly mean temperature of 48 states of the USA, 2008 to 2019; six months from the six before.
+    """TPT-48: monthly mean temperature of 48 states of the USA, 2008 to 2019; predicts six months from the six before.
 
     Below the data root: TPT-48/tpt48.npz with temp_f [48, 144] (degrees Fahrenheit) and states [48]; `path` names
-    another file. Clients are states; a sample is a year: x [6] January to June, y [6] July to December, 12 a state,
-    none overlapping, of which the last `test_years` are test samples. Both are (degrees - mean) / sd, with one mean
+    another file. Clients are states; a sample is a year: x [6] January to June, y [6] July to December, 12 per state,
+    without overlap; the last `test_years` are test samples. Both are (degrees - mean) / sd, with one mean
     and one sd of all months of the training states' training years. split: "east-west" trains on the 24 eastern
     states, "north-south" on the 24 northern ones; the other 24, the group "west" or "south", are unseen.
 
-    y is compared by the squared error summed over its six months. With `test_years = 0` and
+    The metric is the squared error summed over the six months of y. With `test_years = 0` and
     `scenario.unseen_test = "all"`, training states train on all twelve years and unseen ones are tested on all twelve.
     """
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> tuple[Array, npt.NDArray[np.str_]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             degrees, states = archive["temp_f"], archive["states"]
-    # A damaged file makes the readers of zip and npy raise nearly anything.
+    # With a damaged file the readers of zip and npy raise many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
     if degrees.dtype.kind != "f" or degrees.ndim != 2 or degrees.shape[1] != _MONTHS:
