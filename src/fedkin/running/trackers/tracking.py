@@ -1,260 +1,25 @@
-"""Trackers hear of a run's settings and every round's figures: TensorBoard, MLflow, Weights & Biases, or your own."""
+"""The trackers of a run, by name or as objects, and what they are told."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import math
-import os
-import re
-import shutil
-import sys
-import time
 import tomllib
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 from fedkin._version import __version__
+from fedkin.engines import Setup
 from fedkin.errors import ConfigError
-from fedkin.records.files import read_json, write_json
-from fedkin.records.metrics import metric_of
 from fedkin.records.tables import flat
-from fedkin.settings import choose
+from fedkin.running.trackers.base import Tracker, need
+from fedkin.running.trackers.figures import figures_of
+from fedkin.running.trackers.mlflow import MLflow
+from fedkin.running.trackers.tensorboard import TensorBoard
+from fedkin.running.trackers.wandb import WandB
+from fedkin.settings import Settings, choose
 
-if TYPE_CHECKING:
-    from fedkin.engines import Setup
-    from fedkin.running.experiment import RunSettings
-
-__all__ = ["TRACKERS", "Tracker", "Tracking", "check_trackers", "described", "figures_of", "totals_of"]
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """What a run tells whoever tracks it. One that raises is warned of once, and hears no more of the run."""
-
-    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
-        """A run begins, or goes on after round `done` (0: from the start).
-
-        settings: all that the run is made with, by dotted names such as "training.lr". A cut run goes on from its last
-        checkpoint, so rounds above `done` that were logged before the cut come again, with the same figures.
-        """
-
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
-        """A round is over; `figures` as `figures_of` gives them, all finite. In a round that is not evaluated there is
-        no accuracy."""
-
-    def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """The run is over, and `summary` is what summary.json holds; None: it was stopped or failed."""
-
-
-class _Extra:
-    """A tracker that needs a package, and by default a run folder to write to."""
-
-    package: ClassVar[str]
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-
-    def home(self) -> Path:
-        """The run's folder; raises ConfigError when there is none."""
-        if self.folder is None:
-            raise ConfigError(f"trackers: {self.package!r} writes into the run's folder: give the run one (out=...)")
-        return self.folder
-
-    def earlier(self, done: int) -> list[tuple[int, dict[str, float]]]:
-        """(round, figures) of rounds 1 to `done`, from the records of a run that goes on."""
-        from fedkin.records.recorder import rounds_so_far
-
-        rows = rounds_so_far(self.folder) if self.folder is not None and done else []
-        return [(row["round"], figures_of(row)) for row in rows if row["round"] <= done]
-
-
-class TensorBoard(_Extra):
-    """Event files in the run's folder, under `tensorboard/`."""
-
-    package = "tensorboard"
-
-    def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder)
-        self.place = self.home() / "tensorboard"
-        self.writer: Any = None
-
-    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        if not done:
-            for old in self.place.glob("events.out.tfevents.*"):
-                old.unlink()
-        self._age()
-        # Readers drop what older files hold from purge_step on: the rounds that come again.
-        self.writer = SummaryWriter(str(self.place), purge_step=done + 1 if done else None)
-        if not done:
-            rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
-            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
-
-    def _age(self) -> None:
-        """Let files that are there already sort before the next: readers go by name, which has the second and the pid,
-        and a run killed and resumed within a second would be read back to front."""
-        latest = int(time.time())
-        for old in sorted(self.place.glob("events.out.tfevents.*"), reverse=True):
-            *head, stamp, rest = old.name.split(".", 4)
-            latest = min(latest - 1, int(stamp))
-            old.rename(old.with_name(".".join([*head, f"{latest:010d}", rest])))
-
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            self.writer.add_scalar(name, value, round)
-        # A killed run must find every round before its checkpoint in the file.
-        self.writer.flush()
-
-    def finish(self, summary: Mapping[str, Any] | None) -> None:
-        if summary is not None:
-            self.log(summary["rounds"], totals_of(summary))
-        self.writer.close()
-
-
-class MLflow(_Extra):
-    """A run on the server of MLFLOW_TRACKING_URI, else in `mlflow/mlflow.db` in the run's folder."""
-
-    package = "mlflow"
-
-    def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder)
-        self.uri = os.environ.get("MLFLOW_TRACKING_URI") or None
-        self.place = None if self.uri else self.home() / "mlflow"
-        if self.place is not None:
-            _need("mlflow", "sqlalchemy", "alembic", extra="mlflow")
-        self.client: Any = None
-        self.run = ""
-        self.last: dict[str, int] = {}
-
-    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
-        from mlflow.tracking import MlflowClient
-
-        if self.place is None:
-            self.client = MlflowClient(tracking_uri=self.uri)
-        else:
-            self.place.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{(self.place / 'mlflow.db').resolve()}"
-            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        kept = self.folder / "mlflow.json" if self.folder is not None else None
-        if kept is not None and kept.exists():
-            self.run = read_json(kept)["run"]
-            known = self.client.get_run(self.run).data.metrics
-            self.last = {key: max(each.step for each in self._history(key)) for key in known}
-            self.client.update_run(self.run, status="RUNNING")
-        else:
-            title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
-            self.run = self.client.create_run(self._experiment(title), run_name=name).info.run_id
-            self._settings(settings)
-            if kept is not None:
-                write_json(kept, {"run": self.run})
-        # The store may have been out of reach in some of them.
-        for round, figures in self.earlier(done):
-            self.log(round, figures)
-
-    def _experiment(self, title: str) -> str:
-        found = self.client.get_experiment_by_name(title)
-        if found is not None:
-            return str(found.experiment_id)
-        location = (self.place / "artifacts").resolve().as_uri() if self.place is not None else None
-        return str(self.client.create_experiment(title, artifact_location=location))
-
-    def _history(self, key: str) -> Iterable[Any]:
-        return self.client.get_metric_history(self.run, key)  # type: ignore[no-any-return]
-
-    def _settings(self, settings: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        for some in _batches([Param(_plain(key), str(value)[:_VALUE]) for key, value in settings.items()], 100):
-            self.client.log_batch(self.run, params=some)
-
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        named = {_plain(key): value for key, value in figures.items()}
-        new = [Metric(key, value, now, round) for key, value in named.items() if round > self.last.get(key, -1)]
-        for some in _batches(new, 1000):
-            self.client.log_batch(self.run, metrics=some)
-
-    def finish(self, summary: Mapping[str, Any] | None) -> None:
-        if summary is not None:
-            self.log(summary["rounds"], totals_of(summary))
-        # It prints where a server shows the run; what is on stdout may be a summary for a program to read.
-        with contextlib.redirect_stdout(sys.stderr):
-            self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
-
-
-class WandB(_Extra):
-    """A run of Weights & Biases: as WANDB_MODE says; without it online for who is logged in, else offline, in the run's
-    folder."""
-
-    package = "wandb"
-
-    def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder)
-        self.kept = folder / "wandb.json" if folder is not None else None
-        self.run: Any = None
-        self.last = -1
-
-    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
-        import wandb
-
-        known = read_json(self.kept) if self.kept is not None and self.kept.exists() else {}
-        env = os.environ
-        self.run = wandb.init(
-            project=None if env.get("WANDB_PROJECT") else "fedkin",
-            group=None if env.get("WANDB_RUN_GROUP") else str(settings.get("name", settings["federation"])),
-            name=name,
-            id=known.get("run") or uuid.uuid4().hex[:12],
-            resume="allow",
-            dir=str(self.folder) if self.folder is not None else None,
-            config=dict(settings),
-            mode=None if env.get("WANDB_MODE") or _logged_in(wandb) else "offline",
-            # A run of the user's own that is under way is left alone, and so is the terminal.
-            reinit="create_new",
-            settings=wandb.Settings(console="off"),
-        )
-        if self.run.disabled:
-            return
-        if self.kept is not None:
-            write_json(self.kept, {"run": self.run.id})
-        # The step after the last that the server holds; offline 0. What was logged in the last seconds before a kill
-        # was neither written nor sent.
-        self.last = self.run.starting_step - 1
-        for round, figures in self.earlier(done):
-            self.log(round, figures)
-        self._supersede()
-
-    def _supersede(self) -> None:
-        """Remove what the run left offline when it was cut: all rounds are told anew."""
-        own = Path(self.run.dir).parent.resolve()
-        for old in self.folder.glob(f"wandb/offline-run-*-{self.run.id}") if self.folder is not None else ():
-            if old.resolve() != own:
-                shutil.rmtree(old)
-
-    def log(self, round: int, figures: Mapping[str, float]) -> None:
-        if round > self.last:
-            self.run.log(dict(figures), step=round)
-            self.last = round
-
-    def finish(self, summary: Mapping[str, Any] | None) -> None:
-        if summary is not None:
-            self.run.summary.update(totals_of(summary))
-        self.run.finish(exit_code=int(summary is None))
-
-
-def _logged_in(wandb: Any) -> bool:
-    """Whether there are credentials; asks for none, and nobody over the network."""
-    try:
-        return bool(wandb.login(prompt=False, verify=False))
-    except TypeError:  # before these options there was only the key
-        return bool(os.environ.get("WANDB_API_KEY"))
-
+__all__ = ["TRACKERS", "Tracking", "check_trackers", "described"]
 
 TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
@@ -263,27 +28,7 @@ def check_trackers(names: Iterable[str]) -> None:
     """Raise ConfigError for a name that is unknown, or whose package is not installed."""
     for name in names:
         choose(TRACKERS, name, "trackers")
-        _need(name, extra=name)
-
-
-def _need(*packages: str, extra: str) -> None:
-    for package in packages:
-        if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"trackers: {extra!r} needs the package {package}: pip install 'fedkin[{extra}]'")
-
-
-# Characters of a parameter's value that MLflow takes.
-_VALUE = 6000
-
-
-def _plain(name: str) -> str:
-    """A name that MLflow takes."""
-    return re.sub(r"[^\w\-. /]", "_", name)[:250]
-
-
-def _batches(items: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
-    """`items` in turn, at most so many at once."""
-    return (items[first : first + most] for first in range(0, len(items), most))
+        need(name, extra=name)
 
 
 class Tracking:
@@ -330,44 +75,7 @@ class Tracking:
                 warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
 
 
-def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """What trackers log of a line of rounds.jsonl; figures that are not known are left out.
-
-    NAME/mean and NAME/worst10 of the task's metric, the mean of its further ones, loss (on test samples), unseen/mean,
-    gap; groups/found, /ari, /nmi, /modularity; bytes/up and /down of this round; method/... as the method says.
-    """
-    metric = metric_of(row).name
-    scored = row[metric] or {}
-    found: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
-    for name, value in scored.items():
-        if isinstance(value, Mapping):
-            found[f"{name}/mean"] = value.get("mean")
-    found |= {"loss": scored.get("loss"), "unseen/mean": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
-    found |= {f"groups/{name}": (row["groups"] or {}).get(name) for name in ("found", "ari", "nmi", "modularity")}
-    found |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
-    found |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
-    return {name: float(value) for name, value in found.items() if _finite(value)}
-
-
-def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What the built-in trackers keep of a whole run: total/seconds, /bytes_up, /bytes_down, /flops, /parameters,
-    /ari_mean."""
-    found = {
-        "seconds": summary["seconds"]["total"],
-        "bytes_up": summary["bytes"]["up"],
-        "bytes_down": summary["bytes"]["down"],
-        "flops": summary["flops"]["local_training"],
-        "parameters": summary["parameters"],
-        "ari_mean": summary["groups"].get("ari_mean"),
-    }
-    return {f"total/{name}": float(value) for name, value in found.items() if _finite(value)}
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def described(setup: Setup, run: RunSettings, folder: Path | None) -> dict[str, Any]:
+def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any]:
     """All that a run is made with, by dotted names: the folder's experiment.toml, or what a run without one knows."""
     kept = folder / "experiment.toml" if folder is not None else None
     if kept is not None and kept.exists():

@@ -1,0 +1,116 @@
+"""How a run is carried out: the section `[run]` of an experiment file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from fedkin.engines.adversaries import Attack
+from fedkin.errors import ConfigError, nearest
+from fedkin.graph import check_network
+from fedkin.learning.devices import checked as check_device
+from fedkin.running.trackers import TRACKERS
+from fedkin.settings import Settings
+
+__all__ = ["RunSettings", "without_none"]
+
+
+class RunSettings(Settings):
+    """How a run is carried out, apart from what it computes.
+
+    mode: how the engine does local work: client after client, stacked into one computation, in processes of
+    one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
+    stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
+    processes (0: one per core).
+    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own; there the mode is
+    "stacked" unless another is asked for);
+    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
+    rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
+    that one); dropout: probability that a
+    client's exchange with the server is lost, half of them on the way there, half on the way back;
+    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
+    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
+    "shuffle", "noise"); these are not evaluated.
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies in the folder for temporary files
+    (None: all in memory; for personal models of many clients).
+    trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
+    """
+
+    seed: int = Field(0, ge=0)
+    engine: str = "local"
+    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
+    workers: int = Field(0, ge=0)
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    evaluate_every: int = Field(1, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+    embeddings_every: int = Field(0, ge=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    network: str = "full"
+    adversaries: str = "none"
+    state_limit_mb: float | None = Field(None, ge=0)
+    trackers: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stacked_on_a_card(cls, given: Any) -> Any:
+        # One small net at a time leaves a card waiting for the processor.
+        if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
+            return {**given, "mode": "stacked"}
+        return given
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _names(cls, names: Any) -> Any:
+        return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+    @field_validator("trackers")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for place, name in enumerate(names):
+            if name not in TRACKERS:
+                raise ValueError(f"no {name!r}; {nearest(name, TRACKERS)}")
+            if name in names[:place]:
+                raise ValueError(f"{name!r} is there twice")
+        return names
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, name: str) -> str:
+        return check_device(name)
+
+    @model_validator(mode="after")
+    def _on_processors(self) -> Self:
+        if self.device != "cpu" and (self.mode == "workers" or self.engine == "ray"):
+            what = "mode = 'workers'" if self.mode == "workers" else "engine = 'ray'"
+            raise ValueError(f"{what} is for processors; leave it out with device = {self.device!r}")
+        return self
+
+    @field_validator("network", "adversaries")
+    @classmethod
+    def _spec(cls, spec: str, info: ValidationInfo) -> str:
+        try:
+            check_network(spec) if info.field_name == "network" else Attack.parse(spec)
+        except ConfigError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        return spec
+
+    def keeps_features(self, round: int) -> bool:
+        """Whether `embeddings_every` names this round."""
+        return self.embeddings_every > 0 and round % self.embeddings_every == 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch knows it."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+def without_none(value: Any) -> Any:
+    """TOML has no null: an absent setting is one at its default None."""
+    if isinstance(value, Mapping):
+        return {name: without_none(item) for name, item in value.items() if item is not None}
+    return value
