@@ -111,8 +111,10 @@ class Experiment:
         return tomli_w.dumps(self.resolved())
 
     def claim(self, folder: Path, resume: bool) -> None:
-        """Make `folder` this experiment's, or check that it is; raises RunError. Settings that an older run of the
-        same experiment lacks are at their defaults."""
+        """Make `folder` this experiment's, or check that it is; raises RunError.
+
+        Settings that an older run of the same experiment lacks are at their defaults.
+        """
         claim(folder, self.to_toml(), resume, lambda text: Experiment.of(tomllib.loads(text)).to_toml())
 
     def federation(self, data_root: Path) -> Federation:

@@ -27,15 +27,20 @@ class Tracker(Protocol):
         """
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
-        """A round is over; `figures` as `figures_of` gives them, all finite. In a round that is not evaluated there is
-        no accuracy."""
+        """A round is over; `figures` as `figures_of` gives them, all finite.
+
+        In a round that is not evaluated there is no accuracy.
+        """
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """The run is over, and `summary` is what summary.json holds; None: it was stopped or failed."""
 
 
-class PackageTracker:
-    """A tracker that needs a package, and by default a run folder to write to."""
+class PackageTracker(Tracker):
+    """A tracker that needs a package, and by default a run folder to write to.
+
+    package: its name, which is also the name of the extra that installs it.
+    """
 
     package: ClassVar[str]
 
@@ -55,6 +60,7 @@ class PackageTracker:
 
 
 def need(*packages: str, extra: str) -> None:
+    """Raise ConfigError naming the extra when one of these packages is not installed."""
     for package in packages:
         if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
             raise ConfigError(f"trackers: {extra!r} needs the package {package}: pip install 'fedkin[{extra}]'")

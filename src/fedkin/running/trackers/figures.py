@@ -32,8 +32,10 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What the built-in trackers keep of a whole run: total/seconds, /bytes_up, /bytes_down, /flops, /parameters,
-    /ari_mean."""
+    """What the built-in trackers keep of a whole run.
+
+    total/seconds, /bytes_up, /bytes_down, /flops, /parameters, /ari_mean.
+    """
     found = {
         "seconds": summary["seconds"]["total"],
         "bytes_up": summary["bytes"]["up"],

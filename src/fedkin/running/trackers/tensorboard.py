@@ -37,8 +37,9 @@ class TensorBoard(PackageTracker):
             self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
 
     def _age(self) -> None:
-        """Let files that are there already sort before the next: readers go by name, which has the second and the pid,
-        and a run killed and resumed within a second would be read back to front."""
+        """Let files that are there already sort before the next."""
+        # Readers sort by name, which has the second and the process id. A run that is killed and resumed within one
+        # second would be read in the wrong order.
         latest = int(time.time())
         for old in sorted(self.place.glob("events.out.tfevents.*"), reverse=True):
             *head, stamp, rest = old.name.split(".", 4)

@@ -17,8 +17,10 @@ __all__ = ["WandB"]
 
 
 class WandB(PackageTracker):
-    """A run of Weights & Biases: as WANDB_MODE says; without it online for who is logged in, else offline, in the run's
-    folder."""
+    """A run of Weights & Biases, online or offline as WANDB_MODE says.
+
+    Without WANDB_MODE it is online if there are credentials, else offline in the run's folder.
+    """
 
     package = "wandb"
 
