@@ -21,23 +21,25 @@ __all__ = ["RunSettings", "without_none"]
 class RunSettings(Settings):
     """How a run is carried out, apart from what it computes.
 
-    mode: how the engine does local work: client after client, stacked into one computation, in processes of
-    one thread, or whichever is quickest on the first jobs ("auto": then the machine decides on the last bits, for
-    stacked sums round otherwise than the rest, which are equal bit for bit); workers: how many
-    processes (0: one per core).
-    device: where local work is done: "cpu", or a card: "cuda", "cuda:1" (its last bits are its own; there the mode is
-    "stacked" unless another is asked for);
-    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
-    rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
-    that one); dropout: probability that a
-    client's exchange with the server is lost, half of them on the way there, half on the way back;
-    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
-    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
-    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
-    "shuffle", "noise"); these are not evaluated.
-    state_limit_mb: memory for clients' states in MB (2^20 bytes); what is above lies in the folder for temporary files
-    (None: all in memory; for personal models of many clients).
-    trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
+    mode: how the engine does local work: "one-by-one" (client after client), "stacked" (many clients in one computation),
+    "workers" (processes of one thread), or "auto", which takes the quickest on the first jobs. All but "stacked" give the
+    same bits; with "auto" the machine decides which bits.
+    workers: how many processes (0: one per core).
+    device: where local work is done: "cpu", "cuda" or "cuda:1". A GPU gives bits of its own, and the default mode there
+    is "stacked".
+    dtype: of parameters and inputs.
+    evaluate_every, checkpoint_every: in rounds.
+    embeddings_every: in rounds; evaluated rounds that it divides keep class means of features for the report. The last
+    round always does (0: only that one).
+    dropout: probability in [0, 1) that a client's exchange with the server is lost, half of it on the way to the client,
+    half on the way back.
+    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
+    "planted" (the known groups); with ", changing" a new network each round.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned (also "scale",
+    "shuffle", "noise"); these clients are not evaluated.
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); states above it are kept in the folder for temporary
+    files (None: all in memory). It is for personal models of many clients.
+    trackers: what else receives every round's figures: "tensorboard", "mlflow", "wandb" (a list, or a text with commas).
     """
 
     seed: int = Field(0, ge=0)
@@ -57,8 +59,8 @@ class RunSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _stacked_on_a_card(cls, given: Any) -> Any:
-        # One small net at a time leaves a card waiting for the processor.
+    def _stacked_on_gpu(cls, given: Any) -> Any:
+        # With one small net at a time, a GPU waits for the CPU.
         if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
             return {**given, "mode": "stacked"}
         return given
@@ -84,7 +86,7 @@ class RunSettings(Settings):
         return check_device(name)
 
     @model_validator(mode="after")
-    def _on_processors(self) -> Self:
+    def _cpu_only(self) -> Self:
         if self.device != "cpu" and (self.mode == "workers" or self.engine == "ray"):
             what = "mode = 'workers'" if self.mode == "workers" else "engine = 'ray'"
             raise ValueError(f"{what} is for processors; leave it out with device = {self.device!r}")
