@@ -22,6 +22,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
@@ -29,8 +30,9 @@ format: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/pdoc --output-directory site fedkin.flow fedkin.views fedkin.federation fedkin.graph fedkin.data fedkin.methods fedkin.learning \
-		fedkin.engines fedkin.running.api fedkin.running.experiment fedkin.running.compare fedkin.report
+		fedkin.engines fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
+		fedkin.running.compare fedkin.report
 	@echo "reference: site/index.html"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,11 +19,11 @@ def samples_of(kind: str, count: int, rng: np.random.Generator) -> Samples:
     """Samples whose targets can be learned."""
     if kind == "segmentation":
         # A bright square on a noisy ground; the mask is the square.
-        y = np.zeros((count, 8, 8), np.int64)
-        for mask, (top, left) in zip(y, rng.integers(0, 5, (count, 2)), strict=True):
+        masks = np.zeros((count, 8, 8), np.int64)
+        for mask, (top, left) in zip(masks, rng.integers(0, 5, (count, 2)), strict=True):
             mask[top : top + 3, left : left + 3] = 1
-        x = (2 * y + rng.normal(0, 0.3, y.shape)).astype(np.float32)[:, None]
-        return Samples(torch.from_numpy(x), torch.from_numpy(y))
+        images = (2 * masks + rng.normal(0, 0.3, masks.shape)).astype(np.float32)[:, None]
+        return Samples(torch.from_numpy(images), torch.from_numpy(masks))
     x = rng.normal(size=(count, 5)).astype(np.float32)
     if kind == "risk":
         return Samples(torch.from_numpy(x), torch.from_numpy((x[:, 0] + rng.normal(size=count) > 0.7).astype(np.int64)))

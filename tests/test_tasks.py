@@ -97,4 +97,4 @@ def test_from_arrays_of_every_kind() -> None:
         (np.zeros(20, int), {"kind": "segmentation"}, "y: expected whole numbers"),
     ):
         with pytest.raises(DataError, match=says):
-            Federation.from_arrays(x, y, client, **more)  # type: ignore[arg-type]
+            Federation.from_arrays(x, y, client, **more)

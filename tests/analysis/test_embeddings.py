@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedkin.analysis import embeddings, measure, read_features
-from fedkin.engines import ENGINES, Engine, features
+from fedkin.engines import ENGINES, features
+from fedkin.engines.simulation import Simulation
 from fedkin.errors import RunError
 from fedkin.graph import head_response
 from fedkin.learning.net import head_of
@@ -19,7 +20,7 @@ from fedkin.records.recorder import Records
 from support import small_setup
 
 
-def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> Engine:
+def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", **settings: object) -> Simulation:
     made = ENGINES[engine](small_setup(METHODS[name](**settings)))
     for number in range(1, rounds + 1):
         made.round(number)

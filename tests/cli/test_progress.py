@@ -9,7 +9,7 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Callable[..., tuple[LiveProgress, Clock]]:
+def live(tmp_path: Path) -> Iterator[Callable[..., tuple[LiveProgress, Clock]]]:
     def make(rounds: int = 10, done: int = 0, width: int = 100) -> tuple[LiveProgress, Clock]:
         console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
         clock = Clock()
@@ -153,8 +153,10 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     for kind in (Progress, LiveProgress):
         text = io.StringIO()
         console = Console(file=text, width=200)
-        place = (tmp_path,) if kind is LiveProgress else ()
-        progress = kind("fedavg", StopFlag(), *place, console=console)  # type: ignore[arg-type]
+        if kind is LiveProgress:
+            progress: Progress = LiveProgress("fedavg", StopFlag(), tmp_path, console=console)
+        else:
+            progress = Progress("fedavg", StopFlag(), console=console)
         progress.started(30, 3)
         for number in range(4, 31):
             progress.round_done(row(number, 0.5, found=2))

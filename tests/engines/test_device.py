@@ -31,8 +31,9 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS, FedAvg
 from fedkin.running.compare import run_experiment
-from fedkin.running.experiment import Experiment, RunSettings
+from fedkin.running.experiment import Experiment
 from fedkin.running.nets import nets_for
+from fedkin.running.settings import RunSettings
 from support import small_federation, small_setup
 from tiny import TABLE
 

@@ -104,6 +104,7 @@ def test_frames_hold_the_graphs(place: Path) -> None:
         matrix = np.frombuffer(base64.b64decode(frame["matrix"]), "u1").reshape(8, 8) / 255
         order = [at[id] for id in clients]
         apart = ~np.eye(8, dtype=bool)
+        assert isinstance(graph.weights, np.ndarray)
         scaled = frame["low"] + (frame["high"] - frame["low"]) * matrix
         assert np.abs(scaled - graph.weights[np.ix_(order, order)])[apart].max() < 0.003
 

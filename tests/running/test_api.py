@@ -105,7 +105,7 @@ def test_rounds_seed_and_method_are_not_misread() -> None:
     with pytest.raises(ConfigError, match=r"settings\.seed"):
         fedkin.run("local", fed, settings={"seed": 3})
     with pytest.raises(ConfigError, match="expected a name or a method object"):
-        fedkin.run(FedAvg, fed)  # type: ignore[arg-type]
+        fedkin.run(FedAvg, fed)
 
 
 def test_nets_that_do_not_fit_are_refused_before_training() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -137,8 +138,9 @@ def test_a_report_names_the_comparison_that_is_damaged(tmp_path: Path, file: str
 
 def test_a_tuning_whose_plan_is_damaged_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(tomli_w.dumps(TABLE))
-    known = {"methods": ["local"], "seeds": [0]}
-    for plan in ({}, [], known | {"try": 3}, known | {"try": []}, known | {"hold_out": "samples:0.2", "try": [["a"]]}):
+    known: dict[str, Any] = {"methods": ["local"], "seeds": [0]}
+    some: list[Any] = [{}, [], known | {"try": 3}, known | {"try": []}]
+    for plan in [*some, known | {"hold_out": "samples:0.2", "try": [["a"]]}]:
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         ended = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
         assert isinstance(ended.exception, RunError)

@@ -91,7 +91,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> Store:
             if self.uri.startswith("http"):
                 print("View run at:", self.uri)
 
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "mlflow": {},
         "mlflow.tracking": {"MlflowClient": MlflowClient},
         "mlflow.entities": {

@@ -63,8 +63,6 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
     tmp_path: Path, whole: Result, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut in the n-th renaming of a file: inside a checkpoint, between its parts, or at the end."""
-    from fedkin.records import files
-
     experiment, folder = Experiment.of(TABLE), tmp_path / "run"
     real, calls = os.replace, 0
 
@@ -76,7 +74,7 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", failing)
+        patch.setattr(os, "replace", failing)
         if call <= WRITES:
             with pytest.raises(KeyboardInterrupt):
                 run_experiment(experiment, Path(), folder)

@@ -26,6 +26,7 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
 from fedkin.running.compare import gains, read_result, table
+from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import small_federation
 
@@ -41,7 +42,7 @@ def outputs_of(federation: Federation, kind: str, params: Any, id: str) -> tuple
     from fedkin.keys import key
     from fedkin.learning.models import MODELS
 
-    net = Net.build(lambda: MODELS[model_of(kind)]().build(federation.task), key(0, "net"))
+    net = Net.build(lambda: parse(MODELS[model_of(kind)], {}, "model").build(federation.task), key(0, "net"))
     module = net.scratch()
     module.load_state_dict(dict(params))
     module.eval()
@@ -125,7 +126,12 @@ def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     assert columns == ["round", "client", "n", "loss", *(each.name for each in TASKS[kind].figures)]
     gained = gains(runs["fedavg"], runs["local"])
     values = {name: {id: metrics.value_of(s) for id, s in r.scores.items()} for name, r in runs.items()}
-    assert gained == {id: metric.better(values["fedavg"][id], values["local"][id]) for id in ("s0", "s1", "s2", "s3")}
+    assert gained.keys() == {"s0", "s1", "s2", "s3"}
+    for id, gain in gained.items():
+        value, alone = values["fedavg"][id], values["local"][id]
+        assert value is not None
+        assert alone is not None
+        assert gain == metric.better(value, alone)
     row = table({name: {0: result} for name, result in runs.items()})[1]
     assert row["metric"] == metric.name
     assert row["unseen"] == (runs["fedavg"].summary["unseen"]["mean"], 0.0)

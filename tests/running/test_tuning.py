@@ -89,8 +89,12 @@ def test_the_best_candidate_is_chosen_and_written_down(tmp_path: Path) -> None:
 def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same values when every test sample is another one."""
     experiment = Experiment.of(SHORT)
-    arguments: Any = (["fedavg"], [Choice("training.lr", (0.1,))], HoldOut("clients", 0.4), [0], Path())
-    one = tune(experiment, *arguments, tmp_path / "a")
+
+    def values(folder: Path) -> dict[str, list[Tried]]:
+        choices = [Choice("training.lr", (0.1,))]
+        return tune(experiment, ["fedavg"], choices, HoldOut("clients", 0.4), [0], Path(), folder)
+
+    one = values(tmp_path / "a")
     kind = type(experiment.scenario)
     made = kind.build
 
@@ -99,7 +103,7 @@ def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return Federation([replace(c, test=c.test.take([0])) for c in federation.values()], federation.task)
 
     monkeypatch.setattr(kind, "build", spoilt)
-    assert tune(experiment, *arguments, tmp_path / "b") == one
+    assert values(tmp_path / "b") == one
 
 
 def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
@@ -19,26 +20,16 @@ from fedkin.settings import choose
 
 __all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
 
-_EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
-_SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
-_ROOT = typer.Option(
-    None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."
-)
-_OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
-_RESUME = typer.Option(None, "--resume", help="Go on with the run in this folder.", metavar="DIR")
-_JSON = typer.Option(False, "--json", help="Print the summary as JSON, and nothing else.")
-_ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
-
 
 def run(
-    experiment: Path | None = _EXPERIMENT,
-    changes: list[str] = _SET,
+    experiment: Path | None = EXPERIMENT,
+    changes: list[str] = SET,
     seed: int | None = typer.Option(None, "--seed", min=0, help="Seed, in place of run.seed."),
-    rounds: int | None = _ROUNDS,
-    data_root: Path | None = _ROOT,
-    out: Path | None = _OUT,
-    resume: Path | None = _RESUME,
-    json: bool = _JSON,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    json: bool = JSON,
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
@@ -62,15 +53,15 @@ def run(
 
 
 def compare(
-    experiment: Path | None = _EXPERIMENT,
-    methods: str | None = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph."),
-    seeds: str | None = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed)."),
-    changes: list[str] = _SET,
-    rounds: int | None = _ROUNDS,
-    data_root: Path | None = _ROOT,
-    out: Path | None = _OUT,
-    resume: Path | None = _RESUME,
-    json: bool = _JSON,
+    experiment: Path | None = EXPERIMENT,
+    methods: str | None = METHODS,
+    seeds: str | None = SEEDS,
+    changes: list[str] = SET,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    json: bool = JSON,
     leave_out: str | None = typer.Option(
         None,
         "--leave-out",
@@ -140,7 +131,8 @@ def _compare_without(
 def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
     from fedkin.methods import METHODS
-    from fedkin.records.schema import Plan, checked
+    from fedkin.records.reading import checked
+    from fedkin.records.schema import Plan
 
     path = folder / "plan.json"
     kept = checked(Plan, read_json(path), path)

@@ -83,6 +83,7 @@ class Progress:
         self.shown: _Shown | None = None
 
     def started(self, rounds: int, done: int) -> None:
+        """Show the bar, with the rounds that are done already."""
         self.rounds = rounds
         if self.quiet:
             return
@@ -94,6 +95,7 @@ class Progress:
             self.console.print(f"{self.title}: going on after round {done} of {rounds}")
 
     def round_done(self, row: Mapping[str, Any]) -> None:
+        """Show the figures of this round."""
         if self.quiet:
             return
         if self.shown is not None:
@@ -104,6 +106,7 @@ class Progress:
             self.console.print(f"{self.title}: round {row['round']} of {self.rounds}  {_figures(row)}")
 
     def stopping(self) -> bool:
+        """Whether the user asked to stop."""
         return self.stop.asked
 
     def _show(self, done: int) -> _Shown:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedkin.cli.experiments import listed, numbers, planned, rooted
+from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError
 from fedkin.records.files import read_json
@@ -24,26 +25,26 @@ __all__ = ["tune"]
 
 
 def tune(
-    experiment: Path | None = typer.Argument(None, help="Experiment file (TOML); not needed with --resume."),
+    experiment: Path | None = EXPERIMENT,
     choices: list[str] = typer.Option(
         [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
         "tfl:method.q=0.1,1 is tried for one method only.",
     ),
-    methods: str | None = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph."),
+    methods: str | None = METHODS,
     hold_out: str = typer.Option(
         "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
         help="What candidates are judged on: samples:0.2 of each client's training samples, or clients:0.25.",
     ),
-    seeds: str | None = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed)."),
-    changes: list[str] = typer.Option([], "--set", help="Change a setting: section.field=value.", metavar="A.B=C"),
-    rounds: int | None = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds."),
-    data_root: Path | None = typer.Option(None, "--data-root", help="Folder that holds the data sets."),
-    out: Path | None = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/)."),
-    resume: Path | None = typer.Option(None, "--resume", help="Go on with the tuning in this folder.", metavar="DIR"),
-    json: bool = typer.Option(False, "--json", help="Print the candidates as JSON, and nothing else."),
+    seeds: str | None = SEEDS,
+    changes: list[str] = SET,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
-    from fedkin.records import schema
+    from fedkin.records import reading, schema
     from fedkin.running.tuning import Choice, HoldOut, best
     from fedkin.running.tuning import tune as run_all
 
@@ -52,10 +53,10 @@ def tune(
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
         place = folder / "plan.json"
-        kept = schema.checked(schema.Plan, read_json(place), place)
+        kept = reading.checked(schema.Plan, read_json(place), place)
         if "try" not in kept:
             raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
-        schema.checked(schema.Trials, kept, place)
+        reading.checked(schema.Trials, kept, place)
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
         wanted = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
     else:

@@ -18,18 +18,19 @@ __all__ = ["EngineSettings"]
 class EngineSettings(Settings):
     """How an engine works.
 
-    mode: how local work is done: client after client, stacked into one computation, in processes of one thread, or
-    whichever is quickest on the first jobs ("auto": the machine then decides on the last bits, since stacked sums are
-    rounded otherwise than the rest, which are equal bit for bit). workers: processes of the mode "workers" (0: one per
-    core). device: where local work is done: "cpu", or a GPU: "cuda", "cuda:1" (with last bits of its own; the mode is
-    then "stacked" unless another one is asked for).
-    dropout: probability that a client's exchange with the server is lost, half of them on the way there, half on
-    the way back. network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4",
-    "erdos-renyi:0.3", "planted" (the known groups), and with ", changing" anew each round.
-    adversaries: "sign-flip:0.2" lets a fifth of the clients hand on the opposite of what they learned (also "scale",
+    mode: how local work is done: "one-by-one" (client after client), "stacked" (many clients in one computation),
+    "workers" (processes of one thread), or "auto", which takes the quickest on the first jobs. All but "stacked" give
+    the same bits; with "auto" the machine decides which bits. workers: how many processes (0: one per core).
+    device: where local work is done: "cpu", "cuda" or "cuda:1". A GPU gives bits of its own, and the default mode there
+    is "stacked".
+    dropout: probability in [0, 1) that a client's exchange with the server is lost, half of it on the way to the
+    client, half on the way back.
+    network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
+    "planted" (the known groups); with ", changing" a new network each round.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned (also "scale",
     "shuffle", "noise"); these clients are not evaluated.
-    state_limit_mb: memory for clients' states in MB (2^20 bytes); what exceeds it lies in the folder for temporary
-    files (None: all in memory; for personal models of many clients).
+    state_limit_mb: memory for clients' states in MB (2^20 bytes); states above it are kept in the folder for temporary
+    files (None: all in memory). It is for personal models of many clients.
     """
 
     mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"

@@ -5,20 +5,36 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
-from fedkin.errors import GraphError
+import numpy as np
 
-if TYPE_CHECKING:
-    from fedkin.graph.record import Graph
+from fedkin.errors import GraphError
 
 __all__ = ["node_attributes", "write_csv", "write_graphml", "write_json"]
 
 _KINDS = {bool: "boolean", int: "long", float: "double", str: "string"}
 # Characters that XML 1.0 cannot hold, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Graph(Protocol):
+    """What the writers need of a `Graph`."""
+
+    @property
+    def ids(self) -> tuple[str, ...]: ...
+    @property
+    def directed(self) -> bool: ...
+    @property
+    def round(self) -> int | None: ...
+    @property
+    def groups(self) -> Mapping[str, int] | None: ...
+    @property
+    def values(self) -> Mapping[str, np.ndarray[Any, Any]]: ...
+    def edges(self) -> list[tuple[str, str, float]]: ...
 
 
 def node_attributes(graph: Graph) -> list[tuple[str, dict[str, Any]]]:

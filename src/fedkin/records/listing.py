@@ -11,7 +11,7 @@ from typing import Any
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
 from fedkin.records.metrics import metric_of
-from fedkin.records.schema import settings_in, summary_in
+from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.tables import flat
 
 __all__ = ["Listed", "difference", "listed"]

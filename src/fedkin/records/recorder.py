@@ -38,7 +38,7 @@ from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.records import metrics, schema
+from fedkin.records import metrics, reading, schema
 from fedkin.records.files import read_json, write_bytes, write_json, write_with
 from fedkin.records.tables import csv_text
 from fedkin.tasks import Task
@@ -181,7 +181,7 @@ class Records:
         kept, now = self.folder / "federation.json", about(federation)
         if (
             kept.exists()
-            and schema.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
+            and reading.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
         ):
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with; use another folder"
@@ -242,10 +242,10 @@ class Records:
             elif match[1] in _TABLES:
                 self.rows[match[1]] += rows_of(path, self._schemas()[match[1]])
             else:
-                self.rows[match[1]] += schema.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
+                self.rows[match[1]] += reading.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        graphs = schema.files_in(self.folder / "graphs", "npz")
-        for kept in (graphs, schema.files_in(self.folder / "features", "safetensors")):
+        graphs = reading.files_in(self.folder / "graphs", "npz")
+        for kept in (graphs, reading.files_in(self.folder / "features", "safetensors")):
             for number in [number for number in kept if number > round]:
                 kept.pop(number).unlink()
         if graphs:
@@ -265,5 +265,5 @@ def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:
         field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
         else "whole numbers" for field in columns
     }  # fmt: skip
-    table = schema.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
+    table = reading.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
     return list(zip(*table.to_pydict().values(), strict=True))

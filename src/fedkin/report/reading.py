@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
-from fedkin.records import schema
+from fedkin.records import reading, schema
 from fedkin.records.files import read_json
 from fedkin.records.metrics import metric_of
 from fedkin.tasks import Metric
@@ -158,23 +158,23 @@ def read_run(folder: Path) -> Run:
     """Read a finished run; raises RunError naming the file that is missing, unreadable or not from a run."""
     if not (folder / "summary.json").is_file():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = schema.summary_in(folder / "summary.json")
+    summary = reading.summary_in(folder / "summary.json")
     metric = metric_of(summary)
     federation, timing = folder / "federation.json", folder / "timing.jsonl"
-    rounds = schema.lines_in(folder / "rounds.jsonl", schema.Line)
+    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
     for number, row in enumerate(rounds, 1):
-        schema.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+        reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
     return Run(
         folder=folder,
         summary=summary,
         experiment=_experiment(folder / "experiment.toml"),
-        federation=schema.checked(schema.Facts, read_json(federation), federation) if federation.is_file() else {},
+        federation=reading.checked(schema.Facts, read_json(federation), federation) if federation.is_file() else {},
         rounds=rounds,
-        timing=schema.lines_in(timing, schema.Spent) if timing.is_file() else [],
+        timing=reading.lines_in(timing, schema.Spent) if timing.is_file() else [],
         values=_values(folder / "clients.parquet", metric),
         phases=_phases(folder / "messages.parquet", summary["rounds"]),
-        graphs=schema.files_in(folder / "graphs", "npz"),
-        features=schema.files_in(folder / "features", "safetensors"),
+        graphs=reading.files_in(folder / "graphs", "npz"),
+        features=reading.files_in(folder / "features", "safetensors"),
     )
 
 
@@ -182,19 +182,19 @@ def _experiment(path: Path) -> str:
     """The experiment's text, with checked settings; empty for older runs."""
     if not path.is_file():
         return ""
-    schema.settings_in(path)
+    reading.settings_in(path)
     return path.read_text(encoding="utf-8")
 
 
 def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = defaultdict(dict)
-    table = schema.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
+    table = reading.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
     for round, id, value in zip(*table.to_pydict().values(), strict=True):
         if value is None or not math.isfinite(value):
             continue
         if metric.share and not -_NOISE <= value <= 1 + _NOISE:
             where = f"{path}: column {metric.name!r}: client {id!r} in round {round}"
-            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {schema.MEND}")
+            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {reading.MEND}")
         found[round][id] = value
     return dict(found)
 
@@ -202,7 +202,7 @@ def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
 def _phases(path: Path, rounds: int) -> list[Phase]:
     """Phases and ways in the order in which they first occur."""
     texts, numbers = dict.fromkeys(("from", "to", "phase"), "texts"), ("round", "bytes", "floats")
-    table = schema.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
+    table = reading.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedkin.records import schema
+from fedkin.records import reading, schema
 from fedkin.records.files import read_json
 from fedkin.report.reading import Run
 
@@ -46,11 +46,11 @@ def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    made = schema.checked(schema.Plan, read_json(plan), plan)
+    made = reading.checked(schema.Plan, read_json(plan), plan)
     names, seeds = made["methods"], [str(seed) for seed in made["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.resolve().name for folder in folders}:
         return None
-    schema.settings_in(experiment)
+    reading.settings_in(experiment)
     command = f"fedkin compare experiment.toml --methods {','.join(names)} --seeds {','.join(seeds)}"
     return command, experiment.read_text(encoding="utf-8")
 

@@ -9,6 +9,19 @@ from typing import Any
 
 from fedkin.report.sentence import LOCAL
 from fedkin.report.tables import megabytes
+from fedkin.report.templates import (
+    CHOOSER,
+    CURVES,
+    FEATURES,
+    GAIN,
+    GRAPH,
+    INFLUENCE,
+    MATRIX,
+    MOVES,
+    PANEL,
+    SHARING,
+    chart,
+)
 from fedkin.report.traffic import traffic_tables
 
 __all__ = ["Section", "sections"]
@@ -37,15 +50,15 @@ def sections(data: Data) -> list[Section]:
     title = title[:1].upper() + title[1:]
     curves = any(run["curve"].get("round") for run in data["runs"])
     found = [
-        _section("accuracy", title, f"{title} over the rounds", _CURVES) if curves else None,
+        _section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
         _section("comparison", "Comparison", "The methods side by side", _comparison(data)),
         _section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
-        _section("graph", "Graph", "The client graph", _GRAPH) if graphs else None,
-        _section("moves", "Moves", "Who moved group, and when", _MOVES) if grouped else None,
-        _section("matrix", "Matrix", "Similarity of clients", _MATRIX) if graphs else None,
-        _section("sharing", "Weights", "Weights, and what clients have in common", _SHARING) if shared else None,
-        _section("influence", "Influence", "Influential clients, by region", _INFLUENCE) if central else None,
-        _section("features", "Features", "Classes in feature space, and heads", _FEATURES) if features else None,
+        _section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
+        _section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
+        _section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
+        _section("sharing", "Weights", "Weights, and what clients have in common", SHARING) if shared else None,
+        _section("influence", "Influence", "Influential clients, by region", INFLUENCE) if central else None,
+        _section("features", "Features", "Classes in feature space, and heads", FEATURES) if features else None,
         _section("traffic", "Traffic", "What was sent, once and every round", _traffic(data))
         if data["phases"]
         else None,
@@ -59,93 +72,6 @@ def _section(id: str, nav: str, heading: str, body: str) -> Section:
     return Section(id, nav, html)
 
 
-def _chart(id: str, label: str, more: str = "") -> str:
-    return f'<div class="chart {more}" id="{id}" role="img" aria-label="{label}"></div>'
-
-
-_PANEL = '<aside id="client" tabindex="-1" aria-label="The client that is followed"></aside>'
-
-_CURVES = f"""<div class="controls">
-  <label>Show <select id="curve-y"></select></label>
-  <fieldset id="curve-x"><legend>against</legend></fieldset>
-</div>
-<div class="legend" id="curve-legend" role="group" aria-label="Methods shown"></div>
-{_chart("curves", "Curves of the methods")}
-<p class="note" id="curve-note"></p>"""
-
-_GRAPH = f"""<div class="beside">
-  <div>
-    <div class="controls slider">
-      <button type="button" id="play" aria-label="Play the rounds">▶</button>
-      <input type="range" id="round" min="0" max="0" value="0" aria-label="Round of the graph">
-      <output id="round-text" for="round"></output>
-    </div>
-    {_chart("graph-plot", "Clients as points, strong similarities as lines", "square")}
-    <div class="legend" id="graph-legend"></div>
-    <p class="note" id="graph-note"></p>
-  </div>
-  {_PANEL}
-</div>"""
-
-_MOVES = f"""<p id="moves-text"></p>
-{_chart("history", "Group of each client over the rounds")}
-<p class="note" id="history-note"></p>
-<div class="scroll" id="moves-table" tabindex="0" role="region" aria-label="Clients that moved most"></div>
-<h3 id="communities-head">Groups, round by round</h3>
-<div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
-<p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
-
-_MATRIX = f"""<div class="controls" id="matrix-controls">
-  <label>Ordered by <select id="matrix-order"></select></label>
-</div>
-<p class="note" id="matrix-note"></p>
-{_chart("matrix-plot", "Similarity matrix")}"""
-
-_SHARING = f"""<p id="sharing-text"></p>
-{_chart("sharing-plot", "What clients have in common, and the learned weights after some rounds")}
-<p class="note" id="sharing-note"></p>
-<div class="legend" id="sharing-legend"></div>
-{_chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
-
-_INFLUENCE = f"""<p id="influence-text"></p>
-<div class="controls" id="influence-controls"><label>Region <select id="influence-by"></select></label></div>
-{_chart("influence-plot", "Centrality of each client, by region")}
-<p class="note" id="influence-note"></p>
-<div class="scroll" id="influence-table" tabindex="0" role="region" aria-label="Influence by region"></div>"""
-
-_FEATURES = f"""<p id="features-text"></p>
-<div class="controls" id="features-controls">
-  <label>Round <select id="features-round"></select></label>
-  <label>Show <select id="features-what"></select></label>
-  <label>Colour by <select id="features-colour"></select></label>
-</div>
-<div class="pair" id="features-body">
-  <div>
-    {_chart("features-plot", "Classes of clients in feature space", "square")}
-    <div class="legend" id="features-legend"></div>
-  </div>
-  <div>
-    <h3>Similarity of heads</h3>
-    {_chart("heads-plot", "Similarity of clients' heads")}
-    <p class="note" id="heads-note"></p>
-    <h3>How far apart kinds of points lie</h3>
-    <div class="scroll" id="features-table" tabindex="0" role="region" aria-label="Silhouettes"></div>
-  </div>
-</div>
-<p class="note" id="features-note"></p>"""
-
-_CHOOSER = """<div class="controls" id="chooser">
-  <label>Method <select id="method"></select></label>
-  <label>Seed <select id="seed"></select></label>
-  <label>Follow client <input id="follow" list="ids" autocomplete="off" placeholder="name" size="14"></label>
-  <datalist id="ids"></datalist>
-  <button type="button" id="unfollow">Clear</button>
-</div>"""
-
-_GAIN = f"""<p id="gain-text"></p>
-{_chart("gain", "Gain over training alone, client by client")}
-<p class="note" id="gain-note"></p>"""
-
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
 _ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
@@ -158,7 +84,7 @@ def _clients(data: Data, gains: bool, graphs: bool) -> str:
         '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
     )
     none = _NO_GAIN if _kinds(data) - {LOCAL} else _ONLY_LOCAL
-    return _CHOOSER + scope + (_GAIN if gains else none) + ("" if graphs else _PANEL)
+    return CHOOSER + scope + (GAIN if gains else none) + ("" if graphs else PANEL)
 
 
 def _kinds(data: Data) -> set[str]:
@@ -274,7 +200,7 @@ def _traffic(data: Data) -> str:
         _table(heads, rows, "What is sent once, and what is sent again and again")
         + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than half of '
         "the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the run.</p>"
-        + _chart("traffic-plot", "Bytes of each phase")
+        + chart("traffic-plot", "Bytes of each phase")
         + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
         + _details("Every phase as a table", _table(all_heads, all_rows, "Every phase"))
         + '<p class="note">All messages of a run in their encoded size, graph building included'

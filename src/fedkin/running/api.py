@@ -24,9 +24,9 @@ from fedkin.methods import METHODS
 from fedkin.records.files import claim
 from fedkin.records.recorder import Records
 from fedkin.running.compare import read_result
-from fedkin.running.experiment import RunSettings, without_none
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
+from fedkin.running.settings import RunSettings, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, parse
 

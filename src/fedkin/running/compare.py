@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
-from fedkin.records import schema
+from fedkin.records import reading, schema
 from fedkin.records.files import read_json, write_bytes, write_json
 from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.recorder import MESSAGES, client_schema, rows_of
@@ -58,8 +58,8 @@ def read_result(folder: Path) -> Result:
     """A finished run from its folder; raises RunError when it is not one."""
     if not (folder / "summary.json").exists():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    summary = schema.summary_in(folder / "summary.json", schema.Finished)
-    rounds = schema.lines_in(folder / "rounds.jsonl", schema.Line)
+    summary = reading.summary_in(folder / "summary.json", schema.Finished)
+    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
     metric = metric_of(summary)
     tables = {
         "clients": rows_of(folder / "clients.parquet", client_schema(metric.name)),
@@ -68,10 +68,13 @@ def read_result(folder: Path) -> Result:
     last = max((row[0] for row in tables["clients"]), default=0)
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
     federation = folder / "federation.json"
-    known = schema.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
+    known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
     clients = known.get("clients", {})
     unseen = tuple(sorted(id for id, facts in clients.items() if not facts.get("seen", True)))
-    return Result(summary, rounds, tables["clients"], tables["messages"], scores, folder=folder, unseen=unseen)
+    return Result(
+        summary=summary, rounds=rounds, clients=tables["clients"], messages=tables["messages"], scores=scores,
+        folder=folder, unseen=unseen,
+    )  # fmt: skip
 
 
 def _score(metric: Metric, n: int, loss: float | None, *figures: float | None) -> Score:

@@ -7,15 +7,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import tomli_w
-import torch
-from pydantic import Field, field_validator, model_validator
 
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
-from fedkin.engines import ENGINES, EngineSettings, Setup
+from fedkin.engines import ENGINES, Setup
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -26,60 +24,13 @@ from fedkin.methods import METHODS
 from fedkin.records.files import claim
 from fedkin.records.tables import flat
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.trackers import TRACKERS, check_trackers
+from fedkin.running.settings import RunSettings, without_none
+from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
 
-__all__ = ["Experiment", "RunSettings", "assign", "load", "read_table", "setting_value", "without_none"]
+__all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
 
 SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
-
-
-class RunSettings(EngineSettings):
-    """How a run is carried out: its seed and engine, what the engine reads, and what is kept of it.
-
-    dtype: of parameters and inputs; evaluate_every, checkpoint_every: in rounds; embeddings_every: of the evaluated
-    rounds, those divisible by it leave class means of features for the report, as the last round always does (0: only
-    that one). trackers: who else hears of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
-    commas).
-    """
-
-    seed: int = Field(0, ge=0)
-    engine: str = "local"
-    dtype: Literal["float32", "float64"] = "float32"
-    evaluate_every: int = Field(1, ge=1)
-    checkpoint_every: int = Field(10, ge=1)
-    embeddings_every: int = Field(0, ge=0)
-    trackers: tuple[str, ...] = ()
-
-    @field_validator("trackers", mode="before")
-    @classmethod
-    def _names(cls, names: Any) -> Any:
-        return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-
-    @field_validator("trackers")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for place, name in enumerate(names):
-            if name not in TRACKERS:
-                raise ValueError(f"no {name!r}; {nearest(name, TRACKERS)}")
-            if name in names[:place]:
-                raise ValueError(f"{name!r} is there twice")
-        return names
-
-    @model_validator(mode="after")
-    def _on_cores(self) -> Self:
-        if self.device != "cpu" and self.engine == "ray":
-            raise ValueError(f"engine = 'ray' is for processors; leave it out with device = {self.device!r}")
-        return self
-
-    def keeps_features(self, round: int) -> bool:
-        """Whether `embeddings_every` names this round."""
-        return self.embeddings_every > 0 and round % self.embeddings_every == 0
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """`dtype` as torch knows it."""
-        return torch.float64 if self.dtype == "float64" else torch.float32
 
 
 @dataclass(frozen=True)
@@ -160,8 +111,10 @@ class Experiment:
         return tomli_w.dumps(self.resolved())
 
     def claim(self, folder: Path, resume: bool) -> None:
-        """Make `folder` this experiment's, or check that it is; raises RunError. Settings that an older run of the
-        same experiment lacks are at their defaults."""
+        """Make `folder` this experiment's, or check that it is; raises RunError.
+
+        Settings that an older run of the same experiment lacks are at their defaults.
+        """
         claim(folder, self.to_toml(), resume, lambda text: Experiment.of(tomllib.loads(text)).to_toml())
 
     def federation(self, data_root: Path) -> Federation:
@@ -253,10 +206,3 @@ def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, 
 def _chosen(registry: Mapping[str, Any], table: Mapping[str, Any], section: str, field: str) -> Any:
     name, _ = _named(table, section, field)
     return parse(choose(registry, name, f"{section}.{field}"), _section(table, section), section)
-
-
-def without_none(value: Any) -> Any:
-    """TOML has no null: an absent setting is one at its default None."""
-    if isinstance(value, Mapping):
-        return {name: without_none(item) for name, item in value.items() if item is not None}
-    return value

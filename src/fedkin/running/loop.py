@@ -24,7 +24,7 @@ from fedkin.learning.devices import title
 from fedkin.records import metrics
 from fedkin.records.files import write_json
 from fedkin.records.recorder import Records
-from fedkin.running.experiment import RunSettings
+from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.tasks import Metric
 

@@ -39,7 +39,7 @@ def test_any(
     assume(clients * least <= 200)
     federation = Dirichlet(clients=clients, alpha=alpha, min_size=least, sizes=sizes).build(labelled(20, 10), seed)
     rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
-    assert len(rows.unique()) == len(rows)
+    assert len(rows.unique()) == len(rows)  # type: ignore[no-untyped-call]
     assert len(federation) == clients
     assert min(federation.sizes.values()) >= least
     if sizes == "drawn":
@@ -99,7 +99,8 @@ def test_filling_up_leaves_the_others_alone(labelled: Make) -> None:
 
 def test_many_clients(labelled: Make) -> None:
     dataset = labelled(6000, 1000)
-    for settings in ({}, {"min_size": 6}, {"sizes": "equal", "test_per_client": 5}):
+    cases: list[dict[str, Any]] = [{}, {"min_size": 6}, {"sizes": "equal", "test_per_client": 5}]
+    for settings in cases:
         federation = parse(Dirichlet, {"clients": 10000, "alpha": 0.1, **settings}, "scenario").build(dataset, 0)
         assert len(federation) == 10000
         assert min(federation.sizes.values()) >= settings.get("min_size", 1)

@@ -185,6 +185,6 @@ def test_unseen_clients_neither_drift_nor_come_late() -> None:
     assert not any(made[id].changes or made[id].joins > 1 for id in made.unseen)
     assert sum(len(client.changes) for client in made.values()) == 4
     assert sum(client.joins > 1 for client in made.values()) == 4
-    both = {"of": {**of, "unseen": 0.2}, "unseen": 0.3}
+    both: dict[str, Any] = {"of": {**of, "unseen": 0.2}, "unseen": 0.3}
     with pytest.raises(ConfigError, match="both set"):
         federate("digits", "drift", **both)

@@ -162,7 +162,7 @@ def test_clients_share_one_array(scenario: Scenario, toy: Toy) -> None:
 @given(clients=st.integers(2, 40), seed=st.integers(0, 50))
 def test_ids_are_no_positions(toy: Toy, name: str, clients: int, seed: int) -> None:
     dataset = toy(600, 300)
-    federation = SCENARIOS[name](clients=clients).build(dataset, seed)
+    federation = SCENARIOS[name].model_validate({"clients": clients}).build(dataset, seed)
     assert sorted(federation) == [f"c{number:02d}" for number in range(clients)]
     assert all(int(id[1:]) != place for place, id in enumerate(federation))
 

@@ -51,7 +51,7 @@ def test_rotation_is_counter_clockwise() -> None:
     federation = RotatedMasked(clients=8, mask_rate=0).build(dataset, 1)
     for split in ("train", "test"):
         originals = {tuple(image.flatten().tolist()): label for image, label in zip(
-            dataset.part(split).x, dataset.part(split).y.tolist(), strict=True  # type: ignore[arg-type]
+            dataset.part(split).x, dataset.part(split).y.tolist(), strict=True
         )}  # fmt: skip
         for client in federation.values():
             samples = getattr(client, split)

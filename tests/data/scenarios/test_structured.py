@@ -78,7 +78,7 @@ def test_any(labelled: Make, clients: int, seed: int, clusters: Any, per_class: 
     scenario = Structured(clients=max(clients, 5), clusters=clusters, per_class=per_class)
     federation = scenario.build(labelled(200, 10), seed)
     rows = torch.cat([c.train.rows for c in federation.values() if c.train.rows is not None])
-    assert len(rows.unique()) == len(rows)
+    assert len(rows.unique()) == len(rows)  # type: ignore[no-untyped-call]
     labels = Counter(label for c in federation.values() for label in c.train.labels().tolist())
     owned = range(10) if isinstance(clusters, int) else (1, 3, 8)
     assert labels == dict.fromkeys(owned, min(200, per_class or 200))

@@ -107,6 +107,6 @@ def test_kinds_of_images(tmp_path: Path) -> None:
     flat = write(tmp_path / "b.png", np.full((9, 5, 3), (10, 200, 90), np.uint8))
     both = read_images([flat, flat], (4, 7))
     assert both.shape == (2, 3, 4, 7)
-    assert [both[:, channel].unique().tolist() for channel in range(3)] == [[10], [200], [90]]
+    assert [both[:, channel].unique().tolist() for channel in range(3)] == [[10], [200], [90]]  # type: ignore[no-untyped-call]
     with pytest.raises(DataError, match=r"none\.png: no such file"):
         read_image(tmp_path / "none.png", (4, 7))

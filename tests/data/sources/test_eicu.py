@@ -20,7 +20,7 @@ STAYS = range(100, 180)
 
 def write(folder: Path, name: str, rows: list[dict[str, object]], packed: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [list(rows[0]), *([row[key] for key in rows[0]] for row in rows)]
+    lines: list[list[object]] = [list(rows[0]), *([row[key] for key in rows[0]] for row in rows)]
     opener = gzip.open if packed else open
     with opener(folder / (f"{name}.csv.gz" if packed else f"{name}.csv"), "wt", newline="") as file:
         csv.writer(file).writerows(lines)

@@ -117,7 +117,7 @@ def test_volumes_are_scored_over_what_is_not_background(place: Path) -> None:
 def test_whole_and_another_size(place: Path) -> None:
     data = source(place, whole=True, size=20).load(Path())
     assert data.task.classes == 2
-    assert set(data.train.y.unique().tolist()) == {0, 1}
+    assert set(data.train.y.unique().tolist()) == {0, 1}  # type: ignore[no-untyped-call]
     small = source(place, whole=True).load(Path())
     twice = small.train.y.repeat_interleave(2, 1).repeat_interleave(2, 2)
     assert torch.equal(data.train.y, twice)

@@ -6,6 +6,7 @@ from fedkin.learning.models.base import Model
 from fedkin.learning.models.cnn import CnnCifar, CnnFedAvg, CnnMnist, LeafCnn, LeNet
 from fedkin.learning.models.mixed import Mixed
 from fedkin.learning.models.mlp import Linear, Mlp
+from fedkin.learning.models.named import NAMED
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
 from fedkin.learning.models.unet import UNet
@@ -17,25 +18,4 @@ __all__ = [
     "SmallWide", "UNet",
 ]  # fmt: skip
 
-MODELS: dict[str, type[Model]] = {
-    "linear": Linear,
-    "mlp": Mlp,
-    "cnn-mnist": CnnMnist,
-    "cnn-cifar": CnnCifar,
-    "cnn-fedavg": CnnFedAvg,
-    "mlp-3": Mlp3,
-    "mlp-8": Mlp8,
-    "unet": UNet,
-    "lenet": LeNet,
-    "leaf-cnn": LeafCnn,
-    "small-plain": SmallPlain,
-    "small-residual": SmallResidual,
-    "small-separable": SmallSeparable,
-    "small-wide": SmallWide,
-    "resnet18": ResNet18,
-    "resnet50": ResNet50,
-    "shufflenet-v2": ShuffleNetV2,
-    "googlenet": GoogLeNet,
-    "alexnet": AlexNet,
-    "mixed": Mixed,
-}
+MODELS: dict[str, type[Model]] = {**NAMED, "mixed": Mixed}

@@ -12,6 +12,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Task
 from fedkin.keys import rng
 from fedkin.learning.models.base import Model
+from fedkin.learning.models.named import NAMED
 
 __all__ = ["Mixed"]
 
@@ -63,17 +64,13 @@ class Mixed(Model):
 
 def sized(name: str, width: int) -> Model:
     """The named net with features of this width; raises ValueError for a net that has no such setting."""
-    from fedkin.learning.models import MODELS
-
-    wide = {known: field for known, model in MODELS.items() if (field := _width_field(model))}
+    wide = {known: field for known, model in NAMED.items() if (field := _width_field(model))}
     if name not in wide:
         raise ValueError(f"bodies: no net {name!r} with a width that can be set; {nearest(name, wide)}")
     field = wide[name]
-    return MODELS[name].model_validate({field: (width,) if field == "hidden" else width})
+    return NAMED[name].model_validate({field: (width,) if field == "hidden" else width})
 
 
 def _width_field(model: type[Model]) -> str | None:
     """Which setting is the width of the features, if any."""
-    if issubclass(model, Mixed):
-        return None
     return next((field for field in ("width", "features", "hidden") if field in model.model_fields), None)

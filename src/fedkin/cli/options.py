@@ -1,0 +1,19 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["EXPERIMENT", "JSON", "METHODS", "OUT", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
+
+EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
+SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
+ROOT = typer.Option(
+    None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."
+)
+OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
+RESUME = typer.Option(None, "--resume", help="Go on with what is in this folder.", metavar="DIR")
+JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
+ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
+METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")
+SEEDS = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed).")

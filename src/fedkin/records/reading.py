@@ -1,0 +1,155 @@
+"""The files of a run read back, each checked against its form where it is read."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from fedkin.errors import RunError
+from fedkin.records.files import read_json
+from fedkin.records.metrics import metric_of
+from fedkin.records.schema import Form, Settings, Statistics, Summary
+from fedkin.tasks import Metric
+
+__all__ = ["MEND", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
+
+# What to do about a file that is not what a run leaves.
+MEND = "put the file back as it was, or run this anew in another folder"
+_WORDS = {
+    "missing": "it is missing",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+    "int_type": "expected a whole number",
+    "greater_than_equal": "expected no number below 0",
+    "string_type": "expected a text",
+    "bool_type": "expected true or false",
+    "list_type": "expected a list",
+    "dict_type": "expected a table of names and values",
+    "model_type": "expected a table of names and values",
+}
+# Columns of a table, by what they are called in an error.
+_KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "whole numbers": pa.types.is_integer,
+    "numbers": pa.types.is_floating,
+    "texts": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+}
+
+
+def checked(form: type[Form], value: Any, where: str | Path) -> Any:
+    """`value` as it is, if it has this form; raises RunError naming the file and the first place that is wrong."""
+    try:
+        form.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+        told = _WORDS.get(first["type"], first["msg"])
+        raise RunError(f"{where}: {place + ': ' if place else ''}{told}{got}; {MEND}") from None
+    return value
+
+
+def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
+    """Raise RunError for a row without figures of the metric; None stands for a round that was not evaluated."""
+    if metric.name not in row:
+        raise RunError(f"{where}: no {metric.name} in it, by which the clients of this run are compared; {MEND}")
+    if row[metric.name] is not None:
+        checked(Statistics, row[metric.name], f"{where}: {metric.name}")
+
+
+def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
+    """A run's summary; raises RunError naming the file and what is wrong with it."""
+    summary: dict[str, Any] = checked(form, read_json(path), path)
+    metric = metric_of(summary)
+    judged(summary, metric, path)
+    if summary[metric.name] is None:
+        raise RunError(f"{path}: {metric.name}: expected a table of names and values, got None; {MEND}")
+    return summary
+
+
+def settings_in(path: Path) -> dict[str, Any]:
+    """The settings of a run as a table, from its TOML file; raises RunError naming the file and what is wrong."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{path}: not TOML: {error}; {MEND}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read as text ({error}); {MEND}") from None
+    if dated := _dated(table):
+        raise RunError(f"{path}: {dated}: a date or a time, which no setting is; {MEND}")
+    settings: dict[str, Any] = checked(Settings, table, path)
+    return settings
+
+
+def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
+    """A file with a line of JSON per round, each of this form; raises RunError naming the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file, so this is no finished run") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: not readable as a line of JSON per round ({error})") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RunError(f"{path}: line {number}: not readable as JSON ({error})") from None
+        found.append(checked(form, row, f"{path}: line {number}"))
+    return found
+
+
+def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), more: bool = False) -> Any:
+    """These columns of a Parquet file, each of the kind that is named; only those in `gaps` may lack values.
+
+    more: whether further columns are read too, and follow.
+    kinds: "whole numbers", "numbers", "texts". Raises RunError naming the file and the column.
+    """
+    try:
+        table = pq.read_table(path.absolute(), columns=None if more else list(columns))
+        table = table.select([*columns, *(name for name in table.column_names if name not in columns)])
+        table.validate(full=True)
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file, so this is no finished run") from None
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"{path}: not readable as the table of a run ({first})") from None
+    for name, kind in columns.items():
+        column = table.column(name)
+        if not _KINDS[kind](column.type):
+            raise RunError(f"{path}: column {name!r}: expected {kind}, got {column.type}; {MEND}")
+        if column.null_count and name not in gaps:
+            raise RunError(f"{path}: column {name!r}: {column.null_count} values are missing; {MEND}")
+    return table
+
+
+def files_in(folder: Path, kind: str) -> dict[int, Path]:
+    """Files with this ending by their round; raises RunError for one without."""
+    found = {}
+    for path in sorted(folder.glob(f"round-*.{kind}")):
+        number = path.stem.removeprefix("round-")
+        if not (number.isascii() and number.isdigit()):
+            raise RunError(f"{path}: no such round; expected round-NUMBER.{kind}: rename this file or take it away")
+        found[int(number)] = path
+    return found
+
+
+def _dated(value: Any, name: str = "") -> str | None:
+    """The name of the first value that is a date or a time: TOML has these, JSON has not."""
+    if isinstance(value, (date, time)):
+        return name
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = (_dated(part, f"{name}.{key}" if name else str(key)) for key, part in inside)
+    return next((one for one in found if one is not None), None)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

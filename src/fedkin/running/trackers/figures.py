@@ -1,0 +1,51 @@
+"""The figures of a round and of a whole run, as trackers log them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedkin.records.metrics import metric_of
+from fedkin.records.tables import flat
+
+__all__ = ["figures_of", "totals_of"]
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """What trackers log of a line of rounds.jsonl; figures that are not known are left out.
+
+    NAME/mean and NAME/worst10 of the task's metric, the mean of its further ones, loss (on test samples), unseen/mean,
+    gap; groups/found, /ari, /nmi, /modularity; bytes/up and /down of this round; method/... as the method says.
+    """
+    metric = metric_of(row).name
+    scored = row[metric] or {}
+    found: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
+    for name, value in scored.items():
+        if isinstance(value, Mapping):
+            found[f"{name}/mean"] = value.get("mean")
+    found |= {"loss": scored.get("loss"), "unseen/mean": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+    found |= {f"groups/{name}": (row["groups"] or {}).get(name) for name in ("found", "ari", "nmi", "modularity")}
+    found |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
+    found |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
+    return {name: float(value) for name, value in found.items() if _finite(value)}
+
+
+def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """What the built-in trackers keep of a whole run.
+
+    total/seconds, /bytes_up, /bytes_down, /flops, /parameters, /ari_mean.
+    """
+    found = {
+        "seconds": summary["seconds"]["total"],
+        "bytes_up": summary["bytes"]["up"],
+        "bytes_down": summary["bytes"]["down"],
+        "flops": summary["flops"]["local_training"],
+        "parameters": summary["parameters"],
+        "ari_mean": summary["groups"].get("ari_mean"),
+    }
+    return {f"total/{name}": float(value) for name, value in found.items() if _finite(value)}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,91 @@
+"""The trackers of a run, by name or as objects, and what they are told."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkin._version import __version__
+from fedkin.engines import Setup
+from fedkin.errors import ConfigError
+from fedkin.records.tables import flat
+from fedkin.running.trackers.base import Tracker, need
+from fedkin.running.trackers.figures import figures_of
+from fedkin.running.trackers.mlflow import MLflow
+from fedkin.running.trackers.tensorboard import TensorBoard
+from fedkin.running.trackers.wandb import WandB
+from fedkin.settings import Settings, choose
+
+__all__ = ["TRACKERS", "Tracking", "check_trackers", "described"]
+
+TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Raise ConfigError for a name that is unknown, or whose package is not installed."""
+    for name in names:
+        choose(TRACKERS, name, "trackers")
+        need(name, extra=name)
+
+
+class Tracking:
+    """A run's trackers, told one after another; one that fails is warned of and dropped."""
+
+    def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
+        self.live: list[tuple[str, Tracker]] = []
+        # An object is itself only: it may have no hash, and equal ones may write to two places.
+        for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
+            if isinstance(each, str):
+                check_trackers([each])
+                self.live.append((each, TRACKERS[each](folder)))
+            elif isinstance(each, Tracker) and not isinstance(each, type):
+                self.live.append((type(each).__name__, each))
+            else:
+                raise ConfigError(
+                    f"trackers: expected {', '.join(TRACKERS)}, or objects with start, log and finish; got {each!r}"
+                )
+        self.over = False
+
+    def started(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        """The run begins, or goes on."""
+        self._tell(lambda tracker: tracker.start(settings, name, done))
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """A round is over; `row` is its line in rounds.jsonl."""
+        if self.live:
+            figures = figures_of(row)
+            self._tell(lambda tracker: tracker.log(row["round"], figures))
+
+    def ended(self, summary: Mapping[str, Any] | None) -> None:
+        """The run is over, or, with None, breaks off; heard once."""
+        if not self.over:
+            self.over = True
+            self._tell(lambda tracker: tracker.finish(summary))
+
+    def _tell(self, act: Callable[[Tracker], None]) -> None:
+        for entry in list(self.live):
+            try:
+                act(entry[1])
+            except Exception as error:
+                self.live.remove(entry)
+                what = f"{type(error).__name__}: {error}"
+                warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
+
+
+def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any]:
+    """All that a run is made with, by dotted names: the folder's experiment.toml, or what a run without one knows."""
+    kept = folder / "experiment.toml" if folder is not None else None
+    if kept is not None and kept.exists():
+        table = tomllib.loads(kept.read_text(encoding="utf-8"))
+    else:
+        method = {"name": setup.method.name, **setup.method.model_dump(mode="json")}
+        table = {
+            "method": method,
+            "training": setup.training.model_dump(mode="json"),
+            "run": run.model_dump(mode="json"),
+        }
+    federation = setup.federation
+    return flat(table) | {"federation": federation.name, "clients": len(federation), "fedkin": __version__}
