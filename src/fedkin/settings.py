@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from fedkin.errors import ConfigError, nearest
 
@@ -13,9 +14,30 @@ __all__ = ["Settings", "choose", "parse"]
 
 
 class Settings(BaseModel):
-    """Base of every group of settings: frozen, compared by value, unknown names refused."""
+    """Base of every group of settings: frozen, compared by value, unknown names refused.
+
+    renamed: what a field was called before, and its name now; the old name is refused, and the error has the new one.
+
+    >>> class Knn(Settings):
+    ...     renamed = {"k": "neighbours"}
+    ...     neighbours: int = 5
+    >>> parse(Knn, {"k": 3}, "graph")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: graph.k: renamed; write graph.neighbours
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_names(cls, table: Any) -> Any:
+        for old in cls.renamed if isinstance(table, Mapping) else ():
+            if old in table:
+                names = {"old": old, "new": cls.renamed[old]}
+                raise PydanticCustomError("renamed", "{old}: renamed; write {new}", names)
+        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -59,7 +81,10 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
 def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     """One validation error as `section.field: what was wrong, what was expected`."""
     location = [str(part) for part in item["loc"]]
-    name = ".".join([where, *location]) if where else ".".join(location)
+    if item["type"] == "renamed":
+        old, new = (_dotted([where, *location, item["ctx"][age]]) for age in ("old", "new"))
+        return f"{old}: renamed; write {new}"
+    name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
         return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
     if item["type"] == "missing":
@@ -69,6 +94,10 @@ def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     given = item.get("input")
     shown = "" if isinstance(given, Mapping) else f"; got {given!r}"
     return f"{name}: {message}{shown}"
+
+
+def _dotted(parts: list[str]) -> str:
+    return ".".join(part for part in parts if part)
 
 
 def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
