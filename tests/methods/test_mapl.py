@@ -19,9 +19,10 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
+from fedkin.methods.mapl.graph import learned_graph
 from fedkin.methods.mapl.loss import TwoViews
-from fedkin.methods.mapl.method import mixed_prototypes
-from fedkin.methods.mapl.weights import CollaborationSettings, kept, learned_graph, similarity
+from fedkin.methods.mapl.prototypes import mixed_prototypes
+from fedkin.methods.mapl.weights import CollaborationSettings, kept, similarity
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
 from support import small_federation, small_setup
 
@@ -154,10 +155,10 @@ def test_full_trust_is_the_papers_sum_and_unowned_classes_stay() -> None:
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_graph_learning() -> None:
+def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learning_them() -> None:
     federation = two_groups(6)
     never = ran(setup_of(MAPL(warmup=1000), federation), 3)
-    assert same_bits(never, ran(setup_of(MAPL(warmup=0, graph_learning={"on": False}), federation), 3))
+    assert same_bits(never, ran(setup_of(MAPL(warmup=0, graph={"on": False}), federation), 3))
     for state in never.states.values():
         assert state["weights"] == dict.fromkeys(sorted(federation), pytest.approx(1 / 6))
     # All that own a class hold one prototype of it after the exchange.
@@ -206,7 +207,7 @@ def test_relabelling_relabels() -> None:
     ids = sorted(federation)
     names = {id: f"z-{len(ids) - k}" for k, id in enumerate(ids)}
     plan = {"batch_size": "all", "local_steps": 3}
-    method = MAPL(warmup=2, augment={"on": False}, graph_learning={"probe": 0.0})
+    method = MAPL(warmup=2, augment={"on": False}, graph={"probe": 0.0})
     one = ran(setup_of(method, federation, **plan), 4)
     other = ran(setup_of(method, federation.relabel(names), **plan), 4)
     for id in ids:
@@ -317,7 +318,7 @@ def test_tasks_without_classes_are_refused() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"temperature": 0.0}, {"absent": 2.0}, {"graph_learning": {"threshold": 1.0}}, {"warmup": -1}):
+    for wrong in ({"temperature": 0.0}, {"absent": 2.0}, {"graph": {"threshold": 1.0}}, {"warmup": -1}):
         with pytest.raises(ValueError, match=r"greater|less"):
             MAPL(**wrong)
 

@@ -61,38 +61,38 @@ class Talk:
         }
         second = flow.send(heads)
         assert (first.phase, second.phase) == ("head", "prototypes")
-        letter = Message(prototypes=start[PROTOTYPES], owned=torch.ones(6, dtype=torch.bool))
-        came = dict.fromkeys(like, letter)
+        answer = Message(prototypes=start[PROTOTYPES], owned=torch.ones(6, dtype=torch.bool))
+        came = dict.fromkeys(like, answer)
         for id, want in (wants or {}).items():
             came[id] = Message(**came.get(id, Message()), want=want)
         with pytest.raises(StopIteration):
             flow.send(came)
-        letters = {id for id, message in second.message.items() if "prototypes" in message}
-        assert letters == first.message.keys()
-        return letters, {id: message["want"] for id, message in second.message.items() if "want" in message}
+        sent = {id for id, message in second.message.items() if "prototypes" in message}
+        assert sent == first.message.keys()
+        return sent, {id: message["want"] for id, message in second.message.items() if "want" in message}
 
 
-def test_a_peer_tells_unlike_neighbours_to_stop_and_repeats_it_when_they_go_on() -> None:
-    method = MAPL(warmup=0, graph_learning={"probe": 0.0})
+def test_a_peer_asks_unlike_neighbours_to_stop_and_asks_again_when_they_go_on() -> None:
+    method = MAPL(warmup=0, graph={"probe": 0.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
-    sent, wishes = talk.round({"friend": 1.0, "other": -1.0})
+    sent, requests = talk.round({"friend": 1.0, "other": -1.0})
     assert sent == {"friend", "other"}
-    assert wishes == {"other": False}
-    assert talk.peer.state["gone"] == ["other"]
+    assert requests == {"other": False}
+    assert talk.peer.state["dropped"] == ["other"]
     assert talk.peer.state["weights"].keys() == {"me", "friend"}
     # The stop was lost: "other" goes on sending, and is told again.
     assert talk.round({"friend": 1.0, "other": -1.0})[1] == {"other": False}
     # It arrived: nothing more is said.
     assert talk.round({"friend": 1.0})[1] == {}
-    assert talk.peer.state["gone"] == ["other"]
+    assert talk.peer.state["dropped"] == ["other"]
     # A message that is lost on its way is no reason to drop a friend.
     talk.round({})
-    assert talk.peer.state["gone"] == ["other"]
+    assert talk.peer.state["dropped"] == ["other"]
     assert talk.peer.state["weights"] == {"me": 1.0}
 
 
 def test_a_peer_sends_to_whoever_wants_it() -> None:
-    method = MAPL(warmup=0, graph_learning={"probe": 0.0})
+    method = MAPL(warmup=0, graph={"probe": 0.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
     assert talk.round({}, {"friend": False})[0] == {"friend", "other"}
     assert talk.round({})[0] == {"other"}
@@ -101,13 +101,13 @@ def test_a_peer_sends_to_whoever_wants_it() -> None:
 
 
 def test_gone_neighbours_are_probed_and_come_back_when_alike() -> None:
-    method = MAPL(warmup=0, graph_learning={"probe": 1.0})
+    method = MAPL(warmup=0, graph={"probe": 1.0})
     talk = Talk(peer_view("me", ("friend", "other"), method, 0), method)
     assert talk.round({"friend": 1.0, "other": -1.0})[1] == {"other": False}  # not asked in the same breath
     assert talk.round({"friend": 1.0})[1] == {"other": True}
     talk.round({"friend": 1.0, "other": 1.0})
-    assert talk.peer.state["gone"] == []
-    rare = MAPL(warmup=0, graph_learning={"probe": 0.2})
+    assert talk.peer.state["dropped"] == []
+    rare = MAPL(warmup=0, graph={"probe": 0.2})
     talk = Talk(peer_view("me", ("friend", "other"), rare, 0), rare)
     talk.round({"friend": 1.0, "other": -1.0})
     asked = sum("other" in talk.round({"friend": 1.0})[1] for _ in range(200))
@@ -139,14 +139,14 @@ def perfect(federation: Federation) -> int:
 def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: str) -> None:
     federation = two_groups(10)
     engine = LocalEngine(setup_of(METHODS[name](warmup=3), federation))
-    letters, heads = [], []
+    shared, heads = [], []
     for number in range(1, 16):
         traffic = engine.round(number).traffic
-        letters.append(sum(message.floats > 0 and message.phase == "prototypes" for message in traffic))
+        shared.append(sum(message.floats > 0 and message.phase == "prototypes" for message in traffic))
         heads.append(sum(message.phase == "head" for message in traffic))
-    assert letters[:3] == [90, 90, 90]
-    assert heads == [0, 0, *letters[2:]]
-    after = sum(letters[3:])
+    assert shared[:3] == [90, 90, 90]
+    assert heads == [0, 0, *shared[2:]]
+    after = sum(shared[3:])
     assert perfect(federation) == 40
     assert after == pytest.approx(12 * 40, rel=0.1)
     graph = engine.server.graph
@@ -167,7 +167,7 @@ def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: s
 def test_message_sizes_are_those_of_table_7() -> None:
     """An edge carries d_p K + phi numbers a round: 2 N_e (d_p K + phi) T over N_e undirected edges."""
     federation = two_groups(4)
-    engine = LocalEngine(setup_of(MAPL(warmup=0, graph_learning={"step": "released"}), federation))
+    engine = LocalEngine(setup_of(MAPL(warmup=0, graph={"step": "released"}), federation))
     sizes = {"prototypes": 12 * 6, "head": 6 * 12 + 6}
     for number in (1, 2):
         traffic = engine.round(number).traffic
@@ -193,7 +193,7 @@ def test_message_sizes_are_those_of_table_7() -> None:
 def test_the_named_steps_drop_edges_of_weight_zero_or_none_at_all(settings: dict[str, Any], keeps: bool) -> None:
     """The paper drops what has no weight (w_ij > 0), the released code nothing."""
     federation = two_groups(6)
-    engine = LocalEngine(setup_of(MAPL(warmup=1, graph_learning={**settings, "probe": 0.0}), federation))
+    engine = LocalEngine(setup_of(MAPL(warmup=1, graph={**settings, "probe": 0.0}), federation))
     for number in range(1, 9):
         traffic = engine.round(number).traffic
     edges = {(message.sender, message.receiver) for message in traffic if message.floats}
@@ -208,7 +208,7 @@ def test_the_named_steps_drop_edges_of_weight_zero_or_none_at_all(settings: dict
 def test_the_papers_step_starts_from_equal_weights(warmup: int) -> None:
     federation = two_groups(10)
     step = {"step": "paper", "rate": 1e-9, "similarity": "change"}
-    engine = ran(setup_of(MAPL(warmup=warmup, graph_learning=step), federation), max(warmup, 1))
+    engine = ran(setup_of(MAPL(warmup=warmup, graph=step), federation), max(warmup, 1))
     for state in engine.states.values():
         assert list(state["weights"].values()) == pytest.approx([0.1] * 10)
 
@@ -226,15 +226,15 @@ def test_losses_and_changing_networks_are_borne(network: str) -> None:
         # A peer that hears no one like itself keeps a light edge: the logarithm in the objective.
         assert across == 0 or (network != "full" and across < 0.1)
         strangers = {other for other in federation if federation[other].group != federation[id].group}
-        assert set(state["gone"]) <= strangers
-        assert network != "full" or set(state["gone"]) == strangers
-        for other in state["refused"]:
-            assert id in engine.states[other]["gone"]
+        assert set(state["dropped"]) <= strangers
+        assert network != "full" or set(state["dropped"]) == strangers
+        for other in state["refused_by"]:
+            assert id in engine.states[other]["dropped"]
 
 
 @pytest.mark.parametrize("method", [MAPL, PLUS])
 def test_on_the_planted_network_groups_learn_as_if_they_were_alone(method: Any) -> None:
-    federation, stays_equal = two_groups(8), method(warmup=1, graph_learning={"on": False})
+    federation, stays_equal = two_groups(8), method(warmup=1, graph={"on": False})
     whole = ran(setup_of(stays_equal, federation, network="planted"), 3)
     for group in ("g0", "g1"):
         members = [client for client in federation.values() if client.group == group]
@@ -312,7 +312,7 @@ def test_a_run_on_digits_finds_the_two_groups_of_classes() -> None:
 def test_running_statistics_go_where_the_body_goes(name: str) -> None:
     """Of peers whose bodies stay their own, statistics do; mixed bodies have the mixed ones, whole and finite."""
     federation = two_groups(4)
-    settings = {"graph_learning": {"on": False}} if name.startswith("mapl") else {}
+    settings = {"graph": {"on": False}} if name.startswith("mapl") else {}
 
     def made() -> tuple[nn.Module, nn.Module]:
         return nn.Sequential(nn.Flatten(), nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU()), nn.Linear(12, 6)

@@ -203,7 +203,7 @@ class LocalEngine(Engine):
             inbox = {id: {} for id in flows}
             for sender in self.order(posts):
                 self._deliver(views[sender], posts[sender], inbox, turn)
-        self.server.graph = method.graph({id: method.report(self._peer(id)) for id in self.server.clients})
+        self.server.graph = method.graph_of({id: method.report(self._peer(id)) for id in self.server.clients})
         return active
 
     def _deliver(self, sender: PeerView, share: Share, inbox: dict[str, Any], turn: int) -> None:
