@@ -14,20 +14,11 @@ __all__ = ["Settings", "choose", "parse"]
 
 
 class Settings(BaseModel):
-    """Base of every group of settings: frozen, compared by value, unknown names refused.
-
-    renamed: what a field was called before, and its name now; the old name is refused, and the error has the new one.
-
-    >>> class Knn(Settings):
-    ...     renamed = {"k": "neighbours"}
-    ...     neighbours: int = 5
-    >>> parse(Knn, {"k": 3}, "graph")
-    Traceback (most recent call last):
-    fedkin.errors.ConfigError: graph.k: renamed; write graph.neighbours
-    """
+    """Base of every group of settings: frozen, compared by value, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
+    # Old names of fields, and their names now: an old name is refused, and the error says what to write.
     renamed: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
@@ -58,12 +49,16 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     """`table` as `model`; raises ConfigError naming every bad field as `where.field`.
 
     >>> class Local(Settings):
+    ...     renamed = {"rate": "lr"}
     ...     lr: float = 0.1
     >>> parse(Local, {"lr": 0.2}, "training").lr
     0.2
     >>> parse(Local, {"lrr": 0.2}, "training")
     Traceback (most recent call last):
     fedkin.errors.ConfigError: training.lrr: no such setting; did you mean 'lr'?
+    >>> parse(Local, {"rate": 0.2}, "training")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: training.rate: renamed; write training.lr
     """
     try:
         return model.model_validate(dict(table))

@@ -32,10 +32,10 @@ __all__ = ["Mapl", "State"]
 
 
 class State(EdgeState):
-    """What a peer keeps between rounds, beside what it remembers of its edges.
+    """What a peer keeps between rounds, beside the keys of EdgeState (edges.py).
 
-    params: body theta, head phi, projection psi and prototypes xi ("prototypes.weight" [K, d]), the latter mixed.
-    weights: its row w_i by peer id, itself included, which sums to 1: what it mixed with in its last round.
+    params: body theta_i, head phi_i, projection psi_i and prototypes xi_i ("prototypes.weight" [K, d], mixed).
+    weights: the row w_i of its last round, by peer id, itself included; it sums to 1.
     """
 
     params: Params
@@ -103,8 +103,9 @@ class Mapl(PeerMethod):
         """Algorithm 3 at one peer i, one round t."""
         # Line 2, local step 1 (PML, Algorithm 1): h_i and xi_i descend the regularised loss, Eq. 2.
         fitted = yield from Fit(peer.state["params"], self.objective())
-        to, wants = receivers(peer.state, peer.neighbours), dict[str, bool]()
+        to = receivers(peer.state, peer.neighbours)
         row: Row | None = None
+        wants: dict[str, bool] = {}
         # Line 3: t >= T_thr.
         if self.graph.on and peer.round >= self.warmup:
             # Line 4: share the classifier head with the neighbours.
@@ -121,7 +122,7 @@ class Mapl(PeerMethod):
         own = self.message(peer, fitted.params)
         inbox = yield from Share(outbox(to, own, wants), phase="prototypes")
         remember(peer.state, inbox)
-        # Line 8, local step 3: xi_i <- w_ii xi_i + sum_j w_ij xi_j, over those that were heard.
+        # Line 8, local step 3: xi_i <- w_ii xi_i + sum_j w_ij xi_j, over the neighbours j that were heard.
         messages = {peer.id: own, **{id: message for id, message in inbox.items() if "prototypes" in message}}
         row = uniform(messages) if row is None else among(row, peer.id, messages)
         peer.state.update({"params": self.mixed(peer, fitted.params, messages, row), "weights": row})
