@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fedkin.running.experiment import read_table
+from fedkin.running.experiment import load
 
 
 def communications(folder: Path) -> list[int]:
@@ -40,13 +40,13 @@ def perfect(folder: Path, rounds: int, first: int) -> int:
 
 def read(folder: Path) -> dict[str, Any]:
     """A run's communications, accuracies and settings."""
-    method = read_table(folder / "experiment.toml")["method"]
+    method: Any = load(folder / "experiment.toml").method
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return {
         "folder": folder,
         "used": communications(folder),
-        "first": max(method["warmup"], 1),
-        "learned": method["graph_learning"]["on"],
+        "first": max(method.warmup, 1),
+        "learned": method.graph.on,
         "accuracy": {row["round"]: row["accuracy"]["mean"] for row in rows if row.get("accuracy")},
     }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import pytest
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.keys import key, rng
 from fedkin.learning.training import Training
+from fedkin.methods import METHODS
 from fedkin.settings import Settings, choose, parse
 
 
@@ -62,3 +66,40 @@ def test_keys_depend_on_every_part_and_nothing_else() -> None:
     assert len({base, *others}) == 6
     assert 0 <= base < 2**63
     assert rng(0, "a").integers(1 << 30) == rng(0, "a").integers(1 << 30)
+
+
+class Renewed(Settings):
+    renamed: ClassVar[Mapping[str, str]] = {"graph_learning": "graph", "number": "count"}
+
+    graph: Inner = Inner()
+    count: int = 1
+
+
+class Holder(Settings):
+    part: Renewed = Renewed()
+
+
+def test_an_old_name_is_refused_and_the_new_one_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.graph_learning: renamed; write method\.graph$"):
+        parse(Renewed, {"graph_learning": {"resolution": 2.0}}, "method")
+    with pytest.raises(ConfigError, match=r"^method\.part\.number: renamed; write method\.part\.count$"):
+        parse(Holder, {"part": {"number": 2}}, "method")
+    with pytest.raises(ConfigError, match=r"^number: renamed; write count$"):
+        parse(Renewed, {"number": 2, "count": 3}, "")
+    with pytest.raises(ValueError, match=r"graph_learning: renamed; write graph"):
+        Renewed.model_validate({"graph_learning": {}})
+    assert parse(Renewed, {"count": 2}, "method").count == 2
+
+
+def test_old_names_lead_to_names_that_there_are() -> None:
+    for method in METHODS.values():
+        assert set(method.renamed.values()) <= set(method.model_fields)
+        assert not method.renamed.keys() & method.model_fields.keys()
+
+
+def test_a_class_inherits_what_was_renamed() -> None:
+    class Later(Renewed):
+        pass
+
+    with pytest.raises(ConfigError, match=r"number: renamed; write method\.count"):
+        parse(Later, {"number": 2}, "method")

@@ -282,6 +282,6 @@ class PeerMethod(Method):
         """What this peer says of itself for the records, after a round; no other peer ever sees it."""
         return Message()
 
-    def graph(self, reports: Mapping[str, Message]) -> Graph | None:
+    def graph_of(self, reports: Mapping[str, Message]) -> Graph | None:
         """The graph that the peers' reports describe, for the records."""
         return None

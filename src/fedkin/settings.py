@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from fedkin.errors import ConfigError, nearest
 
@@ -16,6 +17,18 @@ class Settings(BaseModel):
     """Base of every group of settings: frozen, compared by value; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    # Old names of fields, and their names now: an old name is refused, and the error says what to write.
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_names(cls, table: Any) -> Any:
+        for old in cls.renamed if isinstance(table, Mapping) else ():
+            if old in table:
+                names = {"old": old, "new": cls.renamed[old]}
+                raise PydanticCustomError("renamed", "{old}: renamed; write {new}", names)
+        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -36,12 +49,16 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     """`table` as `model`; raises ConfigError naming every bad field as `where.field`.
 
     >>> class Local(Settings):
+    ...     renamed = {"rate": "lr"}
     ...     lr: float = 0.1
     >>> parse(Local, {"lr": 0.2}, "training").lr
     0.2
     >>> parse(Local, {"lrr": 0.2}, "training")
     Traceback (most recent call last):
     fedkin.errors.ConfigError: training.lrr: no such setting; did you mean 'lr'?
+    >>> parse(Local, {"rate": 0.2}, "training")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: training.rate: renamed; write training.lr
     """
     try:
         return model.model_validate(dict(table))
@@ -59,7 +76,10 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
 def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     """One validation error as `section.field: what was wrong, what was expected`."""
     location = [str(part) for part in item["loc"]]
-    name = ".".join([where, *location]) if where else ".".join(location)
+    if item["type"] == "renamed":
+        old, new = (_dotted([where, *location, item["ctx"][age]]) for age in ("old", "new"))
+        return f"{old}: renamed; write {new}"
+    name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
         return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
     if item["type"] == "missing":
@@ -69,6 +89,10 @@ def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     given = item.get("input")
     shown = "" if isinstance(given, Mapping) else f"; got {given!r}"
     return f"{name}: {message}{shown}"
+
+
+def _dotted(parts: list[str]) -> str:
+    return ".".join(part for part in parts if part)
 
 
 def _fields(model: type[BaseModel], path: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.graph import Graph
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -41,14 +42,52 @@ def setup_of(method: Any, federation: Federation, network: str = "full", dropout
     return Setup(method, federation, net, training, 0, dropout, network=network)
 
 
-def ran(setup: Setup, rounds: int) -> LocalEngine:
-    engine = LocalEngine(setup)
-    for number in range(1, rounds + 1):
-        engine.round(number)
-    return engine
+class Ran:
+    """An engine, what its rounds gave, and the parameters that peers had before the first one."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.engine = setup, LocalEngine(setup)
+        self.outcomes: list[Any] = []
+        self.start = {id: dict(self.engine.model(id)) for id in setup.federation}
+
+    def round(self) -> Any:
+        """The next round's outcome."""
+        self.outcomes.append(self.engine.round(len(self.outcomes) + 1))
+        return self.outcomes[-1]
+
+    def model(self, id: str) -> Any:
+        """The parameters that this peer would use now."""
+        return self.engine.model(id)
+
+    @property
+    def traffic(self) -> list[Any]:
+        """The messages of all rounds."""
+        return [message for outcome in self.outcomes for message in outcome.traffic]
+
+    @property
+    def graph(self) -> Graph:
+        """The last round's graph."""
+        graph: Graph = self.outcomes[-1].graph
+        return graph
+
+    @property
+    def rows(self) -> dict[str, dict[str, float]]:
+        """The peers' weights above 0 after the last round."""
+        mixing = np.asarray(self.graph.mixing)
+        return {
+            id: {other: float(w) for other, w in zip(self.graph.ids, row, strict=True) if w > 0}
+            for id, row in zip(self.graph.ids, mixing, strict=True)
+        }
 
 
-def same_bits(one: LocalEngine, other: LocalEngine) -> bool:
+def ran(setup: Setup, rounds: int) -> Ran:
+    run = Ran(setup)
+    for _ in range(rounds):
+        run.round()
+    return run
+
+
+def same_bits(one: Ran, other: Ran) -> bool:
     return all(
         torch.equal(one.model(id)[name], other.model(id)[name]) for id in one.setup.federation for name in one.model(id)
     )

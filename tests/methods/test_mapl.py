@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods.mapl.loss import TwoViews
-from fedkin.methods.mapl.method import mixed_prototypes
-from fedkin.methods.mapl.weights import CollaborationSettings, kept, learned_graph, similarity
+from fedkin.methods.mapl.prototypes import mixed_prototypes
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
 from support import small_federation, small_setup
 
@@ -104,9 +102,8 @@ def test_padding_changes_no_term() -> None:
 def test_a_term_of_weight_zero_trains_nothing() -> None:
     federation = two_groups(4)
     without = ran(setup_of(MAPL(cont=0, proto=0, uni=0), federation), 1)
-    start = without.setup.net.initial
     for id in federation:
-        model = without.model(id)
+        model, start = without.model(id), without.start[id]
         assert torch.equal(model["projection.into.weight"], start["projection.into.weight"])
         torch.testing.assert_close(model[PROTOTYPES], start[PROTOTYPES])
         assert not torch.equal(model["body.1.weight"], start["body.1.weight"])
@@ -154,12 +151,12 @@ def test_full_trust_is_the_papers_sum_and_unowned_classes_stay() -> None:
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_graph_learning() -> None:
+def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learning_them() -> None:
     federation = two_groups(6)
     never = ran(setup_of(MAPL(warmup=1000), federation), 3)
-    assert same_bits(never, ran(setup_of(MAPL(warmup=0, graph_learning={"on": False}), federation), 3))
-    for state in never.states.values():
-        assert state["weights"] == dict.fromkeys(sorted(federation), pytest.approx(1 / 6))
+    assert same_bits(never, ran(setup_of(MAPL(warmup=0, graph={"on": False}), federation), 3))
+    for row in never.rows.values():
+        assert row == dict.fromkeys(sorted(federation), pytest.approx(1 / 6))
     # All that own a class hold one prototype of it after the exchange.
     labels = {id: set(client.train.labels().tolist()) for id, client in federation.items()}
     held = {id: never.model(id)[PROTOTYPES] for id in federation}
@@ -189,7 +186,7 @@ def test_without_neighbours_it_is_local_training(method: Any) -> None:
         only = ran(setup_of(method, Federation([client], federation.task, "one")), 3)
         for name, tensor in only.model(id).items():
             assert torch.equal(engine.model(id)[name], tensor)
-        assert engine.states[id]["weights"] == {id: 1.0}
+        assert engine.rows[id] == {id: 1.0}
 
 
 @pytest.mark.parametrize("method", [MAPL(warmup=0), PLUS(warmup=2)])
@@ -197,7 +194,7 @@ def test_zero_rate_is_the_identity(method: Any) -> None:
     engine = ran(setup_of(method, two_groups(4), lr=0.0), 4)
     for id in engine.setup.federation:
         for name, tensor in engine.model(id).items():
-            torch.testing.assert_close(tensor, engine.setup.net.initial[name], rtol=0, atol=1e-6)
+            torch.testing.assert_close(tensor, engine.start[id][name], rtol=0, atol=1e-6)
 
 
 def test_relabelling_relabels() -> None:
@@ -206,14 +203,14 @@ def test_relabelling_relabels() -> None:
     ids = sorted(federation)
     names = {id: f"z-{len(ids) - k}" for k, id in enumerate(ids)}
     plan = {"batch_size": "all", "local_steps": 3}
-    method = MAPL(warmup=2, augment={"on": False}, graph_learning={"probe": 0.0})
+    method = MAPL(warmup=2, augment={"on": False}, graph={"probe": 0.0})
     one = ran(setup_of(method, federation, **plan), 4)
     other = ran(setup_of(method, federation.relabel(names), **plan), 4)
     for id in ids:
         for name, tensor in one.model(id).items():
             torch.testing.assert_close(other.model(names[id])[name], tensor, rtol=1e-4, atol=1e-5)
-        renamed = {names[other_id]: w for other_id, w in one.states[id]["weights"].items()}
-        assert renamed == pytest.approx(other.states[names[id]]["weights"], abs=1e-6)
+        renamed = {names[other_id]: w for other_id, w in one.rows[id].items()}
+        assert renamed == pytest.approx(other.rows[names[id]], abs=1e-6)
 
 
 def test_equal_peers_have_symmetric_weights() -> None:
@@ -223,88 +220,14 @@ def test_equal_peers_have_symmetric_weights() -> None:
     twins = Federation([replace(client, id=f"twin-{k}") for k in range(4)], Task(6, (8,)), "twins")
     plan = {"batch_size": "all", "local_steps": 3}
     engine = ran(setup_of(MAPL(warmup=0, augment={"on": False}), twins, **plan), 3)
-    graph = engine.server.graph
-    assert graph is not None
-    mixing = np.asarray(graph.mixing)
+    mixing = np.asarray(engine.graph.mixing)
     np.testing.assert_allclose(mixing, mixing.T, atol=1e-6)
     off = mixing[~np.eye(4, dtype=bool)]
     assert np.ptp(off) < 1e-6
     assert 0.5 < mixing[0, 0] / off[0] < 2
 
 
-# -- similarity and rows ------------------------------------------------------------------------------------------
-
-
-def heads(count: int = 4, seed: int = 0) -> list[dict[str, Tensor]]:
-    draw = torch.Generator().manual_seed(seed)
-    return [
-        {"head.weight": torch.randn(3, 5, generator=draw), "head.bias": torch.randn(3, generator=draw)}
-        for _ in range(count)
-    ]
-
-
-def cos(a: Any, b: Any) -> float:
-    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def test_similarities_are_the_cosines_they_say() -> None:
-    *all_heads, start = heads(5)
-    w = [head["head.weight"].double().numpy() for head in all_heads]
-    first = start["head.weight"].double().numpy()
-    for other in (1, 2, 3):
-        found = {kind: similarity(kind, all_heads, start, 0)[other] for kind in ("change", "weights", "rows")}
-        assert found["weights"] == pytest.approx(cos(w[0].ravel(), w[other].ravel()))
-        assert found["change"] == pytest.approx(cos((w[0] - first).ravel(), (w[other] - first).ravel()))
-        rows = [cos(a, b) for a, b in zip(w[0], w[other], strict=True)]
-        assert found["rows"] == pytest.approx(sum(rows) / 3)
-    assert similarity("weights", all_heads, start, 2)[2] == 1.0
-    flat = [{"head.scale": torch.tensor([1.0, k])} for k in range(2)]
-    assert similarity("weights", flat, flat[0], 0)[1] == pytest.approx(1 / math.sqrt(2))
-
-
-def test_kept_drops_light_edges_and_sums_to_one() -> None:
-    left = kept({"a": 0.02, "b": 0.5, "c": 0.03, "d": 0.45}, "a", 0.05)
-    assert left.keys() == {"a", "b", "d"}
-    assert sum(left.values()) == pytest.approx(1)
-    assert kept({"a": 0.0, "b": 0.01}, "a", 0.5) == {"a": 1.0}
-    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", 0.0).keys() == {"a", "c"}
-    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", None).keys() == {"a", "b", "c"}
-
-
-@pytest.mark.parametrize("step", ["solve", "paper", "released"])
-def test_rows_are_on_the_simplex(step: str) -> None:
-    chosen = CollaborationSettings.model_validate({"step": step})
-    named = dict(zip("abcd", heads(4), strict=True))
-    row = chosen.row("b", named, heads(1, seed=9)[0], {"a": 1, "b": 5, "c": 9, "d": 2}, {"a": 0.5, "b": 0.5})
-    assert row.keys() == named.keys()
-    assert sum(row.values()) == pytest.approx(1)
-    assert min(row.values()) >= 0
-
-
-def test_the_released_step_moves_by_its_rate_and_prunes_nothing_for_many_peers() -> None:
-    """Weights that the released step learns within a run: entries move by 0.1 before the projection."""
-    chosen = CollaborationSettings(step="released")
-    one, many = heads(1)[0], 130
-    named = {f"p{k:03d}": one if k % 2 == 0 else {n: -t for n, t in one.items()} for k in range(many)}
-    equal = dict.fromkeys(named, 1 / many)
-    start = {name: torch.zeros_like(t) for name, t in one.items()}
-    row = chosen.row("p000", named, start, dict.fromkeys(named, 50), equal)
-    assert row == pytest.approx(equal)
-    few = {id: named[id] for id in sorted(named)[:10]}
-    row = chosen.row("p000", few, start, dict.fromkeys(few, 50), dict.fromkeys(few, 0.1))
-    assert [row[id] for id in sorted(few)] == pytest.approx([0.2, 0.0] * 5)
-
-
-def test_the_learned_graph_holds_the_rows_and_finds_groups() -> None:
-    rows = {
-        "a": {"a": 0.5, "b": 0.5}, "b": {"b": 0.9, "a": 0.1}, "c": {"c": 0.4, "d": 0.6}, "d": {"d": 1.0, "left": 0.3}
-    }  # fmt: skip
-    graph = learned_graph(rows)
-    assert graph.groups == {"a": 0, "b": 0, "c": 1, "d": 1}
-    weights = np.asarray(graph.weights)
-    assert weights[0, 1] == weights[1, 0] == pytest.approx(0.3)
-    assert not weights.diagonal().any()
-    assert np.asarray(graph.mixing)[:2].tolist() == [[0.5, 0.5, 0.0, 0.0], [0.1, 0.9, 0.0, 0.0]]
+# -- settings -----------------------------------------------------------------------------------------------------
 
 
 def test_tasks_without_classes_are_refused() -> None:
@@ -317,7 +240,7 @@ def test_tasks_without_classes_are_refused() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"temperature": 0.0}, {"absent": 2.0}, {"graph_learning": {"threshold": 1.0}}, {"warmup": -1}):
+    for wrong in ({"temperature": 0.0}, {"absent": 2.0}, {"graph": {"threshold": 1.0}}, {"warmup": -1}):
         with pytest.raises(ValueError, match=r"greater|less"):
             MAPL(**wrong)
 

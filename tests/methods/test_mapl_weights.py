@@ -1,11 +1,17 @@
-"""MAPL's rows of weights at its default settings: planted clusters, strangers, equal peers."""
+"""MAPL's rows of weights: what the default settings recover, similarities, edges, the named steps, the graph."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
-from fedkin.methods.mapl.weights import CollaborationSettings
+from fedkin.methods.mapl.graph import learned_graph
+from fedkin.methods.mapl.weights import CollaborationSettings, kept, similarity
 from support import planted_similarities
 
 DEFAULT = CollaborationSettings()
@@ -55,3 +61,78 @@ def test_equal_peers_get_symmetric_weights_and_trust_shares_by_samples() -> None
     np.testing.assert_allclose(w, w.T, atol=1e-12)
     norm_alone = CollaborationSettings(mu2=1e-9, beta=1e9)
     np.testing.assert_allclose(norm_alone.solved(np.ones(20), 0, n), n / n.sum(), atol=1e-6)
+
+
+# -- similarity and rows ------------------------------------------------------------------------------------------
+
+
+def heads(count: int = 4, seed: int = 0) -> list[dict[str, Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        {"head.weight": torch.randn(3, 5, generator=draw), "head.bias": torch.randn(3, generator=draw)}
+        for _ in range(count)
+    ]
+
+
+def cos(a: Any, b: Any) -> float:
+    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def test_similarities_are_the_cosines_they_say() -> None:
+    *all_heads, start = heads(5)
+    w = [head["head.weight"].double().numpy() for head in all_heads]
+    first = start["head.weight"].double().numpy()
+    for other in (1, 2, 3):
+        found = {kind: similarity(kind, all_heads, start, 0)[other] for kind in ("change", "weights", "rows")}
+        assert found["weights"] == pytest.approx(cos(w[0].ravel(), w[other].ravel()))
+        assert found["change"] == pytest.approx(cos((w[0] - first).ravel(), (w[other] - first).ravel()))
+        rows = [cos(a, b) for a, b in zip(w[0], w[other], strict=True)]
+        assert found["rows"] == pytest.approx(sum(rows) / 3)
+    assert similarity("weights", all_heads, start, 2)[2] == 1.0
+    flat = [{"head.scale": torch.tensor([1.0, k])} for k in range(2)]
+    assert similarity("weights", flat, flat[0], 0)[1] == pytest.approx(1 / math.sqrt(2))
+
+
+def test_kept_drops_light_edges_and_sums_to_one() -> None:
+    left = kept({"a": 0.02, "b": 0.5, "c": 0.03, "d": 0.45}, "a", 0.05)
+    assert left.keys() == {"a", "b", "d"}
+    assert sum(left.values()) == pytest.approx(1)
+    assert kept({"a": 0.0, "b": 0.01}, "a", 0.5) == {"a": 1.0}
+    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", 0.0).keys() == {"a", "c"}
+    assert kept({"a": 0.5, "b": 0.0, "c": 0.5}, "a", None).keys() == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("step", ["solve", "paper", "released"])
+def test_rows_are_on_the_simplex(step: str) -> None:
+    chosen = CollaborationSettings.model_validate({"step": step})
+    named = dict(zip("abcd", heads(4), strict=True))
+    row = chosen.row("b", named, heads(1, seed=9)[0], {"a": 1, "b": 5, "c": 9, "d": 2}, {"a": 0.5, "b": 0.5})
+    assert row.keys() == named.keys()
+    assert sum(row.values()) == pytest.approx(1)
+    assert min(row.values()) >= 0
+
+
+def test_the_released_step_moves_by_its_rate_and_prunes_nothing_for_many_peers() -> None:
+    """Weights that the released step learns within a run: entries move by 0.1 before the projection."""
+    chosen = CollaborationSettings(step="released")
+    one, many = heads(1)[0], 130
+    named = {f"p{k:03d}": one if k % 2 == 0 else {n: -t for n, t in one.items()} for k in range(many)}
+    equal = dict.fromkeys(named, 1 / many)
+    start = {name: torch.zeros_like(t) for name, t in one.items()}
+    row = chosen.row("p000", named, start, dict.fromkeys(named, 50), equal)
+    assert row == pytest.approx(equal)
+    few = {id: named[id] for id in sorted(named)[:10]}
+    row = chosen.row("p000", few, start, dict.fromkeys(few, 50), dict.fromkeys(few, 0.1))
+    assert [row[id] for id in sorted(few)] == pytest.approx([0.2, 0.0] * 5)
+
+
+def test_the_learned_graph_holds_the_rows_and_finds_groups() -> None:
+    rows = {
+        "a": {"a": 0.5, "b": 0.5}, "b": {"b": 0.9, "a": 0.1}, "c": {"c": 0.4, "d": 0.6}, "d": {"d": 1.0, "left": 0.3}
+    }  # fmt: skip
+    graph = learned_graph(rows)
+    assert graph.groups == {"a": 0, "b": 0, "c": 1, "d": 1}
+    weights = np.asarray(graph.weights)
+    assert weights[0, 1] == weights[1, 0] == pytest.approx(0.3)
+    assert not weights.diagonal().any()
+    assert np.asarray(graph.mixing)[:2].tolist() == [[0.5, 0.5, 0.0, 0.0], [0.1, 0.9, 0.0, 0.0]]

@@ -128,7 +128,7 @@ class Simulation(Engine):
             if not inboxes:
                 break
             inboxes = self._exchanged(self.site.step(inboxes), turn)
-        server.graph = method.graph(self.site.reports(server.clients))
+        server.graph = method.graph_of(self.site.reports(server.clients))
         return active
 
     def _exchanged(self, posts: Mapping[str, Outbox], turn: int) -> dict[str, dict[str, Message] | None]:

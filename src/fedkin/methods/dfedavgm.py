@@ -7,7 +7,7 @@ Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -17,17 +17,28 @@ from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.training import Training
+from fedkin.methods.blocks.rows import mixing_matrix
 from fedkin.views import PeerView
 
-__all__ = ["DFedAvgM", "metropolis_row"]
+__all__ = ["DFedAvgM", "State", "metropolis_row"]
 
 _MOMENTUM = 0.9
+
+
+class State(TypedDict):
+    """What a peer keeps between rounds.
+
+    params: its model x_i; row: the weights w_il that it mixed with in its last round, by peer id, itself included.
+    """
+
+    params: Params
+    row: dict[str, float]
 
 
 class DFedAvgM(PeerMethod):
     """x_i <- sum_l w_il z_l, with z_l peer l's model after K local steps of momentum SGD, W of Metropolis-Hastings.
 
-    momentum: theta of the local steps, which starts anew each round; None: 0.9 for SGD, and for Adam Adam's own.
+    momentum: theta of the local steps, which start without velocity in each round; None: 0.9 for SGD; Adam has its own.
     """
 
     name: ClassVar[str] = "dfedavgm"
@@ -38,17 +49,17 @@ class DFedAvgM(PeerMethod):
 
     momentum: float | None = Field(None, ge=0, lt=1)
 
-    def join(self, peer: PeerView) -> None:
-        peer.state["params"] = peer.initial
-        peer.state["row"] = {}
+    def join(self, peer: PeerView[State]) -> None:
+        peer.state.update({"params": peer.initial, "row": {peer.id: 1.0}})
 
-    def round(self, peer: PeerView) -> PeerFlow[None]:
+    def round(self, peer: PeerView[State]) -> PeerFlow[None]:
+        """K local steps, then the mean with the neighbours that were heard."""
         fitted = yield from Fit(peer.state["params"], training=self.local(peer.training))
         inbox = yield from Share(Message(params=fitted.params, degree=len(peer.neighbours)))
         degrees = {id: message["degree"] for id, message in inbox.items()}
         row = metropolis_row(peer.id, len(peer.neighbours), degrees)
         models = {peer.id: fitted.params, **{id: message.params for id, message in inbox.items()}}
-        peer.state.update(params=weighted_mean(models, row), row=row)
+        peer.state.update({"params": weighted_mean(models, row), "row": row})
 
     def local(self, training: Training) -> Training:
         """The experiment's training with this method's momentum."""
@@ -61,30 +72,24 @@ class DFedAvgM(PeerMethod):
             return training
         return training.model_copy(update={"momentum": _MOMENTUM if self.momentum is None else self.momentum})
 
-    def use(self, peer: PeerView) -> Params:
-        params: Params = peer.state["params"]
-        return params
+    def use(self, peer: PeerView[State]) -> Params:
+        return peer.state["params"]
 
-    def report(self, peer: PeerView) -> Message:
+    def report(self, peer: PeerView[State]) -> Message:
         return Message(row=peer.state["row"])
 
-    def graph(self, reports: Mapping[str, Message]) -> Graph | None:
-        """The mixing weights of the last round that each peer took part in."""
-        ids = tuple(sorted(reports))
-        place = {id: k for k, id in enumerate(ids)}
-        mixing = np.eye(len(ids))
-        for id, report in reports.items():
-            for other, weight in report["row"].items():
-                mixing[place[id], place[other]] = weight
+    def graph_of(self, reports: Mapping[str, Message]) -> Graph:
+        """The mixing weights of the last round that each peer took part in; an edge is what either end gives."""
+        ids, mixing = mixing_matrix({id: report["row"] for id, report in reports.items()})
         weights = np.maximum(mixing, mixing.T)
         np.fill_diagonal(weights, 0.0)
         return Graph(ids, weights, mixing=mixing)
 
 
 def metropolis_row(own: str, degree: int, degrees: Mapping[str, int]) -> dict[str, float]:
-    """w_il = 1 / (1 + max(degree_i, degree_l)) for the neighbours l that were heard, the rest of 1 for oneself.
+    """w_il = 1 / (1 + max(degree_i, degree_l)) for the neighbours l that were heard, the rest of 1 for itself.
 
-    degree: of the peer itself, neighbours that were not heard included.
+    degree: number of the peer's neighbours, heard or not; degrees: of the neighbours that were heard, by id.
 
     >>> metropolis_row("a", 1, {"b": 2})
     {'b': 0.3333333333333333, 'a': 0.6666666666666667}

@@ -20,7 +20,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.fedsim import FedSim
+from fedkin.methods.fedsim import ClientState, FedSim
 from fedkin.views import ClientView
 
 __all__ = ["ContrastedViews", "FedClassAvg"]
@@ -50,7 +50,7 @@ class ContrastedViews:
 
 
 class FedClassAvg(FedSim):
-    """FedSim with another local loss, and clients that predict with the heads that they trained last.
+    """FedSim with another local loss; clients predict with the heads that they trained last. States are FedSim's.
 
     rho: weight of the pull to the averaged head; temperature: of the supervised contrast; augment: the views.
     """
@@ -65,6 +65,6 @@ class FedClassAvg(FedSim):
     predict: Literal["shared", "own"] = "own"
     augment: Augment = Augment()
 
-    def fit(self, client: ClientView, params: Params) -> Fit:
+    def fit(self, client: ClientView[ClientState], params: Params) -> Fit:
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}
         return Fit(params, ContrastedViews(self.temperature, self.rho, self.augment), extras={"head": head})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 from pydantic import Field
@@ -20,11 +20,14 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
+from fedkin.methods.blocks.classes import owned_classes
 from fedkin.views import ClientView, ServerView, View
 
-__all__ = ["FedProto", "PrototypeRegularised", "mean_prototypes", "nearest_prototype_head"]
+__all__ = [
+    "ClientState", "FedProto", "PrototypeRegularised", "ServerState", "mean_prototypes", "nearest_prototype_head",
+]  # fmt: skip
 
-# The logit of a class that is not to be predicted: far below any distance between features, yet finite.
+# The logit of a class that must not be predicted: far below any distance between features, yet finite.
 _NEVER = -1e9
 
 
@@ -44,12 +47,29 @@ class PrototypeRegularised:
         return masked_mean(loss + self.weight * away, batch)
 
 
+class ServerState(TypedDict):
+    """What the server keeps of C classes and features of width d.
+
+    prototypes: the averaged prototype of each class [C, d], zeros where there is none; known: bool [C], where there is
+    one.
+    """
+
+    prototypes: Tensor
+    known: Tensor
+
+
+class ClientState(TypedDict):
+    """What a client keeps: params: its model as it trained it last."""
+
+    params: Params
+
+
 class FedProto(ServerMethod):
     """Local training pulled to the prototypes that the server averages, class by class, over the class's owners.
 
-    lam: weight of the pull. weights: an owner weighs as much as its samples of the class, or all alike.
-    predict: by the nearest prototype, or by the client's own head. among: classes that the nearest prototype is
-    looked for in: those "owned" by the client, or "all" that have one.
+    lam: weight of the pull. weights: owners count by their samples of the class ("samples"), or equally.
+    predict: by the nearest prototype, or by the client's own head. among: the classes whose prototypes are compared:
+    those "owned" by the client, or "all" that have one.
     """
 
     name: ClassVar[str] = "fedproto"
@@ -67,11 +87,11 @@ class FedProto(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView) -> None:
+    def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
         prototypes, known = spread(message, client.task.classes)
         extras = {"prototypes": prototypes, "known": known.to(client.net.dtype)}
@@ -85,47 +105,47 @@ class FedProto(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView) -> None:
+    def start(self, server: ServerView[ServerState]) -> None:
         classes, width = server.task.classes, server.net.width(server.task)
-        server.state["prototypes"] = torch.zeros(classes, width, dtype=server.net.dtype)
-        server.state["known"] = torch.zeros(classes, dtype=torch.bool)
+        prototypes = torch.zeros(classes, width, dtype=server.net.dtype)
+        server.state.update({"prototypes": prototypes, "known": torch.zeros(classes, dtype=torch.bool)})
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        told = self.offer_all(server)
-        replies = yield from Ask("train", dict.fromkeys(sampled, told))
+    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Average the prototypes of the sampled clients; a class that none of them owns keeps its prototype."""
+        replies = yield from Ask("train", dict.fromkeys(sampled, self.offer_all(server)))
         prototypes, known = mean_prototypes(replies, server.task.classes, self.weights == "samples")
         if replies:
             kept = torch.where(known[:, None], prototypes.to(server.net.dtype), server.state["prototypes"])
-            server.state.update(prototypes=kept, known=server.state["known"] | known)
+            server.state.update({"prototypes": kept, "known": server.state["known"] | known})
 
-    def offer_all(self, server: ServerView) -> Message:
-        """Every prototype that there is."""
+    def offer_all(self, server: ServerView[ServerState]) -> Message:
+        """All prototypes that exist, and their classes."""
         classes = server.state["known"].nonzero()[:, 0]
         return Message(prototypes=server.state["prototypes"][classes], classes=classes.tolist())
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[ServerState], id: str) -> Message:
         return self.offer_all(server) if self.predict == "prototypes" else Message()
 
-    def class_vectors(self, view: View) -> ClassVectors | None:
-        return ClassVectors(view.state["prototypes"], view.state["known"]) if "known" in view.state else None
+    def class_vectors(self, view: View[Any]) -> ClassVectors | None:
+        if not isinstance(view, ServerView):
+            return None
+        return ClassVectors(view.state["prototypes"], view.state["known"])
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = client.state["params"]
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        params = client.state["params"]
         if self.predict == "head":
             return params
         prototypes, known = spread(message, client.task.classes)
         if self.among == "owned":
-            owned = torch.zeros_like(known)
-            owned[client.train.labels()] = True
-            known = known & owned
-        # Before the first prototypes there is nothing to be near to: the head predicts.
+            known = known & owned_classes(client)
+        # Without any prototype the head predicts.
         return {**params, **nearest_prototype_head(params, prototypes, known)} if known.any() else params
 
 
 def spread(message: Message, classes: int) -> tuple[Tensor, Tensor]:
-    """(prototypes [C, d] with zero rows where there is none, known [C]) of a message."""
+    """(prototypes [C, d], with rows of zeros for classes without one; known, bool [C]) of a message."""
     prototypes = message["prototypes"].new_zeros(classes, message["prototypes"].shape[1])
     known = torch.zeros(classes, dtype=torch.bool)
     prototypes[message["classes"]] = message["prototypes"]
@@ -136,7 +156,7 @@ def spread(message: Message, classes: int) -> tuple[Tensor, Tensor]:
 def mean_prototypes(replies: Mapping[str, Message], classes: int, by_samples: bool) -> tuple[Tensor, Tensor]:
     """(mean prototype of each class over its owners [C, d], known [C]); clients are summed in the order of their ids.
 
-    by_samples: an owner weighs n_kc, its samples of class c; otherwise all owners weigh alike.
+    by_samples: owner k has the weight n_kc, its samples of class c; otherwise all owners have the same weight.
     """
     width = next(iter(replies.values()))["prototypes"].shape[1] if replies else 0
     total = torch.zeros(classes, width, dtype=torch.float64)

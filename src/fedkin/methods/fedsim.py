@@ -7,20 +7,32 @@ Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao. Federated learning with partial
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["FedSim"]
+__all__ = ["ClientState", "FedSim", "ServerState"]
+
+
+class ServerState(TypedDict):
+    """What the server keeps: head: the averaged parameters of the head, u."""
+
+    head: Params
+
+
+class ClientState(TypedDict):
+    """What a client keeps: params: its model (u_k, v_k) as it trained it last."""
+
+    params: Params
 
 
 class FedSim(ServerMethod):
     """u <- sum_k n_k u_k / sum_k n_k for the heads u of the clients that answered; bodies v_k are each client's own.
 
-    weights: "samples" weighs a head by n_k, "equal" weighs all alike.
+    weights: "samples" weighs a head by n_k, "equal" gives all the same weight.
     predict: a client's body with the "shared" head, or with the head that it trained last ("own").
     """
 
@@ -36,26 +48,27 @@ class FedSim(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView) -> None:
+    def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Put the shared head on the own body, train both, send the head."""
-        fitted = yield self.fit(client, {**client.state["params"], **message["head"]})
+        fitted = yield from self.fit(client, {**client.state["params"], **message["head"]})
         client.state["params"] = fitted.params
         return Message(head=head_of(fitted.params), n=client.size)
 
-    def fit(self, client: ClientView, params: Params) -> Fit:
+    def fit(self, client: ClientView[ClientState], params: Params) -> Fit:
         """The local training."""
         return Fit(params)
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView) -> None:
+    def start(self, server: ServerView[ServerState]) -> None:
         server.state["head"] = head_of(server.initial)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Average the heads that the sampled clients trained."""
         replies = yield from Ask("train", {id: Message(head=server.state["head"]) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
@@ -63,9 +76,9 @@ class FedSim(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[ServerState], id: str) -> Message:
         return Message(head=server.state["head"]) if self.predict == "shared" else Message()
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = client.state["params"]
-        return {**params, **message["head"]} if self.predict == "shared" else params
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        own = client.state["params"]
+        return {**own, **message["head"]} if self.predict == "shared" else own

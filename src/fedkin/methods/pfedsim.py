@@ -7,7 +7,7 @@ arXiv 2305.15706, 2023. `docs/methods/pfedsim.md` says where paper, released cod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +22,38 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["PFedSim", "body_of", "head_cosines", "mixed_bodies", "similarity_weights"]
+__all__ = [
+    "ClientState", "PFedSim", "ServerState", "body_of", "head_cosines", "mixed_bodies", "similarity_weights",
+]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
+
+
+class ServerState(TypedDict):
+    """What the server keeps.
+
+    params: the common model of the first phase; models: of the second phase, the model that each client sent last, by
+    client id.
+    """
+
+    params: Params
+    models: dict[str, Params]
+
+
+class ClientState(TypedDict, total=False):
+    """What a client keeps: params: its own model, absent before it took part in the second phase."""
+
+    params: Params
 
 
 class PFedSim(ServerMethod):
     """FedAvg for the first rounds; then body_i <- sum_j a_ij body_j with a_ij in proportion to -log(1 - s_ij).
 
-    s_ij is the cosine of the heads i and j, at least 0 and at most `ceiling`, which is also s_ii. Heads stay at home.
+    s_ij is the cosine of the heads i and j, at least 0 and at most `ceiling`, which is also s_ii. Heads stay local.
     warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`.
     cosine: mean over the cosines of the heads' class "rows", or the cosine of the "whole" heads.
-    predict: with the model that the client "trained" last, or with its body as the server would mix it now ("mixed").
+    predict: with the model that the client "trained" last, or with its head on the body that the server would mix for
+    it now ("mixed").
     """
 
     name: ClassVar[str] = "pfedsim"
@@ -47,15 +67,15 @@ class PFedSim(ServerMethod):
     cosine: Literal["rows", "whole"] = "rows"
     predict: Literal["trained", "mixed"] = "trained"
 
-    def warm(self, server: ServerView) -> int:
-        """How many rounds of FedAvg there are."""
+    def warm(self, server: ServerView[ServerState]) -> int:
+        """Number of rounds of FedAvg."""
         return int(self.warmup * server.training.rounds) if self.warmup < 1 else int(self.warmup)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model that came; send it whole. A client with a model of its own keeps its head."""
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Train the model that came and send all of it. A client with a model of its own keeps that model's head."""
         fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})
         if message["personal"]:
             client.state["params"] = fitted.params
@@ -63,34 +83,34 @@ class PFedSim(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView) -> None:
-        server.state["params"] = server.initial
-        server.state["models"] = {}
+    def start(self, server: ServerView[ServerState]) -> None:
+        server.state.update({"params": server.initial, "models": {}})
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[ServerState], sampled: Sequence[str]) -> ServerFlow[None]:
+        """FedAvg in the first phase; in the second, bodies are mixed, sent, trained and kept."""
         personal = server.round > self.warm(server)
         models = server.state["models"]
         mixed = self.mixed(server, [id for id in sampled if id in models])
-        told = {id: mixed.get(id, server.state["params"]) for id in sampled}
-        replies = yield from Ask("train", {id: Message(params=told[id], personal=personal) for id in sampled})
+        messages = {id: Message(params=mixed.get(id, server.state["params"]), personal=personal) for id in sampled}
+        replies = yield from Ask("train", messages)
         if not replies:
             return
-        trained = {id: reply["params"] for id, reply in replies.items()}
+        trained = {id: reply.params for id, reply in replies.items()}
         if personal:
             server.state["models"] = {**models, **trained}
-            server.graph = self.graph(server)
+            server.graph = self.similarity_graph(server)
         else:
             server.state["params"] = weighted_mean(trained, {id: reply["n"] for id, reply in replies.items()})
 
-    def weights(self, server: ServerView) -> tuple[list[str], Array, Array]:
-        """(ids of the clients with a model of their own, s [n, n], a [n, n]); ids are sorted."""
+    def weights(self, server: ServerView[ServerState]) -> tuple[list[str], Array, Array]:
+        """(ids of the clients with a model of their own, sorted; similarities s [n, n]; mixing weights a [n, n])."""
         ids = sorted(server.state["models"])
         heads = [head_of(server.state["models"][id]) for id in ids]
         similar = np.clip(head_cosines(heads, whole=self.cosine == "whole"), 0.0, self.ceiling)
         return ids, similar, similarity_weights(similar, self.ceiling)
 
-    def mixed(self, server: ServerView, wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """The bodies of these clients, mixed anew."""
+    def mixed(self, server: ServerView[ServerState], wanted: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+        """body_i <- sum_j a_ij body_j for these clients i, from the models that the server has."""
         if not wanted:
             return {}
         ids, _, weights = self.weights(server)
@@ -98,19 +118,19 @@ class PFedSim(ServerMethod):
         bodies = [body_of(server.state["models"][id]) for id in ids]
         return dict(zip(wanted, mixed_bodies(bodies, rows), strict=True))
 
-    def graph(self, server: ServerView) -> Graph:
-        """s without its diagonal, and a as what is mixed."""
+    def similarity_graph(self, server: ServerView[ServerState]) -> Graph:
+        """The graph of weights s without its diagonal, with the matrix a as `mixing`."""
         ids, similar, weights = self.weights(server)
         return Graph(tuple(ids), similar * (1 - np.eye(len(ids))), round=server.round, mixing=weights)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[ServerState], id: str) -> Message:
         if id not in server.state["models"]:
             return Message(params=server.state["params"])
         return Message() if self.predict == "trained" else Message(params=self.mixed(server, [id])[id])
 
-    def use(self, client: ClientView, message: Message) -> Params:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
         params: Params = message.get("params", {})
         if params.keys() == client.initial.keys():
             return params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fedkin.methods.mapl.method import Mapl, MaplPlus
+from fedkin.methods.mapl.method import Mapl
+from fedkin.methods.mapl.plus import MaplPlus
 
 __all__ = ["Mapl", "MaplPlus"]

@@ -1,4 +1,4 @@
-"""MAPL's local objective: two views, cross-entropy, and three contrastive terms."""
+"""MAPL's local objective (PML, Algorithm 1): two views, cross-entropy, and three contrastive terms."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ class TwoViews:
     form: Form
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
+        # Line 2: two views of each sample. Lines 3 and 4: their features z and projections p.
         twice = Batch(
             self.augment(torch.cat([batch.x, batch.x])),
             torch.cat([batch.y, batch.y]), torch.cat([batch.mask, batch.mask]), batch.whole,
         )  # fmt: skip
         z = model.features(twice.x)
         xi = model.params["prototypes.weight"]
+        # Lines 5 and 6: the local loss l_ce + l_cont, Eq. 3. Line 8: the regulariser l_proto + l_uni, Eq. 4.
         value = self.ce * masked_mean(F.cross_entropy(model.head(z), twice.y, reduction="none"), twice)
         if self.cont or self.proto:
             p = cast(Any, model).projection(z, twice.mask)

@@ -1,8 +1,11 @@
-"""One peer's collaboration weights in MAPL: from the heads and counts that it heard to its row of weights."""
+"""One peer's collaboration weights in MAPL (CGL, Algorithm 2): from the heads and counts of those it heard to its row.
+
+The objective (Eq. 6-9) and its solver are `fedkin.graph.collaboration`'s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +18,7 @@ from fedkin.flow import Params
 from fedkin.graph.collaboration import collaboration_weights, gradient_step, relative_similarity, sign_step
 from fedkin.settings import Settings
 
-__all__ = ["CollaborationSettings", "Row", "among", "kept", "learned_graph", "similarity", "uniform"]
+__all__ = ["CollaborationSettings", "Row", "among", "kept", "previous", "similarity", "uniform"]
 
 Array = npt.NDArray[np.float64]
 Row = dict[str, float]
@@ -24,16 +27,17 @@ _PAPER, _SOLVED = (0.1, 0.5), (0.01, 20.0)  # (mu2, beta)
 
 
 class CollaborationSettings(Settings):
-    """How a peer learns its weights (CGL).
+    """How a peer learns its weights (CGL), and which edges it drops.
 
-    on: false keeps equal weights for ever.
-    step: "solve": the optimum of the graph objective, every round; "paper": `steps` projected gradient steps of
-    `rate` from the last weights, with the paper's confidence; "released": the released code's sign step of `rate`.
+    on: false keeps equal weights in all rounds.
+    step: "solve": the optimum of the graph objective, every round; "paper": Algorithm 2, `steps` (E_g) projected
+    gradient steps of `rate` (eta) from the last weights, with the paper's confidence gamma; "released": the released
+    code's sign step of `rate`.
     similarity: of two heads, the cosine of how they changed since the common start ("change"), of their weights
     ("weights"), or the mean cosine of the weights' rows ("rows"). None: step "solve" takes "change", "paper"
     "weights", "released" "rows".
     mu1, mu2, beta: weights of similarity, of both regularisers, and of the norm (Eq. 7, 8); None: 0.01 and 20 for
-    "solve", 0.1 and 0.5 (the paper's) for the others.
+    "solve", 0.1 and 0.5 (the paper's) for the others. eps: inside the logarithm (Eq. 8).
     alike: for "solve", the similarity from which the best neighbour counts as much as the peer itself.
     threshold: a weight of 0, or below threshold / (number of neighbours + 1), is no edge, and nothing is sent on it.
     None: 0.1 for "solve", 0 for "paper"; "released" keeps every edge.
@@ -57,9 +61,10 @@ class CollaborationSettings(Settings):
         self, own: str, heads: Mapping[str, Params], start: Params, counts: Mapping[str, int],
         last: Mapping[str, float],
     ) -> Row:  # fmt: skip
-        """Weights of these peers, `own` among them, that sum to 1.
+        """w_i over these peers, `own` among them, by id; it sums to 1.
 
-        start: the head that all began with; counts: training samples; last: weights so far, 0 for those not in it.
+        start: the head that all peers began with; counts: numbers of training samples;
+        last: the weights before, 0 for peers that it lacks.
         """
         ids = sorted(heads)
         place = ids.index(own)
@@ -83,18 +88,18 @@ class CollaborationSettings(Settings):
         return dict(zip(ids, w.tolist(), strict=True))
 
     def solved(self, s: Array, own: int, n: Array) -> Array:
-        """The weights [m] that step "solve" gives for similarities and sample counts [m]."""
+        """The weights [m] that step "solve" gives for similarities s and sample counts n, both [m]."""
         s, trust = relative_similarity(s, own, alike=self.alike), n / n.mean()
         mu2, beta = self._weights
-        # About how many are alike: equal weights on so many have norm 1 / sqrt(count), so that in this unit the
-        # answer depends neither on how many peers there are nor on how many clusters they form.
+        # About how many peers are similar: equal weights on that number have the norm 1 / sqrt(count). In this unit
+        # the result depends neither on the number of peers nor on the number of clusters.
         count = float((trust * np.square(np.maximum(s, 0.0))).sum())
         return collaboration_weights(
             s, own, trust=trust, mu1=self.mu1, mu2=mu2, beta=beta * np.sqrt(count), eps=self.eps
         )
 
     def least(self, neighbours: int) -> float | None:
-        """The weight from which there is an edge; None: there always is one."""
+        """The least weight of an edge for a peer with this number of neighbours; None: every pair has an edge."""
         if self.threshold is None and self.step == "released":
             return None
         threshold = (0.1 if self.step == "solve" else 0.0) if self.threshold is None else self.threshold
@@ -112,7 +117,10 @@ class CollaborationSettings(Settings):
 
 
 def similarity(kind: str, heads: Sequence[Params], start: Params, own: int) -> Array:
-    """How alike head `own` and each of the heads are, [n] in [-1, 1], 1 with itself; biases do not count."""
+    """s_i [n] in [-1, 1]: the cosine of head `own` with each of the heads, 1 with itself; biases are left out.
+
+    kind, start: see `CollaborationSettings`.
+    """
     rows = np.stack([_rows(head) for head in heads])
     if kind == "change":
         rows = rows - _rows(start)
@@ -135,42 +143,34 @@ def _plain(tensor: Tensor) -> Array:
 
 
 def released_similarity(s: Array, own: int) -> Array:
-    """The released code's: `s` over the largest value among the others, whatever its sign; 1 for oneself."""
+    """The released code's: `s` over the largest value among the others, whatever its sign; 1 with itself."""
     others = np.delete(s, own)
     scaled = s / others.max() if others.size and others.max() != 0 else s.copy()
     scaled[own] = 1.0
     return np.asarray(scaled)
 
 
-def uniform(ids: Sequence[str]) -> Row:
-    """Equal weights."""
+def uniform(ids: Collection[str]) -> Row:
+    """Equal weights, which sum to 1."""
     return {id: 1 / len(ids) for id in sorted(ids)}
 
 
+def previous(own: str, heard: Collection[str], weights: Mapping[str, float], dropped: Iterable[str]) -> Row:
+    """The weights that this round's step begins with: the last ones, and an equal share for peers heard anew.
+
+    Peers that were dropped begin with 0. A peer that has mixed with nobody yet begins with equal weights.
+    """
+    last = weights if weights.keys() - {own} else {}
+    return dict.fromkeys(heard, 1 / len(heard)) | dict.fromkeys(dropped, 0.0) | dict(last)
+
+
 def kept(row: Row, own: str, least: float | None) -> Row:
-    """The row without the others that weigh nothing or less than `least` (None: with all); the rest sums to 1 again."""
+    """The row without other peers of weight 0 or below `least` (None: keep all), scaled to sum to 1."""
     return among(row, own, {id for id, w in row.items() if least is None or (w > 0 and w >= least)})
 
 
 def among(row: Row, own: str, ids: Container[str]) -> Row:
-    """The row's entries of `own` and `ids`, which sum to 1 again."""
+    """The row's entries of `own` and of `ids`, scaled to sum to 1."""
     left = {id: w for id, w in row.items() if id == own or id in ids}
     total = sum(left.values())
     return {id: w / total for id, w in left.items()} if total > 0 else {own: 1.0}
-
-
-def learned_graph(rows: Mapping[str, Mapping[str, float]]) -> graph.Graph:
-    """The peers' rows as a graph: `mixing` row i is what peer i takes from whom, `weights` its symmetric mean.
-
-    Groups are those that Leiden finds in the symmetric mean.
-    """
-    ids = tuple(sorted(rows))
-    place = {id: k for k, id in enumerate(ids)}
-    mixing = np.zeros((len(ids), len(ids)))
-    for id in ids:
-        for other, weight in rows[id].items():
-            if other in place:
-                mixing[place[id], place[other]] = weight
-    weights = (mixing + mixing.T) / 2
-    np.fill_diagonal(weights, 0.0)
-    return graph.Graph(ids, weights, groups=graph.by_id(ids, graph.leiden(weights)), mixing=mixing)

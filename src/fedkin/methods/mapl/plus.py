@@ -1,0 +1,36 @@
+"""MAPL+: MAPL for peers with equal models, which mix their bodies too (the paper's Table 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedkin.flow import Message, Params
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.mapl.method import Mapl, State
+from fedkin.methods.mapl.weights import Row
+from fedkin.views import PeerView
+
+__all__ = ["MaplPlus"]
+
+
+class MaplPlus(Mapl):
+    """MAPL, with theta_i <- sum_j w_ij theta_j for the bodies; projection and head stay a peer's own.
+
+    Settings are those of MAPL.
+    """
+
+    name: ClassVar[str] = "mapl-plus"
+    title: ClassVar[str] = "MAPL+"
+    travels: ClassVar[str] = "what MAPL sends, and the body"
+    unlike_models: ClassVar[bool] = False
+
+    def message(self, peer: PeerView[State], params: Params) -> Message:
+        """What MAPL sends, and the body."""
+        body = {name: tensor for name, tensor in params.items() if name.startswith("body.")}
+        return Message(**super().message(peer, params), body=body)
+
+    def mixed(self, peer: PeerView[State], params: Params, messages: Mapping[str, Message], row: Row) -> Params:
+        """The peer's parameters with prototypes and body mixed."""
+        bodies = {id: messages[id]["body"] for id in row}
+        return {**super().mixed(peer, params, messages, row), **weighted_mean(bodies, row)}
