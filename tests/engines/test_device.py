@@ -250,7 +250,7 @@ def test_auto_on_a_card_starts_no_processes() -> None:
     with card():
         engine = LocalEngine(setup.having(mode="auto", workers=2, device=NAME))
         engine.round(1)
-        assert engine.executor.inner.modules is engine.executor.modules  # type: ignore[attr-defined]  # no sample is there twice
+        assert engine.site.executor.inner.modules is engine.site.executor.modules  # type: ignore[attr-defined]  # no sample is there twice
     assert set(engine.measured) == {"one-by-one", "stacked"}
 
 

@@ -116,7 +116,7 @@ def test_phases_with_many_requests() -> None:
 
 def test_a_worker_that_dies_is_an_error_that_says_so(federation: Federation) -> None:
     engine = LocalEngine(small_setup(FedAvg(), federation).having(mode="workers", workers=1))
-    engine.executor.workers[0].process.kill()  # type: ignore[attr-defined]
+    engine.site.executor.workers[0].process.kill()  # type: ignore[attr-defined]
     with pytest.raises(RunError, match="worker 0 ended with status -9"):
         engine.round(1)
     engine.close()

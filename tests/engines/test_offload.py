@@ -64,8 +64,10 @@ def test_a_run_goes_on_from_a_state_on_disk() -> None:
 def test_untouched_models_on_disk_are_not_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LocalEngine(small_setup(METHODS["local"](), per_round=2).having(state_limit_mb=0.0))
     scored: list[str] = []
-    run = engine.executor.run
-    monkeypatch.setattr(engine.executor, "run", lambda jobs: scored.extend(i for j in jobs for i in j.ids) or run(jobs))
+    run = engine.site.executor.run
+    monkeypatch.setattr(
+        engine.site.executor, "run", lambda jobs: scored.extend(i for j in jobs for i in j.ids) or run(jobs)
+    )
     engine.round(1)
     engine.evaluate()
     assert len(scored) == len(engine.federation)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import LocalEngine, Lossy, Setup, Transport
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
@@ -92,7 +92,7 @@ def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() ->
     )
     engine.round(1)
     before = engine.evaluate()
-    engine.setup = engine.setup.having(dropout=1.0)
+    engine.transport = Lossy(Transport(), 1.0, seed=0)
     engine.round(2)
     after = engine.evaluate()
     assert (after[first].loss, after[first].right) == (after[other].loss, after[other].right)
@@ -243,7 +243,7 @@ def test_unlike_nets_train_as_they_would_alone() -> None:
         for engine in engines.values():
             engine.round(1)
         for id in setup.federation:
-            alone = replace(setup, net=setup.net_of(id), nets=None, federation=setup.federation.reorder([id]))
+            alone = replace(setup, net=setup.plan.net_of(id), nets=None, federation=setup.federation.reorder([id]))
             plain = LocalEngine(alone)
             plain.round(1)
             for engine in engines.values():

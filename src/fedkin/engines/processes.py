@@ -7,7 +7,8 @@ method, and all that crosses is bytes. For speed on one machine use the mode "wo
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from socket import socket, socketpair
 from typing import Any, ClassVar
@@ -188,8 +189,12 @@ class RemoteSite(Site):
     def _each(self, what: str, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Ask these clients, all at once; answers in the order of the questions. Raises what a client raised."""
         for id, fields in asked.items():
-            wire.send(self.lines[id], {"what": what, **fields})
-        told = {id: self._heard(id) for id in asked}
+            with _named(id):
+                wire.send(self.lines[id], {"what": what, **fields})
+        told: dict[str, dict[str, Any]] = {}
+        for id in asked:
+            with _named(id):
+                told[id] = wire.receive(self.lines[id])
         for answer in told.values():
             if "error" in answer:
                 raise MethodError(answer["error"])
@@ -199,18 +204,20 @@ class RemoteSite(Site):
                 self._counted(id, answer["work"])
         return answers
 
-    def _heard(self, id: str) -> dict[str, Any]:
-        try:
-            return wire.receive(self.lines[id])
-        except RunError:
-            raise RunError(f"the process of client {id!r} has ended: go on from the checkpoint with --resume") from None
-
     def _counted(self, id: str, work: Mapping[str, Any]) -> None:
         """Renew what this client's work of the round amounts to."""
         self.parts[id] = dict(work)
         samples = {client: count for part in self.parts.values() for client, count in part["samples"].items()}
         inferred = sum(part["inferred"] for part in self.parts.values())
         self.total.reset(samples, inferred, sum(part["flops"] for part in self.parts.values()))
+
+
+@contextmanager
+def _named(id: str) -> Iterator[None]:
+    try:
+        yield
+    except RunError:
+        raise RunError(f"the process of client {id!r} has ended: go on from the checkpoint with --resume") from None
 
 
 def _context() -> Any:

@@ -18,12 +18,16 @@ __all__ = ["messages_of", "outboxes_of", "receive", "scores_of", "send", "tree_o
            "tree_of_scores"]  # fmt: skip
 
 _LENGTH = struct.Struct("<Q")
+_GONE = "the other end of the connection has ended"
 
 
 def send(line: socket, tree: Mapping[str, Any]) -> None:
-    """Send one tree, its length before it."""
+    """Send one tree, its length before it; raises RunError when the other end is gone."""
     data = codec.encode(tree)
-    line.sendall(_LENGTH.pack(len(data)) + data)
+    try:
+        line.sendall(_LENGTH.pack(len(data)) + data)
+    except OSError:
+        raise RunError(_GONE) from None
 
 
 def receive(line: socket) -> dict[str, Any]:
@@ -35,9 +39,12 @@ def receive(line: socket) -> dict[str, Any]:
 def _exactly(line: socket, count: int) -> bytes:
     parts = bytearray()
     while len(parts) < count:
-        part = line.recv(min(count - len(parts), 1 << 20))
+        try:
+            part = line.recv(min(count - len(parts), 1 << 20))
+        except OSError:
+            part = b""
         if not part:
-            raise RunError("the other end of the connection has ended")
+            raise RunError(_GONE)
         parts += part
     return bytes(parts)
 

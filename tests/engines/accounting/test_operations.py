@@ -87,7 +87,7 @@ def test_a_kind_of_work_is_counted_once(name: str) -> None:
     for number in (1, 2, 3):
         outcome = engine.round(number)
     assert outcome.flops > 0
-    assert len(engine.work.operations.known) <= 4
+    assert len(engine.site.work.operations.known) <= 4
 
 
 def test_counting_changes_nothing_and_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:

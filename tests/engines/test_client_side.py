@@ -1,0 +1,103 @@
+"""The client side alone: no engine, no transport, no executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin import codec
+from fedkin.engines.client_side import ClientSide
+from fedkin.engines.states import States
+from fedkin.errors import MethodError
+from fedkin.flow import Fit, Fitted, Message, phase
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.views import ClientView
+from support import small_setup
+
+
+class Counting(FedAvg):
+    """FedAvg whose clients count their rounds."""
+
+    def join(self, client: ClientView) -> None:
+        client.state["rounds"] = 0
+
+    @phase
+    def hello(self, client: ClientView, message: Message) -> Message:
+        client.state["rounds"] = client.state["rounds"] + 1
+        return Message(n=client.size)
+
+
+def side(method: Any | None = None) -> tuple[ClientSide, str]:
+    setup = small_setup(method or Counting()).equipped()
+    return ClientSide(setup.plan, setup.federation, States()), sorted(setup.federation)[0]
+
+
+def test_a_phase_is_driven_by_hand() -> None:
+    clients, id = side()
+    clients.turn_to(1)
+    offer = Message(params=clients.plan.net.initial)
+    running = clients.phase(id, "train", offer)
+    request = running.resume(None)
+    assert isinstance(request, Fit)
+    trained = {name: tensor + 1 for name, tensor in request.params.items()}
+    assert running.resume(Fitted(trained, {}, 0.5, 1, 10)) is None
+    reply = clients.reply(running)
+    assert all(torch.equal(reply.params[name], tensor) for name, tensor in trained.items())
+    assert reply["n"] == clients.client(id).size
+
+
+def test_what_is_no_phase_is_refused() -> None:
+    clients, id = side()
+    for name in ("offer", "start", "model_dump", "no-such", "__init__"):
+        with pytest.raises(MethodError, match="declares no phase"):
+            clients.phase(id, name, Message())
+
+
+def test_one_client_is_checkpointed_and_restored_alone() -> None:
+    clients, id = side()
+    other = sorted(clients.clients)[1]
+    clients.turn_to(3)
+    for name in (id, other):
+        running = clients.phase(name, "hello", Message())
+        running.resume(None)
+        clients.reply(running)
+    assert [clients.step(id, "train"), clients.step(id, "train")] == [0, 1]
+    part = codec.decode(codec.encode(clients.checkpoint(id)))
+    fresh, _ = side()
+    fresh.restore(id, part)
+    assert fresh.number == 3
+    assert fresh.states[id] == {"rounds": 1}
+    assert other not in fresh.states
+    # The next request of the round has the key that it would have had.
+    assert fresh.step(id, "train") == clients.step(id, "train") == 2
+
+
+def test_an_unmet_client_has_a_checkpoint_too() -> None:
+    clients, id = side()
+    fresh, _ = side()
+    fresh.restore(id, codec.decode(codec.encode(clients.checkpoint(id))))
+    assert id not in fresh.states
+    assert fresh.view(id).state == {"rounds": 0}
+
+
+def test_own_methods_are_copies() -> None:
+    setup = small_setup(METHODS["fedprox"](mu=0.7)).equipped()
+    held = ClientSide(setup.plan, setup.federation, States(), own_method=True).method()
+    assert held is not setup.method
+    assert held == setup.method
+
+
+def test_a_reply_must_be_a_message() -> None:
+    class Silent(FedAvg):
+        @phase
+        def hello(self, client: ClientView, message: Message) -> Any:
+            return {"n": 1}
+
+    clients, id = side(Silent())
+    running = clients.phase(id, "hello", Message())
+    running.resume(None)
+    with pytest.raises(MethodError, match=f"phase 'hello' at client '{id}' must return a Message, got dict"):
+        clients.reply(running)
