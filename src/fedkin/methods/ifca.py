@@ -20,7 +20,7 @@ from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
 from fedkin.learning.sgd import infer
-from fedkin.methods.blocks.clusters import Weights, aggregated, centre, counts, members_graph
+from fedkin.methods.blocks.clusters import Weights, cluster_means, mean_of_clusters, mean_weights, members_graph
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Ifca", "redrawn"]
@@ -90,10 +90,10 @@ class Ifca(ServerMethod):
             return
         models = server.state["models"]
         where = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
-        new = aggregated(models, where, replies, self.weights)
+        new = cluster_means(models, where, replies, self.weights)
         if self.share == "body" and len(models) > 1:
             bodies = {id: _body(reply["params"]) for id, reply in replies.items()}
-            shared = weighted_mean(bodies, counts(replies, self.weights))
+            shared = weighted_mean(bodies, mean_weights(replies, self.weights))
             new = {number: {**params, **shared} for number, params in new.items()}
         server.state["models"] = new
         if len(new) < self.clusters:
@@ -132,7 +132,7 @@ class Ifca(ServerMethod):
 
     def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part try all models; one without samples to try them on gets their members' mean."""
-        models, common = server.state["models"], centre(server.state["models"], server.state["where"])
+        models, common = server.state["models"], mean_of_clusters(server.state["models"], server.state["where"])
         return {id: Message(models=models, common=common) for id in ids}
         yield
 
