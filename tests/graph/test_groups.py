@@ -267,27 +267,44 @@ def test_recursive_bipartition_is_the_components_above_the_threshold(s: Any, thr
     assert same_partition(g.recursive_bipartition(s, threshold), g.components(linked))
 
 
-def test_cfl_splits_again_and_again_and_keeps_client_rows() -> None:
-    """Four planted directions in shuffled order: a second split that used positions would mix them up."""
-    rng = np.random.default_rng(0)
-    truth = rng.permutation(np.repeat(np.arange(4), 5))
-    directions = np.array([[1, 0, 0, 1], [1, 0, 0, -1], [-1, 0, 1, 0], [-1, 0, -1, 0]], dtype=float)
-    updates = directions[truth] + 0.05 * rng.normal(size=(20, 4))
-    assert same_partition(g.cfl(updates, eps1=1.2, eps2=0.5), truth)
-    once = g.cfl(updates, eps1=1.2, eps2=0.5, recursive=False)
-    assert same_partition(once, truth // 2)
+@given(st.integers(2, 7), st.integers(0, 200), st.sampled_from([0.0, 0.3, 0.8]))
+def test_cfl_is_the_papers_rule_with_every_split_tried(count: int, seed: int, gamma_max: float) -> None:
+    """Sattler et al. 2020, Algorithm 1, written with loops over all bipartitions."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 4)) * rng.uniform(0.2, 3, (count, 1))
+    counts = rng.integers(1, 9, count).astype(float)
+    eps1, eps2 = rng.uniform(0, 2), rng.uniform(0, 3)
+    labels = g.cfl(x @ x.T, eps1=eps1, eps2=eps2, counts=counts, gamma_max=gamma_max)
+
+    def across(side: Any) -> float:
+        return max(
+            x[i] @ x[j] / (np.linalg.norm(x[i]) * np.linalg.norm(x[j]))
+            for i in range(count)
+            for j in range(count)
+            if side[i] != side[j]
+        )
+
+    mean = sum(n * row for n, row in zip(counts, x, strict=True)) / sum(counts)
+    best = min(across((0, *rest)) for rest in product([0, 1], repeat=count - 1) if any(rest))
+    longest = max(np.linalg.norm(row) for row in x)
+    splits = np.linalg.norm(mean) < eps1 and longest > eps2 and gamma_max < np.sqrt((1 - best) / 2)
+    assert labels.max() == int(splits)
+    if splits:
+        assert across(labels) == pytest.approx(best)
 
 
 def test_cfl_stops_by_its_norms() -> None:
     x = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
     mean = float(np.linalg.norm(x.mean(0)))
-    assert g.cfl(x, eps1=mean * 1.01, eps2=0.5).max() == 1
-    assert g.cfl(x, eps1=mean * 0.99, eps2=0.5).max() == 0
-    assert g.cfl(x, eps1=0.5, eps2=1.1).max() == 0
-    assert g.cfl(x, eps1=0.5, eps2=0.5, counts=[9, 9, 1, 1]).max() == 0
-    assert g.cfl(x, eps1=0.5, eps2=0.5, noise=0.9).max() == 1
-    assert g.cfl(x[:2] * [[1], [-1]], eps1=9, eps2=0, noise=1.0).max() == 0
-    assert g.cfl(np.zeros((3, 2)), eps1=0.5, eps2=0.5).max() == 0
+    inner = x @ x.T
+    assert g.cfl(inner, eps1=mean * 1.01, eps2=0.5).max() == 1
+    assert g.cfl(inner, eps1=mean * 0.99, eps2=0.5).max() == 0
+    assert g.cfl(inner, eps1=0.5, eps2=1.1).max() == 0
+    assert g.cfl(inner, eps1=0.5, eps2=0.5, counts=[9, 9, 1, 1]).max() == 0
+    assert g.cfl(inner, eps1=0.5, eps2=0.5, counts=[0, 0, 0, 0]).max() == 0
+    assert g.cfl(inner, eps1=0.5, eps2=0.5, gamma_max=0.9).max() == 1
+    assert g.cfl(inner[:2, :2], eps1=9, eps2=0, gamma_max=1.0).max() == 0
+    assert g.cfl(np.zeros((3, 3)), eps1=0.5, eps2=0.5).max() == 0
     assert g.cfl([[1.0]], eps1=9, eps2=0).tolist() == [0]
 
 
@@ -304,6 +321,8 @@ def test_cfl_stops_by_its_norms() -> None:
         (lambda: g.hierarchical(np.zeros((2, 2)), choose="best"), "choose: expected"),  # type: ignore[arg-type]
         (lambda: g.kmeans([[1.0], [2.0]], 3), "clusters: expected 1 to 2"),
         (lambda: g.bipartition([[1.0]]), "at least two clients"),
+        (lambda: g.cfl([[1.0, 2.0]], eps1=1, eps2=0), "inner: expected a square matrix"),
+        (lambda: g.cfl(np.eye(2), eps1=1, eps2=0, counts=[1]), "counts: expected 2 counts"),
         (lambda: g.silhouette(np.zeros((2, 2)), [0]), "expected 2 labels"),
         (lambda: g.canonical([[0, 1]]), "one label per client"),
         (lambda: g.canonical([0.0, np.nan]), "row 1 has no label"),

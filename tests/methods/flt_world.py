@@ -14,6 +14,8 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods.flt.method import Flt
+from fedkin.methods.flt.state import State
+from fedkin.views import ServerView
 from support import small_setup
 
 CLASSES = {"a": (0, 1), "b": (2, 3), "c": (4, 5)}
@@ -37,6 +39,17 @@ def member(number: int, group: str, **more: Any) -> Client:
 def grouped(clients: int = 12, **more: Any) -> Federation:
     made = [member(number, "abc"[number % 3]) for number in range(clients)]
     return Federation([*made, *more.get("extra", ())], Task(6, (8,)), "grouped")
+
+
+def a_server(method: Flt, federation: Federation) -> ServerView[State]:
+    """A server before its first round."""
+    setup = small_setup(method, federation)
+    server: ServerView[State] = ServerView(
+        seed=0, round=1, net=setup.net, task=federation.task, training=setup.training, state={},  # type: ignore[arg-type]
+        clients=tuple(sorted(federation)),
+    )  # fmt: skip
+    method.start(server)
+    return server
 
 
 def engine_after(method: Flt, federation: Federation, rounds: int, kind: type = LocalEngine, **training: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.methods import METHODS
-from fedkin.methods.cfl import Cfl, parts
+from fedkin.methods.cfl import Cfl
 from fedkin.views import ServerView
 from support import small_federation, small_setup
 
@@ -110,11 +109,11 @@ def test_no_client_is_ever_lost(clients: int, per_round: Any, dropout: float, se
         for node in state["models"]:
             assert (f"{node}0" in state["models"]) == (f"{node}1" in state["models"])
             assert node == "r" or node[:-1] in state["models"]
-        assert set(state["sides"]) == set(state["models"]) - {"r"}
-        if state["where"]:
-            assert set(state["where"]) == set(federation)
-            assert set(state["where"].values()) <= set(state["models"])
-        for id, node in state["where"].items():
+        assert set(state["directions"]) == set(state["models"]) - {"r"}
+        if state["node"]:
+            assert set(state["node"]) == set(federation)
+            assert set(state["node"].values()) <= set(state["models"])
+        for id, node in state["node"].items():
             assert len(node) >= depth[id]  # nobody goes back up
             depth[id] = len(node)
             assert engine.model(id) is state["models"][node]
@@ -128,7 +127,7 @@ def test_every_split_keeps_all_members_in_one_of_the_two_parts() -> None:
     for number in range(1, 8):
         engine.round(number)
         now: dict[str, set[str]] = {}
-        for id, node in engine.server.state["where"].items():
+        for id, node in engine.server.state["node"].items():
             now.setdefault(node, set()).add(id)
         for node, members in before.items():
             if is_leaf(engine.server, node):
@@ -151,13 +150,13 @@ def test_a_split_by_hand() -> None:
     next(flow)
     with pytest.raises(StopIteration):
         flow.send({id: Message(params=moved(start, 0, by), n=sizes[id]) for id, by in pulls.items()})
-    assert server.state["where"] == {"a": "r1", "d": "r1", "b": "r0", "c": "r0", "e": "r0"}
+    assert server.state["node"] == {"a": "r1", "d": "r1", "b": "r0", "c": "r0", "e": "r0"}
     assert server.state["models"]["r"] is start
     for node, members in (("r0", "bce"), ("r1", "ad")):
         step = sum(sizes[id] * pulls[id] for id in members) / sum(sizes[id] for id in members)
         for name, tensor in moved(start, 0, step).items():
             torch.testing.assert_close(server.state["models"][node][name], tensor)
-        side = server.state["sides"][node]["head.weight"].view(-1)
+        side = server.state["directions"][node]["head.weight"].view(-1)
         assert side[0] == pytest.approx(-1.0 if node == "r0" else 1.0)
         assert float(side[1:].abs().max()) == 0
     assert server.graph is not None
@@ -204,26 +203,6 @@ def test_shares_of_the_first_rounds_largest_update() -> None:
     assert server.state["largest"] == pytest.approx(4.0)
 
 
-@given(st.integers(2, 7), st.integers(0, 200), st.sampled_from([0.0, 0.3, 0.8]))
-def test_parts_are_those_of_the_graph_room_and_of_trying_all(count: int, seed: int, gamma: float) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(count, 4)) * rng.uniform(0.2, 3, (count, 1))
-    share = rng.integers(1, 9, count).astype(float)
-    eps1, eps2 = rng.uniform(0, 2), rng.uniform(0, 3)
-    labels = parts(x @ x.T, share, eps1, eps2, gamma)
-    want = graph.cfl(x, eps1=eps1, eps2=eps2, counts=share, noise=gamma, recursive=False)
-    assert graph.ari(want, np.zeros(count) if labels is None else labels) == 1
-    if labels is None:
-        return
-    u = x / np.linalg.norm(x, axis=1, keepdims=True)
-
-    def across(side: Any) -> float:
-        return float((u @ u.T)[np.ix_(side == 0, side == 1)].max())
-
-    every = (np.array([0, *rest]) for rest in product([0, 1], repeat=count - 1) if any(rest))
-    assert across(labels) == pytest.approx(min(map(across, every)))
-
-
 def split_server(method: Cfl) -> ServerView:
     """Everyone split by the sign of the first coordinate, then the second part by that of the second."""
     server = a_server(method, tuple("abcdxy"))
@@ -238,7 +217,7 @@ def split_server(method: Cfl) -> ServerView:
 def test_clients_that_missed_a_split_are_placed_when_they_are_next_sampled() -> None:
     method = Cfl(eps1=1.2, eps2=0.5, scale="absolute")
     server = split_server(method)
-    where = server.state["where"]
+    where = server.state["node"]
     assert where == {"a": "r1", "b": "r1", "c": "r0", "d": "r0", "x": "r", "y": "r"}
     assert method.offer(server, "x")["params"] is server.state["models"]["r"]
     flow = method.round(server, ["a", "x", "y"])
@@ -251,8 +230,8 @@ def test_clients_that_missed_a_split_are_placed_when_they_are_next_sampled() -> 
     assert ask.phase == "train"
     assert set(ask.messages) == {"a", "x"}
     assert all(message["params"] is server.state["models"]["r1"] for message in ask.messages.values())
-    assert server.state["where"]["x"] == "r1"
-    assert server.state["where"]["y"] == "r"
+    assert server.state["node"]["x"] == "r1"
+    assert server.state["node"]["y"] == "r"
 
 
 @given(st.integers(0, 99))
@@ -275,12 +254,12 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     sent = {id: step() for id in "abcd"}
     with pytest.raises(StopIteration):
         flow.send({id: Message(params=params, n=2) for id, params in sent.items()})
-    where = dict(server.state["where"])
+    where = dict(server.state["node"])
     u = {id: flat(params) / np.linalg.norm(flat(params)) for id, params in sent.items()}
     means = [sum(u[id] for id in u if where[id] == f"r{label}") for label in (0, 1)]
     new = step()
     cosines = [float(flat(new) @ mean) / np.linalg.norm(mean) for mean in means]
-    flow = method.settled(server, ["late"])
+    flow = method.placed(server, ["late"])
     next(flow)
     with pytest.raises(StopIteration) as end:
         flow.send({"late": Message(params=new)})
@@ -297,13 +276,13 @@ def test_clients_never_seen_and_newcomers_find_their_part() -> None:
     engine, _ = after(Cfl(), 15, Federation(clients, federation.task), local_steps=10)
     state = engine.server.state
     assert sorted(state["models"]) == ["r", "r0", "r1"]
-    models, kept = engine.models(), {name: dict(state[name]) for name in ("models", "where", "sides")}
-    groups = {federation[id].group: node for id, node in state["where"].items()}
+    models, kept = engine.models(), {name: dict(state[name]) for name in ("models", "node", "directions")}
+    groups = {federation[id].group: node for id, node in state["node"].items()}
     for id in hidden:
         assert models[id] is state["models"][groups[federation[id].group]]
     assert kept == {name: state[name] for name in kept}
     outcome = engine.round(16)
-    assert state["where"][late] == groups[federation[late].group]
+    assert state["node"][late] == groups[federation[late].group]
     phases = Counter((message.phase, message.sender) for message in outcome.traffic if late in message)
     assert phases["settle", "server"] == 1
     assert phases["train", "server"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.clusters import gram, squared_distances
+from fedkin.methods.blocks import gram
+from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
 from support import small_federation, small_setup
@@ -100,7 +102,7 @@ def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
         id: min(centres, key=lambda k: float(((vector(centres[k]) - vector(reply["params"])) ** 2).sum()))
         for id, reply in replies.items()
     }
-    assert server.state["where"] == nearest
+    assert server.state["cluster"] == nearest
     for k, old in centres.items():
         members = [replies[id] for id in replies if nearest[id] == k]
         if not members:
@@ -119,7 +121,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     replies = {id: Message(params=some_params(server, rng, near=9.0 * (id == "c")), n=5) for id in "abc"}
     asked = played(method, server, replies)
     assert all(message["params"] is server.initial for message in asked.values())
-    models, where = server.state["models"], server.state["where"]
+    models, where = server.state["models"], server.state["cluster"]
     assert where["a"] == where["b"] != where["c"]
     assert method.offer(server, "a")["params"] is models[where["a"]]
     assert set(method.offer(server, "a")) == {"params"}
@@ -127,7 +129,7 @@ def test_a_client_gets_its_own_centre_only_and_others_the_members_mean() -> None
     np.testing.assert_allclose(vector(method.offer(server, "d")["params"]), want, atol=1e-5)
     where_before = dict(where)
     played(method, server, {"c": Message(params=some_params(server, rng, near=9.0), n=5)})
-    assert {id: server.state["where"][id] for id in "ab"} == {id: where_before[id] for id in "ab"}
+    assert {id: server.state["cluster"][id] for id in "ab"} == {id: where_before[id] for id in "ab"}
 
 
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 50))
@@ -163,28 +165,28 @@ def test_centres_are_opened_at_the_farthest_client_until_there_are_enough() -> N
 def test_one_client_a_round_still_gives_all_centres() -> None:
     engine, outcome = after(FedSem(clusters=3), 12, per_round=1)
     assert sorted(engine.server.state["models"]) == ["0", "1", "2"]
-    assert set(outcome.graph.groups) == set(engine.server.state["where"])
+    assert set(outcome.graph.groups) == set(engine.server.state["cluster"])
 
 
-@given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 20))
-def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, centres: int, seed: int) -> None:
-    import fedkin.methods.blocks.clusters as clusters
-
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 20), st.sampled_from([1, 7, 1 << 18]))
+def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, centres: int, seed: int, held: int) -> None:
     rng = np.random.default_rng(seed)
 
     def params() -> dict[str, torch.Tensor]:
         return {"w": torch.from_numpy(rng.normal(size=(3, 4))), "b": torch.from_numpy(rng.normal(size=5))}
 
     one, two, origin = [params() for _ in range(rows)], [params() for _ in range(centres)], params()
+    names = ["b", "w"]
     whole = np.array([vector(p) - vector(origin) for p in one])
-    held = clusters._BLOCK
-    clusters._BLOCK = 7  # many pieces
-    try:
-        np.testing.assert_allclose(gram(one, origin, ["b", "w"]), whole @ whole.T, atol=1e-9)
+    with patch.object(gram, "_BLOCK", held):
+        found = gram.inner_products_of_params(one, names, origin)
+        np.testing.assert_allclose(found, whole @ whole.T, atol=1e-9)
+        np.testing.assert_array_equal(found, found.T)
+        flat = [torch.from_numpy(row) for row in whole]
+        np.testing.assert_allclose(gram.inner_products(flat), whole @ whole.T, atol=1e-9)
+        np.testing.assert_allclose(gram.inner_products(flat, flat[0])[0], 0, atol=1e-12)
         want = [[((vector(p) - vector(q)) ** 2).sum() for q in two] for p in one]
-        np.testing.assert_allclose(squared_distances(one, two, ["b", "w"]), want, atol=1e-9)
-    finally:
-        clusters._BLOCK = held
+        np.testing.assert_allclose(squared_distances(one, two, names), want, atol=1e-9)
 
 
 def test_distances_between_heads_look_at_heads_only() -> None:
@@ -205,7 +207,7 @@ def test_clients_never_seen_are_welcomed_with_the_nearest_centre_and_change_noth
     for id in hidden:
         alike = [other for other in part if part[other].group == part[id].group and other not in hidden]
         assert any(models[id] is models[other] for other in alike)
-    assert not set(engine.server.state["where"]) & set(hidden)
+    assert not set(engine.server.state["cluster"]) & set(hidden)
 
 
 def test_a_client_that_joins_late_finds_its_group() -> None:
@@ -213,7 +215,7 @@ def test_a_client_that_joins_late_finds_its_group() -> None:
     late = sorted(federation)[3]
     clients = [replace(client, joins=5 if client.id == late else 1) for client in federation.values()]
     engine, _ = after(FedSem(), 4, Federation(clients, federation.task), local_steps=10)
-    assert late not in engine.server.state["where"]
+    assert late not in engine.server.state["cluster"]
     outcome = engine.round(5)
     assert outcome.graph is not None
     planted = federation.planted

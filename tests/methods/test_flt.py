@@ -12,17 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin import codec
-from fedkin import graph as g
 from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods import METHODS
-from fedkin.methods.flt.method import Flt, along_edges, inside_groups
-from fedkin.methods.flt.relatedness import RelatednessSettings, attach, continued, relate, threshold
+from fedkin.methods.flt import stage
+from fedkin.methods.flt.averaging import along_edges, inside_groups
+from fedkin.methods.flt.method import Flt, relate
+from fedkin.methods.flt.relatedness import RelatednessSettings
 from fedkin.methods.flt.signature import centres_of
+from fedkin.methods.flt.state import State
 from fedkin.settings import parse
 from methods.flt_world import (
+    a_server,
     assert_equal_models,
     engine_after,
     grouped,
@@ -75,138 +78,86 @@ def test_umap_separates_groups_without_a_warning() -> None:
 @settings(max_examples=15)
 @given(st.permutations(range(9)), st.sampled_from(["distances", "rows"]), st.sampled_from(["hard", "soft"]))
 def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: str, adjacency: str) -> None:
-    """The stage sees centres in the order of their contents, so that ids decide on nothing."""
+    """The clients are put in the order of their centres' contents, so that ids decide nothing."""
     federation = grouped(9)
     ids = sorted(federation)
-    names = {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}
     method = Flt(graph={"cluster": cluster, "adjacency": adjacency})
-    states = []
-    for name in (dict, lambda: names):
-        engine = LocalEngine(small_setup(method, federation))
-        told = name() or {id: id for id in ids}
-        centres = {told[id]: centres_of(federation[id].train.x, 3, 0) for id in ids}
-        engine.server.state["centres"] = centres
-        engine.server.planted = None
-        method.stage(engine.server)
-        states.append(
-            {id: (engine.server.state["group"][told[id]], engine.server.state["rank"][told[id]]) for id in ids}
-        )
-    assert states[0] == states[1]
-
-
-def test_clients_near_enough_are_neighbours() -> None:
-    between = np.array([[0.0, 1, 8, 9], [1, 0, 8, 9], [8, 8, 0, 3], [9, 9, 3, 0]])
-    labels = np.array([0, 0, 1, 1])
-    # Inside: (1 + 3) / 2; to the nearest other group: 8.5 for either.
-    assert threshold(between, labels, "groups") == pytest.approx((2 + 8.5) / 2)
-    assert threshold(between, labels, "gap") == g.gap_threshold(between)
-    assert threshold(between, labels, 4.0) == 4.0
-    assert threshold(between, np.zeros(4, dtype=np.int64), "groups") > 9
-    assert threshold(between, np.arange(4), "groups") == pytest.approx((1 + 1 + 3 + 3) / 4 / 2)
-
-
-def test_relate_is_its_stages() -> None:
-    sets = [centres_of(samples(group, 30, seed).x, 4, 0).double().numpy() for seed, group in enumerate("aabbcc")]
-    found = relate(sets, RelatednessSettings(groups=3, linkage="average", gamma=5.0), 0)
-    between = g.matching(sets)
-    np.testing.assert_array_equal(found.labels, g.hierarchical(between, 3))
-    np.testing.assert_array_equal(found.adjacency, g.gamma(between, 5.0))
-    soft = relate(sets, RelatednessSettings(groups=3, adjacency="soft", gamma=5.0), 0)
-    np.testing.assert_allclose(soft.adjacency, g.soft(between, 5.0))
-    rows = relate(sets, RelatednessSettings(groups=3, cluster="rows", gamma=5.0, linkage="average"), 0)
-    linked = g.gamma(between, 5.0, self_loops=True)
-    euclid = np.linalg.norm(linked[:, None] - linked[None], axis=2)
-    np.testing.assert_array_equal(rows.labels, g.hierarchical(euclid, 3))
-    assert not relate(sets, RelatednessSettings(gamma=0.0, adjacency="soft"), 0).adjacency.any()
-
-
-@pytest.mark.parametrize("embedding", ["none", "pca"])
-def test_attached_rows_are_those_of_the_whole_matrix(embedding: Any) -> None:
-    """Without an embedding, or with one fitted on the founders, a newcomer's edges are what all together would get."""
-    sets = [centres_of(samples(group, 30, seed).x, 3, 0).double().numpy() for seed, group in enumerate("abcabcabc")]
-    chosen = RelatednessSettings(embedding=embedding, dims=8, gamma=6.0)
-    labels = np.array([0, 1, 2, 0, 1, 2])
-    rows, nearest, closest = attach(sets[7:], sets[:6], sets[6:7], labels, 6.0, chosen, 0)
-    whole = g.gamma(g.matching(sets), 6.0)
-    np.testing.assert_array_equal(rows, whole[7:])
-    assert nearest.tolist() == [1, 2]
-    assert labels[closest].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("labels", "before", "expected"),
-    [
-        ([0, 0, 1], [None, None, None], [(0, None), (1, None)]),
-        ([0, 0, 1], [4, 4, 7], [(4, 4), (7, 7)]),
-        # A group that splits: the larger part keeps the number, both keep the model.
-        ([0, 0, 0, 1, 1], [3, 3, 3, 3, 3], [(3, 3), (4, 3)]),
-        # Two that join: the larger one's number; a new one beside them.
-        ([0, 0, 0, 1], [1, 1, 0, None], [(1, 1), (2, None)]),
-    ],
-)  # fmt: skip
-def test_groups_keep_their_numbers_and_models_when_made_anew(labels: Any, before: Any, expected: Any) -> None:
-    assert continued(labels, before, dict.fromkeys(b for b in before if b is not None)) == expected
+    found = []
+    for names in ({id: id for id in ids}, {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}):
+        server = a_server(method, federation.relabel(names))
+        server.state["centres"] = {names[id]: centres_of(federation[id].train.x, 3, 0) for id in ids}
+        rows, centres, _ = stage.inputs(server)
+        stage.keep(method, server, rows, relate(centres, method.graph, 0))
+        state = server.state
+        found.append({id: (state["group"][names[id]], state["row"][names[id]]) for id in ids})
+    assert found[0] == found[1]
 
 
 # -- averages -------------------------------------------------------------------------------------------------
 
 
-def state_of(values: dict[str, float], edges: Any, group: dict[str, int] | None = None) -> dict[str, Any]:
+def state_of(values: dict[str, float], edges: Any, group: dict[str, int] | None = None) -> State:
     ids = sorted(values)
-    return {
-        "rank": {id: place for place, id in enumerate(ids)},
-        "adjacency": torch.as_tensor(edges),
-        "model": group or {id: place for place, id in enumerate(ids)},
-        "models": {str(n): {"w": torch.full((1,), -1.0 - n)} for n in range(len(ids))},
-        "sizes": dict.fromkeys(ids, 2),
-    }
+    number = group or {id: place for place, id in enumerate(ids)}
+    return State(
+        row={id: place for place, id in enumerate(ids)},
+        adjacency=torch.as_tensor(edges),
+        model={id: str(own) for id, own in number.items()},
+        models={str(n): {"w": torch.full((1,), -1.0 - n)} for n in range(len(ids))},
+        sizes=dict.fromkeys(ids, 2),
+        centres={},
+        founders=len(ids),
+        group=number,
+        changed={},
+    )
 
 
 def replies_of(values: dict[str, float], n: int = 1) -> dict[str, Message]:
     return {id: Message(params={"w": torch.tensor([float(value)])}, n=n) for id, value in values.items()}
 
 
-def after(made: dict[str, Any], state: dict[str, Any]) -> list[float]:
-    model = made["model"] if "model" in made else state["model"]
-    return [float(made["models"][str(model[id])]["w"]) for id in sorted(model)]
+def neighbours_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
+    """Case I: each client's new value, in the order of ids."""
+    models, model = along_edges(state, replies, stale)
+    return [float(models[model[id]]["w"]) for id in sorted(model)]
+
+
+def groups_mean(state: State, replies: dict[str, Message], stale: bool = False) -> list[float]:
+    """Case II: each client's new value, in the order of ids."""
+    models = inside_groups(state, replies, stale)
+    return [float(models[state["model"][id]]["w"]) for id in sorted(state["model"])]
 
 
 def test_averages_are_of_the_models_as_they_came() -> None:
-    """Five clients who are all neighbours: 3.2 for each, and never an average of averages."""
+    """Five clients that are all neighbours: 3.2 for each, and never an average of averages."""
     values = dict(zip("abcde", [0.0, 1, 2, 3, 10], strict=True))
     everyone = 1 - torch.eye(5)
-    assert after(along_edges(state_of(values, everyone), replies_of(values), False), {}) == pytest.approx([3.2] * 5)
+    assert neighbours_mean(state_of(values, everyone), replies_of(values)) == pytest.approx([3.2] * 5)
     chain = torch.diag(torch.ones(4), 1) + torch.diag(torch.ones(4), -1)
-    made = along_edges(state_of(values, chain), replies_of(values), False)
-    assert after(made, {}) == pytest.approx([0.5, 1, 2, 5, 6.5])
-    groups = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1}
-    state = state_of(values, chain, groups)
-    assert after(inside_groups(state, replies_of(values), False), state) == pytest.approx(
-        [1, 14 / 3, 1, 14 / 3, 14 / 3]
-    )
+    assert neighbours_mean(state_of(values, chain), replies_of(values)) == pytest.approx([0.5, 1, 2, 5, 6.5])
+    state = state_of(values, chain, {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1})
+    assert groups_mean(state, replies_of(values)) == pytest.approx([1, 14 / 3, 1, 14 / 3, 14 / 3])
 
 
 def test_weights_of_edges_and_sizes_count() -> None:
     values = {"a": 0.0, "b": 6.0, "c": 100.0}
     edges = torch.tensor([[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]])
     replies = replies_of(values) | {"b": Message(params={"w": torch.tensor([6.0])}, n=4)}
-    made = along_edges(state_of(values, edges), replies, False)
-    assert after(made, {}) == pytest.approx([2 * 6 / 3, 4 * 6 / 4.5, 100])
+    assert neighbours_mean(state_of(values, edges), replies) == pytest.approx([2 * 6 / 3, 4 * 6 / 4.5, 100])
 
 
 def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
     values = dict(zip("abcd", [0.0, 4, 8, 12], strict=True))
     edges = torch.tensor([[0, 1.0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
-    came = {"b": 4.0}
+    came = replies_of({"b": 4.0})
     state = state_of(values, edges)
-    # a has b as a neighbour; nobody near c and d took part: they keep models -3 and -4.
-    assert after(along_edges(state, replies_of(came), False), {}) == pytest.approx([4, 4, -3, -4])
+    # a has b as a neighbour; no neighbour of c and d took part: they keep models -3 and -4.
+    assert neighbours_mean(state, came) == pytest.approx([4, 4, -3, -4])
     mixed = (4 * 1 + -1 * 2) / 3
-    assert after(along_edges(state, replies_of(came), True), {}) == pytest.approx([mixed, mixed, -3.5, -3.5])
-    groups = {"a": 0, "b": 0, "c": 1, "d": 1}
-    state = state_of(values, edges, groups)
-    assert after(inside_groups(state, replies_of(came), False), state) == pytest.approx([4, 4, -2, -2])
-    assert after(inside_groups(state, replies_of(came), True), state) == pytest.approx([mixed, mixed, -2, -2])
+    assert neighbours_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -3.5, -3.5])
+    state = state_of(values, edges, {"a": 0, "b": 0, "c": 1, "d": 1})
+    assert groups_mean(state, came) == pytest.approx([4, 4, -2, -2])
+    assert groups_mean(state, came, stale=True) == pytest.approx([mixed, mixed, -2, -2])
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net
+from fedkin.learning.net import BodyHead
 from fedkin.learning.sgd import fit, load
 from fedkin.methods import METHODS
 from fedkin.methods.ifca import Ifca, redrawn
@@ -83,7 +84,7 @@ def test_a_round_by_hand() -> None:
             setup.net, setup.net.scratch(), models[best], CrossEntropy(), client.train, setup.training, {}, {}, rng
         )
         trained.setdefault(best, {})[id] = fitted.params
-    assert engine.server.state["where"] == {id: k for k, members in trained.items() for id in members}
+    assert engine.server.state["cluster"] == {id: k for k, members in trained.items() for id in members}
     assert len(trained) > 1
     for k, params in models.items():
         if k not in trained:
@@ -186,34 +187,62 @@ def test_redrawing_is_keyed_leaves_buffers_and_frozen_parts_and_knows_modules_wi
         assert torch.equal(one[name], net.initial[name])
 
 
-def test_a_client_that_was_never_sampled_takes_the_model_that_fits_it_best() -> None:
+def test_a_client_that_was_never_sampled_uses_the_members_mean_until_it_chooses() -> None:
     engine, outcome = after(Ifca(clusters=3), 3, small_federation(12), per_round=2, local_steps=10)
-    assert len(outcome.graph.ids) < 12
-    models = engine.server.state["models"]
+    models, cluster = engine.server.state["models"], engine.server.state["cluster"]
+    assert 0 < len(outcome.graph.ids) < 12
     for id in engine.setup.federation:
-        if id in engine.server.state["where"]:
-            assert engine.model(id) is models[engine.server.state["where"][id]]
+        if id in cluster:
+            assert engine.model(id) is models[cluster[id]]
             continue
-        losses = {k: loss_of(engine, params, id) for k, params in models.items()}
-        assert engine.model(id) is models[min(losses, key=lambda k: losses[k])]
+        for name, tensor in engine.model(id).items():
+            mean = sum(models[own][name].double() for own in cluster.values()) / len(cluster)
+            torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
 
 
-def test_choosing_anew_is_the_least_loss_now() -> None:
-    engine, _ = after(Ifca(clusters=3, choose="anew"), 1, small_federation(9))
+@pytest.mark.parametrize("share", ["nothing", "body"])
+@pytest.mark.parametrize("choose", ["last", "anew"])
+def test_a_models_choice_is_made_in_phases_and_using_it_runs_no_net(
+    choose: Any, share: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = small_federation(8)
+    engine, _ = after(Ifca(clusters=3, choose=choose, share=share), 2, federation, per_round=2)
+    expected = {id: engine.model(id) for id in federation}
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a net was run")
+
+    monkeypatch.setattr(BodyHead, "forward", refused)
+    for id in federation:
+        for name, tensor in engine.model(id).items():
+            assert torch.equal(tensor, expected[id][name])
+
+
+@pytest.mark.parametrize("per_round", ["all", 2])
+def test_choosing_anew_is_the_least_loss_now(per_round: Any) -> None:
+    method = Ifca(clusters=3, choose="anew")
+    engine, outcome = after(method, 2, small_federation(9), per_round=per_round, local_steps=10)
     models = engine.server.state["models"]
     for id in engine.setup.federation:
         losses = {k: loss_of(engine, params, id) for k, params in models.items()}
         assert engine.model(id) is models[min(losses, key=lambda k: losses[k])]
+    assert len(outcome.graph.ids) == 9
+    asked = [m for m in outcome.traffic if m.phase == "try_models"]
+    assert [m.floats for m in asked if m.sender == "server"] == [3 * engine.setup.net.parameters()] * 9
+    assert [m.floats for m in asked if m.sender != "server"] == [0] * 9
 
 
-def test_a_rate_of_zero_leaves_every_model_as_it_was() -> None:
+def test_a_rate_of_zero_leaves_every_client_with_the_start_that_fits_it_best() -> None:
     engine, _ = after(Ifca(clusters=3), 0, lr=0.0)
-    before = {id: dict(engine.model(id)) for id in engine.setup.federation}
+    starts = dict(engine.server.state["models"])
     for number in (1, 2, 3):
         engine.round(number)
-    for id, params in before.items():
-        for name, tensor in engine.model(id).items():
-            torch.testing.assert_close(tensor, params[name], rtol=0, atol=1e-6)
+        for id in engine.setup.federation:
+            losses = {k: loss_of(engine, params, id) for k, params in starts.items()}
+            for name, tensor in engine.model(id).items():
+                torch.testing.assert_close(
+                    tensor, starts[min(losses, key=lambda k: losses[k])][name], rtol=0, atol=1e-6
+                )
 
 
 def test_warm_up_is_fedavg_and_then_heads_part() -> None:
@@ -238,9 +267,23 @@ def test_clients_never_seen_choose_and_newcomers_are_estimated_when_they_come() 
         replace(client, seen=client.id != hidden, joins=6 if client.id == late else 1) for client in federation.values()
     ]
     engine, _ = after(Ifca(), 5, Federation(clients, federation.task), local_steps=10)
-    assert not {hidden, late} & set(engine.server.state["where"])
+    assert not {hidden, late} & set(engine.server.state["cluster"])
     engine.round(6)
-    assert late in engine.server.state["where"]
+    assert late in engine.server.state["cluster"]
     models = engine.models()
     alike = [id for id in federation if federation[id].group == federation[hidden].group and id != hidden]
     assert all(models[hidden] is models[id] for id in alike)
+    losses = {k: loss_of(engine, params, hidden) for k, params in engine.server.state["models"].items()}
+    assert models[hidden] is engine.server.state["models"][min(losses, key=lambda k: losses[k])]
+
+
+def test_a_client_without_samples_uses_the_members_mean() -> None:
+    empty = Samples(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+    federation = small_federation(6)
+    some = next(iter(federation.values()))
+    clients = [*federation.values(), Client("without", empty, some.test, seen=False)]
+    engine, _ = after(Ifca(), 3, Federation(clients, federation.task), local_steps=10)
+    models, cluster = engine.server.state["models"], engine.server.state["cluster"]
+    for name, tensor in engine.models()["without"].items():
+        mean = sum(models[own][name].double() for own in cluster.values()) / len(cluster)
+        torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)

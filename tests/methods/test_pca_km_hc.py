@@ -22,7 +22,9 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods import METHODS
-from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor, principal, spectrum
+from fedkin.methods.blocks.kmeans import centres_of
+from fedkin.methods.blocks.pca import factor, principal, spectrum
+from fedkin.methods.pca_km_hc import PcaKmHc
 from support import small_federation, small_setup
 
 
@@ -156,7 +158,7 @@ def test_groups_are_scipys_hierarchy_on_distances_written_out() -> None:
             cost = cdist(one, other, "sqeuclidean")
             d[i, j] = np.sqrt(cost[linear_sum_assignment(cost)].sum()) / 3
     want = fcluster(linkage(squareform(d, checks=False), "complete"), 4, "maxclust")
-    assert ari(want, [engine.server.state["where"][id] for id in ids]) == 1
+    assert ari(want, [engine.server.state["cluster"][id] for id in ids]) == 1
 
 
 def test_signing_happens_once_and_has_its_own_phases() -> None:
@@ -202,12 +204,12 @@ def test_clients_whose_signature_was_lost_are_asked_again_and_attached() -> None
     engine.round(1)
     missing = set(federation) - set(engine.server.state["signatures"])
     assert missing
-    fixed = dict(engine.server.state["where"])
+    fixed = dict(engine.server.state["cluster"])
     for number in range(2, 9):
         outcome = engine.round(number)
         assert {id for id in missing if id not in fixed} <= {m.receiver for m in outcome.traffic if m.phase == "sign"}
-        assert fixed.items() <= engine.server.state["where"].items()
-        fixed = dict(engine.server.state["where"])
+        assert fixed.items() <= engine.server.state["cluster"].items()
+        fixed = dict(engine.server.state["cluster"])
         missing = set(federation) - set(fixed)
     assert not missing
     assert agrees(federation, fixed)
@@ -222,7 +224,7 @@ def test_too_few_signatures_wait_for_more() -> None:
     view = {id: engine.view(id) for id in sorted(federation)[:3]}
     ask = flow.send({id: method.sign(each, Message()) for id, each in view.items()})
     assert set(ask.messages) == set(view)
-    assert engine.server.state["where"] == {}
+    assert engine.server.state["cluster"] == {}
     with pytest.raises(StopIteration):
         flow.send({min(view): Message(params=dict(engine.server.initial), n=4)})
     assert engine.server.graph is None
@@ -238,7 +240,7 @@ def test_clients_never_seen_sign_and_newcomers_are_attached() -> None:
     ]
     engine, _ = after(PcaKmHc(clusters=3, centres=2), 2, Federation(clients, federation.task))
     state = engine.server.state
-    where = {federation[id].group: state["models"][group] for id, group in state["where"].items()}
+    where = {federation[id].group: state["models"][group] for id, group in state["cluster"].items()}
     models = engine.models()
     assert late not in models
     for id in hidden:
@@ -246,4 +248,4 @@ def test_clients_never_seen_sign_and_newcomers_are_attached() -> None:
         assert id not in engine.server.state["signatures"]
     outcome = engine.round(3)
     assert late in outcome.sampled
-    assert agrees(federation, engine.server.state["where"])
+    assert agrees(federation, engine.server.state["cluster"])

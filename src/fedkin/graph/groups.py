@@ -15,7 +15,6 @@ from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
-from fedkin.graph.similarity import unit
 
 __all__ = [
     "bipartition", "by_id", "canonical", "cfl", "components", "hierarchical", "kmeans", "leiden", "louvain",
@@ -282,57 +281,45 @@ def recursive_bipartition(s: Any, threshold: float) -> Labels:
     array([0, 1, 0])
     """
     s = as_dense(s, "S")
-    return _split(np.arange(len(s)), lambda rows, _: True, s, lambda across, _: across < threshold)
-
-
-def cfl(
-    updates: Any,
-    *,
-    eps1: float,
-    eps2: float,
-    counts: Any = None,
-    noise: float | None = None,
-    recursive: bool = True,
-) -> Labels:
-    """Groups by clustered federated learning's rule (Sattler et al. 2020) from `updates` [n, d].
-
-    A group is split by `bipartition` of its updates' cosines when |count-weighted mean update| < eps1 while
-    max |update| > eps2. noise: the paper's gamma_max; the split then also needs noise < sqrt((1 - across) /
-    2), with `across` the largest cosine between the parts. recursive: split the parts again; False does one
-    split. Labels are rows of `updates`, whatever the depth.
-
-    >>> cfl([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]], eps1=0.5, eps2=0.5)
-    array([0, 0, 1])
-    """
-    x = as_vectors(updates, "updates")
-    weight = as_counts(counts, len(x))
-    lengths = np.linalg.norm(x, axis=1)
-    u = unit(x)
-
-    def stuck(rows: Labels, depth: int) -> bool:
-        total = weight[rows].sum()
-        mean = weight[rows] @ x[rows] / (total if total > 0 else 1.0)
-        deep_enough = recursive or depth == 0
-        return deep_enough and bool(np.linalg.norm(mean) < eps1 and lengths[rows].max() > eps2)
-
-    def accepted(across: float, _: int) -> bool:
-        return noise is None or noise < np.sqrt(max(1.0 - across, 0.0) / 2)
-
-    return _split(np.arange(len(x)), stuck, np.clip(u @ u.T, -1.0, 1.0), accepted)
-
-
-def _split(rows: Labels, wanted: Any, s: Array, accepted: Any) -> Labels:
-    """Split `rows` of `s` again and again; `waiting` holds rows of `s`, never positions inside a part."""
     labels = np.zeros(len(s), dtype=np.int64)
-    waiting = [(rows, 0)]
+    # Rows of `s`, never positions inside a part: a second split must not mix up the clients of the first.
+    waiting = [np.arange(len(s))]
     while waiting:
-        part, depth = waiting.pop()
-        if len(part) < 2 or not wanted(part, depth):
+        part = waiting.pop()
+        if len(part) < 2:
             continue
         inner = s[np.ix_(part, part)]
         side = bipartition((inner + inner.T) / 2)
-        across = float(inner[np.ix_(side == 0, side == 1)].max())
-        if accepted(across, depth):
+        if inner[np.ix_(side == 0, side == 1)].max() < threshold:
             labels[part[side == 1]] = labels.max() + 1
-            waiting += [(part[side == 0], depth + 1), (part[side == 1], depth + 1)]
+            waiting += [part[side == 0], part[side == 1]]
     return canonical(labels)
+
+
+def cfl(inner: Any, *, eps1: float, eps2: float, counts: Any = None, gamma_max: float = 0.0) -> Labels:
+    """The split of one cluster by clustered federated learning's rule (Sattler et al. 2020); all 0: no split.
+
+    inner: inner products [n, n] of the members' updates, `x @ x.T` for updates x [n, d]. The cluster is split by
+    `bipartition` of the updates' cosines if |mean update, weighted by counts| < eps1, max |update| > eps2, and
+    gamma_max < sqrt((1 - across) / 2), where `across` is the largest cosine between the two parts. eps1 and eps2 are
+    lengths of updates; gamma_max lies from 0 to 1.
+
+    >>> x = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]])
+    >>> cfl(x @ x.T, eps1=0.5, eps2=0.5)
+    array([0, 0, 1])
+    """
+    inner = as_dense(inner, "inner")
+    weight = as_counts(counts, len(inner))
+    together = np.zeros(len(inner), dtype=np.int64)
+    if len(inner) < 2 or not weight.sum() > 0:
+        return together
+    weight = weight / weight.sum()
+    lengths = np.sqrt(np.maximum(np.diag(inner), 0.0))
+    mean = np.sqrt(max(float(weight @ inner @ weight), 0.0))
+    if not (mean < eps1 and lengths.max() > eps2):
+        return together
+    scale = np.where(lengths > 0, lengths, 1.0)
+    cosine = np.clip(inner / np.outer(scale, scale), -1.0, 1.0)
+    labels = bipartition(cosine)
+    across = float(cosine[np.ix_(labels == 0, labels == 1)].max())
+    return labels if gamma_max < np.sqrt((1.0 - across) / 2) else together

@@ -1,4 +1,4 @@
-"""CFL: clusters are split in two, again and again, where their members' updates pull apart.
+"""CFL: a cluster is split in two when its model has come to rest while some members' updates still pull apart.
 
 Sattler, Mueller, Samek. Clustered federated learning: model-agnostic distributed multitask optimization under privacy
 constraints. IEEE TNNLS 32(8), 2021 (arXiv 2019). `docs/methods/cfl.md` says where paper, released code and this file
@@ -8,7 +8,7 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -18,21 +18,39 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.clusters import Array, Labels, Weights, counts, gram, members_graph, ordered
+from fedkin.methods.blocks.clusters import Array, Labels, Weights, mean_weights, members_graph, numbered_by_size
+from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Cfl", "parts"]
+__all__ = ["Cfl", "State"]
 
 _ROOT = "r"
 
 
+class State(TypedDict):
+    """At the server. A node is named by its way from the root: "r" is everyone, "r0" and "r1" are its two parts.
+
+    models: {node: params}; a leaf's is trained, an inner node keeps the one that was split.
+    directions: {node: parameters of length 1} of every node but the root: the mean direction of its members' updates
+    when they were split off, or 0 where they cancel out.
+    node: {client id: node} where the client is.
+    largest: length of the longest update of the first round; 0.0 before that.
+    """
+
+    models: dict[str, Params]
+    directions: dict[str, Params]
+    node: dict[str, str]
+    largest: float
+
+
 class Cfl(ServerMethod):
-    """A tree of clusters: "r" is everyone, "r0" and "r1" are its two parts, and so on; leaves are trained.
+    """A tree of clusters, of which the leaves are trained.
 
     eps1, eps2: a cluster is split when |mean update| < eps1 while the largest |update| > eps2. With scale "first" both
     are shares of the largest update of the first round; with "absolute" they are lengths, as in the paper.
-    gamma_max: also only if gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the first
-    split. min_size: least participants in each part. weights: of clients in means, "samples" (n_k) or "equal".
+    gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
+    first split. min_size: least number of participants in each part. weights: of clients in means, "samples" (n_k) or
+    "equal".
     """
 
     name: ClassVar[str] = "cfl"
@@ -49,10 +67,8 @@ class Cfl(ServerMethod):
     min_size: int = Field(1, ge=1)
     weights: Weights = "samples"
 
-    def start(self, server: ServerView) -> None:
-        # models: of every node; an inner node keeps the one that was split. sides: of every node but the root, the
-        # direction in which its members pulled when they were split off. where: the node that a client is at.
-        server.state.update(models={_ROOT: server.initial}, sides={}, where={}, largest=0.0)
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -69,109 +85,89 @@ class Cfl(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        models = server.state["models"]
-        found = yield from self.settled(server, sampled)
-        if found:
-            server.state["where"] = {**server.state["where"], **found}
-        where = {id: server.state["where"].get(id, _ROOT) for id in server.clients}
-        at_leaf = [id for id in sampled if not _inner(models, where[id])]
-        replies = yield from Ask("train", {id: Message(params=models[where[id]]) for id in at_leaf})
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        state["node"] = {**state["node"], **(yield from self.placed(server, sampled))}
+        node = {id: state["node"].get(id, _ROOT) for id in server.clients}
+        at_leaf = [id for id in sampled if not _is_split(state, node[id])]
+        replies = yield from Ask("train", {id: Message(params=state["models"][node[id]]) for id in at_leaf})
         if not replies:
             return
-        for node in sorted({where[id] for id in replies}):
-            self.advance(server, node, {id: replies[id] for id in sorted(replies) if where[id] == node}, where)
-        server.state["where"] = {**server.state["where"], **where}
-        nodes = sorted(set(server.state["where"].values()))
-        server.graph = members_graph(server.state["where"], nodes, server.round)
+        for leaf in sorted({node[id] for id in replies}):
+            node |= self.advance(server, leaf, {id: replies[id] for id in sorted(replies) if node[id] == leaf})
+        state["node"] = {**state["node"], **node}
+        server.graph = members_graph(state["node"], sorted(set(state["node"].values())), server.round)
 
-    def advance(
-        self, server: ServerView, node: str, replies: Mapping[str, Message], where: dict[str, str]
-    ) -> None:  # fmt: skip
-        """Average one leaf's replies, or split it: `where` then says which of them went to which part."""
+    def advance(self, server: ServerView[State], leaf: str, replies: Mapping[str, Message]) -> dict[str, str]:
+        """Average one leaf's replies, or split it: {client id: new leaf} of those that replied, if it was split."""
         state, names = server.state, server.net.trainable
-        start, share = state["models"][node], counts(replies, self.weights)
-        params = {id: reply["params"] for id, reply in replies.items()}
-        inner = gram(list(params.values()), start, names)
+        start, weights = state["models"][leaf], mean_weights(replies, self.weights)
+        params = {id: reply.params for id, reply in replies.items()}
+        inner = inner_products_of_params(list(params.values()), names, start)
         if not state["largest"]:
             state["largest"] = float(np.sqrt(np.diag(inner).max()))
-        labels = self.split(server, inner, np.array(list(share.values())))
+        labels = self.split(server, inner, np.array(list(weights.values())))
         if labels is None:
-            state["models"] = {**state["models"], node: weighted_mean(params, share)}
-            return
+            state["models"] = {**state["models"], leaf: weighted_mean(params, weights)}
+            return {}
         lengths = dict(zip(params, np.sqrt(np.diag(inner)).tolist(), strict=True))
-        for label in (0, 1):
-            members = {id: params[id] for id, side in zip(params, labels.tolist(), strict=True) if side == label}
-            child = f"{node}{label}"
-            state["models"] = {**state["models"], child: weighted_mean(members, share)}
-            state["sides"] = {**state["sides"], child: _direction(members, start, names, lengths)}
-            where.update(dict.fromkeys(members, child))
+        moved = {id: f"{leaf}{label}" for id, label in zip(params, labels.tolist(), strict=True)}
+        for part in (f"{leaf}0", f"{leaf}1"):
+            members = {id: params[id] for id in params if moved[id] == part}
+            state["models"] = {**state["models"], part: weighted_mean(members, weights)}
+            state["directions"] = {**state["directions"], part: _direction(members, start, names, lengths)}
+        return moved
 
-    def split(self, server: ServerView, inner: Array, share: Array) -> Labels | None:
+    def split(self, server: ServerView[State], inner: Array, weights: Array) -> Labels | None:
         """0 or 1 for each participant of a cluster, from the inner products of their updates; None: no split."""
-        if server.round <= self.after or len(inner) < 2 * self.min_size or len(inner) < 2:
+        if server.round <= self.after or len(inner) < 2 * self.min_size:
             return None
-        unit = float(server.state["largest"]) if self.scale == "first" else 1.0
-        labels = parts(inner, share, self.eps1 * unit, self.eps2 * unit, self.gamma_max)
-        if labels is None or np.bincount(labels).min() < self.min_size:
+        unit = server.state["largest"] if self.scale == "first" else 1.0
+        eps1, eps2 = self.eps1 * unit, self.eps2 * unit
+        labels = graph.cfl(inner, eps1=eps1, eps2=eps2, counts=weights, gamma_max=self.gamma_max)
+        if labels.max() == 0 or np.bincount(labels).min() < self.min_size:
             return None
-        return ordered(labels, share, np.diag(inner))
+        return numbered_by_size(labels, weights, np.diag(inner))
 
-    def settled(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
+    def placed(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
         """Take clients that are at inner nodes down the tree: {client id: node} of those that moved.
 
-        A client trains the model that was split and goes to the side that its update points to more.
+        A client trains the model that was split and goes to the side in whose direction its update points more.
         """
-        models, sides = server.state["models"], server.state["sides"]
+        state = server.state
         found: dict[str, str] = {}
-        at = {id: server.state["where"].get(id, _ROOT) for id in ids}
-        while waiting := {id: node for id, node in at.items() if _inner(models, node)}:
-            replies = yield from Ask("settle", {id: Message(params=models[node]) for id, node in waiting.items()})
+        at = {id: state["node"].get(id, _ROOT) for id in ids}
+        while waiting := {id: node for id, node in at.items() if _is_split(state, node)}:
+            start = {id: state["models"][node] for id, node in waiting.items()}
+            replies = yield from Ask("settle", {id: Message(params=start[id]) for id in waiting})
             at = {}
             for id, reply in sorted(replies.items()):
-                node = waiting[id]
-                pulls = [_pull(reply["params"], models[node], sides[f"{node}{label}"]) for label in (0, 1)]
-                at[id] = found[id] = f"{node}{int(pulls[1] > pulls[0])}"
+                parts = [f"{waiting[id]}{label}" for label in (0, 1)]
+                along = [_component(reply.params, start[id], state["directions"][part]) for part in parts]
+                at[id] = found[id] = parts[int(along[1] > along[0])]
         return found
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["models"][server.state["where"].get(id, _ROOT)])
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        return Message(params=server.state["models"][server.state["node"].get(id, _ROOT)])
 
     def use(self, client: ClientView, message: Message) -> Params:
         return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part go down the tree as newcomers do."""
-        server.state["where"] = {**server.state["where"], **(yield from self.settled(server, ids))}
+        server.state["node"] = {**server.state["node"], **(yield from self.placed(server, ids))}
         return {id: self.offer(server, id) for id in ids}
 
 
-def parts(inner: Array, share: Array, eps1: float, eps2: float, gamma_max: float = 0.0) -> Labels | None:
-    """CFL's two parts of clients whose updates have inner products `inner` [m, m]; None when its rule says no.
-
-    The parts have the least possible largest cosine across. share: weights of the mean update.
-    """
-    weight = share / share.sum()
-    lengths = np.sqrt(np.diag(inner))
-    mean = np.sqrt(max(float(weight @ inner @ weight), 0.0))
-    if not (mean < eps1 and lengths.max() > eps2):
-        return None
-    scale = np.where(lengths > 0, lengths, 1.0)
-    cosine = np.clip(inner / np.outer(scale, scale), -1.0, 1.0)
-    labels = graph.bipartition(cosine)
-    across = float(cosine[np.ix_(labels == 0, labels == 1)].max())
-    return labels if gamma_max < np.sqrt((1.0 - across) / 2) else None
-
-
-def _inner(models: Mapping[str, Params], node: str) -> bool:
-    return f"{node}0" in models
+def _is_split(state: State, node: str) -> bool:
+    return f"{node}0" in state["models"]
 
 
 def _direction(
     members: Mapping[str, Params], start: Params, names: Sequence[str], lengths: Mapping[str, float]
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """The mean of the members' updates, each scaled to length 1, itself scaled to length 1."""
     total = {name: torch.zeros_like(start[name]) for name in names}
     for id in sorted(members):
@@ -182,6 +178,8 @@ def _direction(
     return {name: tensor / length for name, tensor in total.items()} if length > 0 else total
 
 
-def _pull(params: Params, start: Params, side: Params) -> float:
-    """The update's inner product with a direction: with two of length 1, the larger has the larger cosine."""
-    return float(sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in side.items()))
+def _component(params: Params, start: Params, direction: Params) -> float:
+    """The update's inner product with a direction: of two directions of length 1, the larger has the larger cosine."""
+    return float(
+        sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in direction.items())
+    )

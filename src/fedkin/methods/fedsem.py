@@ -1,4 +1,4 @@
-"""FedSEM: k-means on the clients' weights; each client trains on from the centre that it is nearest to.
+"""FedSEM: k-means on the clients' weights. A client trains from the centre of the cluster that it was nearest to.
 
 Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.01026, 2020 (there FeSEM).
 `docs/methods/fedsem.md` says where paper, released code and this file differ.
@@ -7,7 +7,7 @@ Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -18,18 +18,30 @@ from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
     Weights,
-    aggregated,
-    centre,
-    gram,
+    cluster_means,
+    mean_of_clusters,
     members_graph,
     squared_distances,
 )
+from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["FedSem"]
+__all__ = ["FedSem", "State"]
 
-# Squared distances below this share of the largest squared length are rounding, not a second place.
-_SAME = 1e-10
+# A squared distance below this share of the largest squared length is rounding: the two points are one.
+_ROUNDING = 1e-10
+
+
+class State(TypedDict):
+    """At the server.
+
+    models: {cluster: params}, the centres; empty before the first round. cluster: {client id: cluster}, as of the last
+    round in which the client took part. common: the mean of the centres, weighted by their members.
+    """
+
+    models: dict[str, Params]
+    cluster: dict[str, str]
+    common: Params
 
 
 class FedSem(ServerMethod):
@@ -49,86 +61,84 @@ class FedSem(ServerMethod):
     weights: Weights = "samples"
     compare: Literal["net", "head"] = "net"
 
-    def start(self, server: ServerView) -> None:
-        server.state["models"] = {}
-        server.state["where"] = {}
-        server.state["common"] = server.initial
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(models={}, cluster={}, common=server.initial)
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
-        where = self.nearest(server, replies)
-        models = {
-            **dict.fromkeys(sorted({*server.state["models"], *where.values()}, key=int)),
-            **server.state["models"],
-        }
-        server.state["models"] = aggregated(models, where, replies, self.weights)
-        server.state["where"] = {**server.state["where"], **where}
-        server.state["common"] = centre(server.state["models"], server.state["where"])
-        server.graph = members_graph(server.state["where"], sorted(server.state["models"], key=int), server.round)
+        # E step.
+        cluster = self.nearest(server, replies)
+        new = sorted(set(cluster.values()) - set(state["models"]), key=int)
+        # M step.
+        models = {**state["models"], **dict.fromkeys(new, state["common"])}
+        state["models"] = cluster_means(models, cluster, replies, self.weights)
+        state["cluster"] = {**state["cluster"], **cluster}
+        state["common"] = mean_of_clusters(state["models"], state["cluster"])
+        server.graph = members_graph(state["cluster"], _by_number(state["models"]), server.round)
 
-    def nearest(self, server: ServerView, replies: Mapping[str, Message]) -> dict[str, str]:
-        """E step: {client id: cluster} of these replies; opens centres as long as there are fewer than C."""
+    def nearest(self, server: ServerView[State], replies: Mapping[str, Message]) -> dict[str, str]:
+        """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""
         ids = sorted(replies)
-        rows = [replies[id]["params"] for id in ids]
+        rows = [replies[id].params for id in ids]
         names = self.compared(server)
-        centres = _centres(server)
+        centres = list(_by_number(server.state["models"]).values())
         if self.clusters == 1:
             labels = np.zeros(len(ids), dtype=np.int64)
-        elif not centres:
-            labels = first_groups(gram(rows, server.state["common"], names), self.clusters, server.key("centres"))
+        elif len(centres) == self.clusters:
+            labels = squared_distances(rows, centres, names).argmin(1)
         else:
-            between = squared_distances(rows, centres, names)
-            if len(centres) < self.clusters:
-                inner = gram(rows, server.state["common"], names)
-                between = opened(between, inner, self.clusters)
-            labels = between.argmin(1)
+            inner = inner_products_of_params(rows, names, server.state["common"])
+            if centres:
+                labels = opened(squared_distances(rows, centres, names), inner, self.clusters).argmin(1)
+            else:
+                labels = first_groups(inner, self.clusters, server.key("centres"))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
-    def compared(self, server: ServerView) -> list[str]:
+    def compared(self, server: ServerView[State]) -> list[str]:
         """Names of the parameters that distances are taken over."""
         heads = [name for name in server.net.trainable if name.startswith("head.")]
         return heads if self.compare == "head" and heads else list(server.net.trainable)
 
-    def offer(self, server: ServerView, id: str) -> Message:
-        """The centre of the client's cluster; the members' mean of all centres while it has none."""
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        """The centre of the client's cluster; while it has none, the members' mean of all centres."""
         state = server.state
-        return Message(params=state["models"][state["where"][id]] if id in state["where"] else state["common"])
+        return Message(params=state["models"][state["cluster"][id]] if id in state["cluster"] else state["common"])
 
     def use(self, client: ClientView, message: Message) -> Params:
         return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part train once from the common model and take the centre nearest to the result."""
         found = {id: self.offer(server, id) for id in ids}
         if len(server.state["models"]) < 2:
             return found
         replies = yield from Ask("train", found)
         if replies:
-            came, centres = sorted(replies), _centres(server)
-            rows = [replies[id]["params"] for id in came]
+            came, centres = sorted(replies), list(_by_number(server.state["models"]).values())
+            rows = [replies[id].params for id in came]
             labels = squared_distances(rows, centres, self.compared(server)).argmin(1)
-            found |= {id: Message(params=centres[k]) for id, k in zip(came, labels.tolist(), strict=True)}
+            found |= {id: Message(params=centres[label]) for id, label in zip(came, labels.tolist(), strict=True)}
         return found
 
 
-def _centres(server: ServerView) -> list[Params]:
-    """The centres, by their numbers 0.."""
-    models: Mapping[str, Params] = server.state["models"]
-    return [models[str(number)] for number in range(len(models))]
+def _by_number(models: Mapping[str, Params]) -> dict[str, Params]:
+    """The centres in the order of their numbers, which a checkpoint does not keep."""
+    return {number: models[number] for number in sorted(models, key=int)}
 
 
 def first_groups(inner: Array, clusters: int, seed: int) -> Labels:
     """k-means groups of m points, at most m, from their inner products [m, m].
 
-    Points are placed at their true distances in as many dimensions as there are points, and are visited in the order
-    of their lengths, so that relabelled clients get the same groups.
+    The points are placed at their true distances in at most m dimensions, and visited in the order of their lengths, so
+    that relabelled clients get the same groups.
     """
     order = np.argsort(np.diag(inner), kind="stable")
     values, vectors = np.linalg.eigh(inner[np.ix_(order, order)])
@@ -136,19 +146,23 @@ def first_groups(inner: Array, clusters: int, seed: int) -> Labels:
     if values.max() <= 0:
         return np.zeros_like(labels)
     keep = values > values.max() * 1e-12
-    # Rounded, so that equal clients are at one place whatever the order.
+    # Rounded, so that equal clients are at the same place in any order.
     places = np.round(vectors[:, keep] * np.sqrt(values[keep] / values.max()), 9)
     labels[order] = graph.kmeans(places, min(clusters, len(inner)), seed=seed)
     return labels
 
 
 def opened(between: Array, inner: Array, clusters: int) -> Array:
-    """`between` [m, c] with a column for each new centre: the point that is farthest from all, until there are C."""
+    """Squared distances `between` m points and c centres [m, c], with a column for each new centre.
+
+    A new centre is the point farthest from all centres; centres are added until there are `clusters`, or until all
+    points are at a centre. inner: inner products [m, m] of the points.
+    """
     lengths = np.diag(inner)
     while between.shape[1] < clusters:
         gap = between.min(1)
         far = int(gap.argmax())
-        if gap[far] <= _SAME * max(float(lengths.max()), float(between.max())):
+        if gap[far] <= _ROUNDING * max(float(lengths.max()), float(between.max())):
             break
         column = np.maximum(lengths + lengths[far] - 2 * inner[far], 0.0)
         between = np.column_stack([between, column])

@@ -1,4 +1,4 @@
-"""IFCA: every client tries all C models, trains the one that fits it best; the server averages within clusters.
+"""IFCA: every client tries all C models and trains the one that fits it best; the server averages within clusters.
 
 Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated learning. NeurIPS 2020. Algorithm 1
 with model averaging; `docs/methods/ifca.md` says where paper, released code and this file differ.
@@ -7,7 +7,7 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -19,21 +19,31 @@ from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
-from fedkin.learning.sgd import infer
-from fedkin.methods.blocks.clusters import Weights, aggregated, centre, counts, members_graph
+from fedkin.methods.blocks.clusters import Weights, cluster_means, mean_of_clusters, mean_weights, members_graph
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Ifca", "redrawn"]
+__all__ = ["Ifca", "State", "redrawn"]
+
+
+class State(TypedDict):
+    """At the server.
+
+    models: {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each client's last choice
+    that reached the server.
+    """
+
+    models: dict[str, Params]
+    cluster: dict[str, str]
 
 
 class Ifca(ServerMethod):
-    """C models; a client belongs to the one with the least loss on its training samples.
+    """C models; a client belongs to the one with the smallest loss on its training samples.
 
-    clusters: C. weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all alike.
+    clusters: C. weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).
-    redraw: what of models 1.. C-1 is drawn anew at the start: the whole "net", or the "head" only.
+    redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
-    choose: a client that is evaluated uses its cluster as of its "last" estimate, or estimates "anew".
+    choose: a client's cluster is that of its "last" training, or all clients choose "anew" at the end of every round.
     """
 
     name: ClassVar[str] = "ifca"
@@ -49,16 +59,15 @@ class Ifca(ServerMethod):
     warmup: int = Field(0, ge=0)
     choose: Literal["last", "anew"] = "last"
 
-    def start(self, server: ServerView) -> None:
-        server.state["models"] = {"0": server.initial}
-        server.state["where"] = {}
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(models={"0": server.initial}, cluster={})
         if not self.warmup:
-            self.open(server)
+            self.open_clusters(server)
 
-    def open(self, server: ServerView) -> None:
+    def open_clusters(self, server: ServerView[State]) -> None:
         """Give each cluster its own start: model 0 stays, the others are redrawn."""
         common = server.state["models"]["0"]
-        models = {"0": common}
+        models: dict[str, Params] = {"0": common}
         for number in range(1, self.clusters):
             drawn = redrawn(server.net, key(server.seed, "", 0, f"cluster {number}"))
             whole = self.redraw == "net" and self.share == "nothing" and not self.warmup
@@ -69,43 +78,54 @@ class Ifca(ServerMethod):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Find the model with the least loss, then train it."""
-        models = _offered(message)
-        best = "0"
-        if len(models) > 1:
-            losses = {}
-            for number, params in models.items():
-                outputs = yield from Infer(params)
-                losses[number] = _loss(client, outputs)
-            best = _least(losses)
+        """Find the model with the smallest loss (Algorithm 1, line 6), then train it (line 8)."""
+        models = _received(message)
+        best = yield from _best(client, models)
         fitted = yield from Fit(models[best])
         return Message(params=fitted.params, cluster=int(best), n=client.size)
 
+    @phase
+    def try_models(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """Find the model with the smallest loss, without training it."""
+        best = yield from _best(client, _received(message))
+        return Message(cluster=int(best))
+
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        offer = self.packed(server)
-        replies = yield from Ask("train", dict.fromkeys(sampled, offer))
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        replies = yield from Ask("train", dict.fromkeys(sampled, self.packed(server)))
         if not replies:
             return
-        models = server.state["models"]
-        where = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
-        new = aggregated(models, where, replies, self.weights)
-        if self.share == "body" and len(models) > 1:
-            bodies = {id: _body(reply["params"]) for id, reply in replies.items()}
-            shared = weighted_mean(bodies, counts(replies, self.weights))
-            new = {number: {**params, **shared} for number, params in new.items()}
-        server.state["models"] = new
-        if len(new) < self.clusters:
+        warming = len(state["models"]) < self.clusters
+        chosen = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
+        models = cluster_means(state["models"], chosen, replies, self.weights)
+        if self.share == "body" and not warming and self.clusters > 1:
+            bodies = {id: _body(reply.params) for id, reply in replies.items()}
+            shared = weighted_mean(bodies, mean_weights(replies, self.weights))
+            models = {number: {**params, **shared} for number, params in models.items()}
+        state["models"] = models
+        if warming:
             if server.round >= self.warmup:
-                self.open(server)
+                self.open_clusters(server)
             return
-        server.state["where"] = {**server.state["where"], **where}
-        server.graph = members_graph(server.state["where"], sorted(new, key=int), server.round)
+        state["cluster"] = {**state["cluster"], **chosen}
+        if self.choose == "anew":
+            # Where all take part in every round, whoever is not sampled is not there.
+            there = sampled if server.training.per_round == "all" else server.clients
+            state["cluster"] = {**state["cluster"], **(yield from self.choices(server, there))}
+        server.graph = members_graph(state["cluster"], sorted(models, key=int), server.round)
 
-    def packed(self, server: ServerView) -> Message:
+    def choices(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
+        """Ask these clients which model fits them best now: {client id: cluster} of those that answered."""
+        if len(server.state["models"]) == 1:
+            return {}
+        replies = yield from Ask("try_models", dict.fromkeys(ids, self.packed(server)))
+        return {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
+
+    def packed(self, server: ServerView[State]) -> Message:
         """All models in one message; a shared body travels once."""
-        models: Mapping[str, Params] = server.state["models"]
+        models = server.state["models"]
         if self.share == "body" and len(models) > 1:
             heads = {number: head_of(params) for number, params in models.items()}
             return Message(body=_body(models["0"]), heads=heads)
@@ -113,31 +133,23 @@ class Ifca(ServerMethod):
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
-        where = server.state["where"]
-        if self.choose == "last" and id in where:
-            return Message(models={where[id]: server.state["models"][where[id]]})
-        return Message(models=server.state["models"])
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        """The model of the client's cluster; while it has none, the mean of all models, weighted by their members."""
+        models, cluster = server.state["models"], server.state["cluster"]
+        return Message(params=models[cluster[id]] if id in cluster else mean_of_clusters(models, cluster))
 
     def use(self, client: ClientView, message: Message) -> Params:
-        models = _offered(message)
-        if len(models) == 1:
-            return next(iter(models.values()))
-        if client.size == 0:
-            common: Params = message["common"]
-            return common
-        module = client.net.scratch()
-        tried = {n: infer(client.net, module, params, "logits", client.train) for n, params in models.items()}
-        return models[_least({number: _loss(client, outputs) for number, outputs in tried.items()})]
+        return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part try all models; one without samples to try them on gets their members' mean."""
-        models, common = server.state["models"], centre(server.state["models"], server.state["where"])
-        return {id: Message(models=models, common=common) for id in ids}
-        yield
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part try all models; one without samples gets the mean, as in `offer`."""
+        state = server.state
+        offers = {id: self.offer(server, id) for id in ids}
+        found = yield from self.choices(server, ids)
+        return offers | {id: Message(params=state["models"][number]) for id, number in found.items()}
 
 
-def _offered(message: Message) -> dict[str, Params]:
+def _received(message: Message) -> dict[str, Params]:
     """{cluster: params} in the order of the clusters."""
     if "heads" in message:
         models = {number: {**message["body"], **head} for number, head in message["heads"].items()}
@@ -146,15 +158,19 @@ def _offered(message: Message) -> dict[str, Params]:
     return {number: models[number] for number in sorted(models, key=int)}
 
 
-def _loss(client: ClientView, outputs: Tensor) -> float:
-    """Mean loss of these outputs on the client's training samples."""
-    return float(per_sample(client.task)(outputs.double(), client.train.labels()).mean())
+def _best(client: ClientView, models: Mapping[str, Params]) -> ClientFlow[str]:
+    """The cluster whose model has the smallest mean loss on the client's training samples, the first of equals.
 
-
-def _least(losses: Mapping[str, float]) -> str:
-    """The cluster of least loss, the first of equals; a loss that is not a number loses."""
-    numbers = list(losses)
-    return numbers[int(np.argmin([np.inf if np.isnan(losses[number]) else losses[number] for number in numbers]))]
+    A loss that is not a number counts as infinite. A single model is not tried.
+    """
+    numbers, losses = list(models), []
+    if len(numbers) == 1:
+        return numbers[0]
+    for params in models.values():
+        outputs = yield from Infer(params)
+        loss = float(per_sample(client.task)(outputs.double(), client.train.labels()).mean())
+        losses.append(np.inf if np.isnan(loss) else loss)
+    return numbers[int(np.argmin(losses))]
 
 
 def _body(params: Params) -> dict[str, Tensor]:
@@ -167,7 +183,7 @@ def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
     """The net's initial parameters with the trainable ones drawn anew from `seed`.
 
     Modules with `reset_parameters` draw as they did when they were made. Parameters of other modules are shuffled
-    entry by entry, which keeps their scale.
+    entry by entry, which keeps their scale. Buffers and frozen parameters stay.
     """
     module = net.scratch()
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -1,4 +1,4 @@
-"""PCA+kM+HC: clients send k-means centres of their principal components, the server clusters them; FedAvg per cluster.
+"""PCA+kM+HC: clients send k-means centres of principal components once, the server groups clients; FedAvg per group.
 
 The linear baseline of FLT (Jamali-Rad, Abdizadeh, Singh. Federated learning with taskonomy for non-IID data. IEEE
 TNNLS 2022), after one-shot federated clustering (Dennis, Li, Smith. Heterogeneity for the win. ICML 2021).
@@ -7,9 +7,8 @@ TNNLS 2022), after one-shot federated clustering (Dennis, Li, Smith. Heterogenei
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -19,23 +18,54 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.methods.blocks.clusters import Array, Labels, Weights, aggregated, centre, members_graph, ordered
+from fedkin.methods.blocks.clusters import (
+    Array,
+    Weights,
+    cluster_means,
+    mean_of_clusters,
+    members_graph,
+    numbered_by_size,
+)
+from fedkin.methods.blocks.kmeans import centres_of
+from fedkin.methods.blocks.pca import factor, pooled, principal
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["PcaKmHc", "centres_of", "factor", "principal", "spectrum"]
-
-
+__all__ = ["PcaKmHc", "State"]
 _DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
 
 
+class Signature(TypedDict):
+    """What a client sent once: its k-means centres [k, d], and its number of samples."""
+
+    centres: Tensor
+    n: int
+
+
+class State(TypedDict):
+    """At the server.
+
+    basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known, and with basis "own".
+    signatures: {client id: signature} of every client that sent one. cluster: {client id: cluster}, empty until the
+    groups are made. models: {cluster: params}, empty until then. common: the model of everyone until then; afterwards
+    the mean of the groups' models, weighted by their members.
+    """
+
+    basis: dict[str, Tensor]
+    signatures: dict[str, Signature]
+    cluster: dict[str, str]
+    models: dict[str, Params]
+    common: Params
+
+
 class PcaKmHc(ServerMethod):
-    """Signatures are taken once, before a client first trains; groups never change after they are made.
+    """A client sends its signature once, before it first trains; groups never change after they are made.
 
     clusters: C; None finds it where the merge heights jump the most (choose "gap") or where the mean silhouette is the
-    largest. components: dimensions that are kept.
-    centres: k of the clients' k-means. basis: "shared" is one PCA of all clients' samples; "own" is each client's, and
-    centres travel in input space. rank: rows of the factor that a client sends for the shared basis; "all" makes it the
-    exact PCA. distance, linkage: between sets of centres, and of the hierarchy.
+    largest. components: dimensions that are kept. centres: k of the clients' k-means.
+    basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
+    rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
+    distance: between two clients' sets of centres. linkage: of the hierarchy. weights: of clients in means, "samples"
+    (n_k) or "equal".
     """
 
     name: ClassVar[str] = "pca-km-hc"
@@ -54,11 +84,11 @@ class PcaKmHc(ServerMethod):
     choose: Literal["gap", "silhouette"] = "gap"
     weights: Weights = "samples"
 
-    def start(self, server: ServerView) -> None:
-        server.state.update(basis={}, signatures={}, where={}, models={}, common=server.initial)
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(basis={}, signatures={}, cluster={}, models={}, common=server.initial)
 
-    def sample(self, server: ServerView) -> list[str]:
-        """This round's clients and everyone who has not signed yet; only the former train."""
+    def sample(self, server: ServerView[State]) -> list[str]:
+        """This round's clients, and every client without a signature; only the former train."""
         unsigned = [id for id in server.clients if id not in server.state["signatures"]]
         return sorted({*super().sample(server), *unsigned})
 
@@ -66,7 +96,7 @@ class PcaKmHc(ServerMethod):
 
     @phase
     def moments(self, client: ClientView, message: Message) -> Message:
-        """Mean and factor of the samples: what a PCA of everyone's samples needs."""
+        """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
         mean, rows = factor(_rows(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
@@ -90,87 +120,80 @@ class PcaKmHc(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         unsigned = [id for id in sampled if id not in state["signatures"]]
         only_to_sign = set(unsigned) - set(super().sample(server))
-        yield from self.signed(server, unsigned)
-        known = state["where"] or state["signatures"]
+        yield from self.take_signatures(server, unsigned)
+        known = state["cluster"] or state["signatures"]
         due = [id for id in sampled if id in known and id not in only_to_sign]
         replies = yield from Ask("train", {id: self.offer(server, id) for id in due})
-        if replies:
-            if state["models"]:
-                state["models"] = aggregated(state["models"], state["where"], replies, self.weights)
-                state["common"] = centre(state["models"], state["where"])
-            else:
-                everyone = aggregated({"0": state["common"]}, dict.fromkeys(replies, "0"), replies, self.weights)
-                state["common"] = everyone["0"]
-        if state["where"]:
-            server.graph = members_graph(state["where"], sorted(state["models"], key=int), server.round)
+        if replies and state["models"]:
+            state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights)
+            state["common"] = mean_of_clusters(state["models"], state["cluster"])
+        elif replies:
+            together = dict.fromkeys(replies, "0")
+            state["common"] = cluster_means({"0": state["common"]}, together, replies, self.weights)["0"]
+        if state["cluster"]:
+            server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
-    def signed(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[None]:
-        """Ask these clients for their signatures; make the groups, or attach the new ones to the nearest group."""
+    def take_signatures(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[None]:
+        """Ask these clients for their signatures; make the groups, or add the new clients to the nearest group."""
         state = server.state
-        if self.basis == "shared" and not state["basis"] and ids:
+        if not ids:
+            return
+        if self.basis == "shared" and not state["basis"]:
             replies = yield from Ask("moments", {id: Message() for id in ids})
             if not replies:
                 return
-            state["basis"] = self.common_basis(server, replies)
-        replies = (yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))) if ids else {}
+            came = [reply for _, reply in sorted(replies.items())]
+            n, means, factors = ([reply[name] for reply in came] for name in ("n", "mean", "factor"))
+            mean, axes = pooled(n, means, factors, self.components)
+            state["basis"] = {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
+        replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
         if not replies:
             return
-        new = {id: {"centres": reply["centres"], "n": reply["n"]} for id, reply in sorted(replies.items())}
+        new = {id: Signature(centres=reply["centres"], n=reply["n"]) for id, reply in sorted(replies.items())}
         state["signatures"] = {**state["signatures"], **new}
-        if state["where"]:
-            state["where"] = {**state["where"], **self.attached(server, {id: new[id]["centres"] for id in new})}
-        elif len(state["signatures"]) >= max(self.clusters or 2, 1) or len(state["signatures"]) == len(server.clients):
-            state["where"] = self.groups(state["signatures"])
-            state["models"] = dict.fromkeys(sorted(set(state["where"].values()), key=int), state["common"])
+        signed = len(state["signatures"])
+        if state["cluster"]:
+            state["cluster"] = {**state["cluster"], **self.nearest_groups(server, list(new))}
+        elif signed >= (self.clusters or 2) or signed == len(server.clients):
+            state["cluster"] = self.groups(state["signatures"])
+            state["models"] = dict.fromkeys(sorted(set(state["cluster"].values()), key=int), state["common"])
 
-    def common_basis(self, server: ServerView, replies: Mapping[str, Message]) -> dict[str, Tensor]:
-        """mean [d] and axes [r, d] of the PCA of all these clients' samples."""
-        came = [reply for _, reply in sorted(replies.items())]
-        n = torch.tensor([reply["n"] for reply in came], dtype=torch.float64)
-        means = torch.stack([reply["mean"].double() for reply in came])
-        mean = n @ means / n.sum()
-        # Scatter around the common mean: each client's around its own, and that of the means.
-        between = n.sqrt()[:, None] * (means - mean)
-        rows = torch.cat([*(reply["factor"].double() for reply in came), between])
-        dtype = server.net.dtype
-        return {"mean": mean.to(dtype), "axes": principal(rows, self.components).to(dtype)}
-
-    def groups(self, signatures: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    def groups(self, signatures: Mapping[str, Signature]) -> dict[str, str]:
         """{client id: group} by hierarchical clustering of the distances between sets of centres."""
         ids = sorted(signatures)
         between = _DISTANCES[self.distance](_sets(signatures, ids))
         clusters = None if self.clusters is None else min(self.clusters, len(ids))
         labels = graph.hierarchical(between, clusters, linkage=self.linkage, choose=self.choose)
-        labels = ordered(labels, [float(signatures[id]["n"]) for id in ids], between.sum(1))
+        labels = numbered_by_size(labels, [float(signatures[id]["n"]) for id in ids], between.sum(1))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
-    def attached(self, server: ServerView, new: Mapping[str, Tensor]) -> dict[str, str]:
-        """The group whose members are nearest on average, for each newly signed client."""
-        where, signatures = server.state["where"], server.state["signatures"]
-        ids, known = list(new), sorted(where)
-        between = _DISTANCES[self.distance](_sets(signatures, ids), _sets(signatures, known))
-        numbers = sorted(set(where.values()), key=int)
-        member = np.array([[where[id] == number for number in numbers] for id in known], dtype=np.float64)
+    def nearest_groups(self, server: ServerView[State], new: Sequence[str]) -> dict[str, str]:
+        """{client id: group} of these clients: the group whose members are nearest on average."""
+        cluster, signatures = server.state["cluster"], server.state["signatures"]
+        known = sorted(cluster)
+        between = _DISTANCES[self.distance](_sets(signatures, new), _sets(signatures, known))
+        numbers = sorted(set(cluster.values()), key=int)
+        member = np.array([[cluster[id] == number for number in numbers] for id in known], dtype=np.float64)
         nearest = (between @ member / member.sum(0)).argmin(1)
-        return {id: numbers[k] for id, k in zip(ids, nearest.tolist(), strict=True)}
+        return {id: numbers[place] for id, place in zip(new, nearest.tolist(), strict=True)}
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[State], id: str) -> Message:
         state = server.state
-        return Message(params=state["models"][state["where"][id]] if id in state["where"] else state["common"])
+        return Message(params=state["models"][state["cluster"][id]] if id in state["cluster"] else state["common"])
 
     def use(self, client: ClientView, message: Message) -> Params:
         return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part sign, and get the model of the nearest group."""
-        if server.state["where"]:
-            yield from self.signed(server, ids)
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part send their signature, and get the model of the nearest group."""
+        if server.state["cluster"]:
+            yield from self.take_signatures(server, ids)
         return {id: self.offer(server, id) for id in ids}
 
 
@@ -179,52 +202,5 @@ def _rows(samples: Samples) -> Tensor:
     return samples.inputs(slice(None), torch.float64).flatten(1)
 
 
-def _sets(signatures: Mapping[str, Mapping[str, Tensor]], ids: Sequence[str]) -> list[Array]:
+def _sets(signatures: Mapping[str, Signature], ids: Sequence[str]) -> list[Array]:
     return [np.asarray(signatures[id]["centres"].double().numpy()) for id in ids]
-
-
-def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values [r], falling, and right singular vectors [r, d] of rows [n, d], without those that are rounding.
-
-    By the eigenvectors of the smaller of rows rows' and rows'rows: about five times as fast as a decomposition of the
-    rows themselves, and as good down to 1e-7 of the largest value.
-    """
-    wide = len(rows) <= rows.shape[1]
-    values, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
-    lengths = values.clamp(min=0).sqrt().flip(0)
-    kept = max(1, int((lengths > lengths[0] * 1e-7).sum()))
-    axes = vectors.flip(1)[:, :kept].T
-    if wide:
-        axes = axes @ rows
-        axes = axes / torch.linalg.vector_norm(axes, dim=1, keepdim=True).clamp(min=1e-300)
-    return lengths[:kept], axes
-
-
-def factor(x: Tensor, rank: int | Literal["all"]) -> tuple[Tensor, Tensor]:
-    """(mean [d], F [r, d]) with F'F the scatter of x [n, d] around its mean: the best of rank `rank`, or all of it."""
-    mean = x.mean(0)
-    values, axes = spectrum(x - mean)
-    rows = values[:, None] * axes
-    return mean, rows if rank == "all" else rows[:rank]
-
-
-def principal(rows: Tensor, components: int) -> Tensor:
-    """The first principal axes [r, d] of the scatter rows'rows; each axis has its largest entry positive.
-
-    Directions without scatter are left out; at least one axis stays.
-    """
-    axes = spectrum(rows)[1][:components]
-    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
-    return torch.where(largest < 0, -axes, axes)
-
-
-def centres_of(x: Tensor, k: int, seed: int) -> Tensor:
-    """k-means centres [k, d] of x [n, d]; fewer when there are fewer distinct samples."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct samples than k
-        labels: Labels = KMeans(min(k, len(x)), n_init=4, random_state=seed).fit_predict(x.numpy()).astype(np.int64)
-    # Means are taken here: those of scikit-learn's threads differ in the last bits from run to run.
-    return torch.stack([x[torch.from_numpy(labels == label)].mean(0) for label in np.unique(labels)])

@@ -1,7 +1,9 @@
-"""FLT: clients send k centres of their encoded data once; the server finds who is related, and averages along that.
+"""FLT: clients send k centres of their encoded data once; the server finds who is related, and averages accordingly.
 
-Jamali-Rad, Abdizadeh, Singh. Federated learning with taskonomy for non-IID data. IEEE TNNLS 2022. Algorithm and line
-numbers below are the paper's; `docs/methods/flt.md` says where paper, released code and this file differ.
+Jamali-Rad, Abdizadeh, Singh. Federated learning with taskonomy for non-IID data. IEEE TNNLS 2022. Line numbers are
+those of the paper's Algorithm 2 (FCR, form client relatedness) and Algorithm 3 (FLT). `docs/methods/flt.md` says where
+paper, released code and this package differ. What the paper only sketches (newcomers, changed data) is in the modules
+beside this one.
 """
 
 from __future__ import annotations
@@ -10,36 +12,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import scipy.sparse as sp
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.graph import Graph
-from fedkin.keys import key
-from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.encoders import moments
 from fedkin.methods.blocks.vectors import needs_planted
-from fedkin.methods.flt.relatedness import Array, RelatednessSettings, attach, continued, relate
-from fedkin.methods.flt.signature import EncoderSettings, centres_of, codes, content
+from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
+from fedkin.methods.flt.averaging import along_edges, inside_groups
+from fedkin.methods.flt.encoder import EncoderSettings
+from fedkin.methods.flt.relatedness import Array, Related, RelatednessSettings
+from fedkin.methods.flt.signature import centres_of, codes, content, signatures
+from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "along_edges", "inside_groups"]
-
-_DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
+__all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
 
 
 class Flt(ServerMethod):
-    """Signatures first, once; then rounds of averaging inside groups (Case II) or along the graph's edges (Case I).
+    """Signatures once, from which the server makes a graph and groups; then rounds of averaging along these.
 
     k: centres that a client sends, at most as many as it has distinct samples.
-    average: "groups" or "neighbours", both weighted by n_j over the round's participants.
-    stale: clients that did not take part enter the averages with the model they have.
-    flags: lambda, how many clients must say that their data have changed for these to sign again and the groups to be
-    made anew (None: never). every: tau, rounds after which all sign again and the groups are made anew (None: never).
+    average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
+    stale: clients that did not take part enter the averages with the model that they have.
+    flags: lambda, the number of clients with changed data at which these sign again and the groups are made anew
+    (None: never). every: tau, after how many rounds all sign again and the groups are made anew (None: never).
     """
 
     name: ClassVar[str] = "flt"
@@ -63,259 +61,91 @@ class Flt(ServerMethod):
         needs_planted(federation, control="oracle" if self.graph.control == "oracle" else None)
         self.encoder.check(federation)
 
-    def start(self, server: ServerView) -> None:
-        server.state.update(centres={}, rank={}, group={}, model={}, models={}, changed={}, sizes={}, founders=0)
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(
+            centres={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={}
+        )  # fmt: skip
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase
-    def measure(self, client: ClientView, message: Message) -> Message:
-        """How many, sum and sum of squares of the inputs: what standardising tables takes."""
+    def measure(self, client: ClientView[ClientState], message: Message) -> Message:
+        """Only for tables, not in the paper: count, sum and sum of squares of the inputs, to standardise them."""
         count, total, squares = moments(client.train)
         return Message(count=count, total=total, squares=squares)
 
     @phase
-    def sign(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Encode the samples, send the k-means centres of their codes; Algorithm 2, lines 2 to 11."""
-        if client.size == 0:
-            return Message()
-        points = yield from codes(client, message, self.encoder)
+    def sign(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Algorithm 2, lines 2 to 11: the client's signature."""
+        embedding = yield from codes(client, message, self.encoder)  # 3 to 7: fine-tune, E_m = G(D_m)
+        centres = centres_of(embedding, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
         client.state["signed"] = content(client.train)
-        centres = centres_of(points, self.k, int(client.rng("k-means").integers(2**31)))
-        return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)
+        return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model, and say whether the samples are still those that were signed for."""
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Algorithm 3, lines 7 to 13: E epochs from w_m, and the flag delta if the data have changed."""
         fitted = yield from Fit(message.params)
         changed = self.flags is not None and client.state["signed"] != content(client.train)
         return Message(params=fitted.params, n=client.size, **({"changed": True} if changed else {}))
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        state = server.state
-        # Where everyone takes part in every round, those who are left out are not there at all.
-        there = sampled if server.training.per_round == "all" else server.clients
-        first = not state["rank"]
-        yield from self.related(server, there)
-        # Newcomers train from the next round on, line 24.
-        fresh = state.pop("fresh", [])
-        due = [id for id in sampled if id in state["model"] and (first or id not in fresh)]
-        replies = (yield from Ask("train", {id: self.offer(server, id) for id in due})) if due else {}
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Algorithm 3, one round. Lines 21 to 27, which end a round in the paper, open the next one here."""
+        state, first = server.state, not server.state["row"]
+        due = dynamic.due_to_sign(self, server, sampled)  # 1: all clients in the first round; later lines 23 and 24
+        joined = yield from self.form_relatedness(server, due)  # 2, 25: FCR
+        # 4 to 6: w_m goes to the clients m of S^t. After the first round, newcomers train from the next one on.
+        training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
+        replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
         if not replies:
             return
-        state["changed"] = {**state["changed"], **{id: True for id, reply in replies.items() if "changed" in reply}}
-        average = inside_groups if self.average == "groups" else along_edges
-        state.update(average(state, replies, self.stale))
-
-    def related(self, server: ServerView, there: Sequence[str]) -> ServerFlow[None]:
-        """Signatures of those who are due, then the first groups, or new ones, or places for newcomers."""
-        state = server.state
-        changed = [id for id in there if id in state["changed"]]
-        flagged = self.flags is not None and len(state["changed"]) >= self.flags
-        periodic = self.every is not None and server.round > 1 and (server.round - 1) % self.every == 0
-        unsigned = [id for id in there if id not in state["centres"]]
-        again = list(there) if periodic else changed if flagged else []
-        new = yield from self.signatures(server, sorted({*unsigned, *again}))
-        if not new:
-            return
-        state["centres"] = {**state["centres"], **{id: reply["centres"] for id, reply in new.items()}}
-        state["changed"] = {id: True for id in state["changed"] if id not in new}
-        state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in new.items() if "n" in reply}}
-        late = len(state["centres"]) - state["founders"]
-        # So few made the groups that those who came later have more to say; also before the first stage.
-        redo = late > state["founders"] or self.graph.control != "none" or any(id in state["rank"] for id in new)
-        state["fresh"] = [id for id in new if id not in state["model"]]
-        (self.stage if redo else self.attached)(server)
-
-    def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
-        """What these clients sent of k centres each; line 1 sends them the encoder."""
-        state, shape = server.state, server.task.shape
-        if not ids:
-            return {}
-        if "encoder" not in state:
-            sums: dict[str, Any] = {}
-            if self.encoder.measures(shape):
-                replies = yield from Ask("measure", {id: Message() for id in ids})
-                if not replies:
-                    return {}
-                came = [reply for _, reply in sorted(replies.items())]
-                sums = {name: sum(reply[name] for reply in came) for name in ("count", "total", "squares")}
-            params, own = self.encoder.trained(shape, server.public)
-            state.update(encoder=self.encoder.sent(params), moments=own or sums)
-        whole = {"encoder": state["encoder"], "moments": state["moments"]}
-        light = {**whole, "encoder": {}} if self.encoder.keep else whole
-        messages = {id: {**(light if id in state["centres"] else whole)} for id in ids}
-        replies = yield from Ask(
-            "sign", {id: Message(**{k: v for k, v in m.items() if v}) for id, m in messages.items()}
-        )
-        return {id: reply for id, reply in replies.items() if "centres" in reply}
-
-    def stage(self, server: ServerView) -> None:
-        """Make graph and groups from all signatures, lines 13 to 18; groups keep the models of those they come from."""
-        state = server.state
-        # Neither ids nor the order of answers decide on anything, but for clients with equal centres.
-        order = sorted(state["centres"], key=lambda id: (_bytes(state["centres"][id]), id))
-        planted = None if server.planted is None else [server.planted.get(id, "") for id in order]
-        found = relate([_array(state["centres"][id]) for id in order], self.graph, _seed(server), planted)
-        before = [state["group"].get(id) for id in order]
-        made = continued(found.labels.tolist(), before, dict.fromkeys(state["group"].values()))
-        group = {id: made[label][0] for id, label in zip(order, found.labels.tolist(), strict=True)}
-        if self.average == "groups":
-            models = {str(n): state["models"].get(str(parent), server.initial) for n, parent in made}
-            state.update(models=models, model=dict(group))
+        dynamic.take_flags(state, replies)  # 22: Delta
+        if self.average == "neighbours":
+            state["models"], state["model"] = along_edges(state, replies, self.stale)  # 16, 17: Case I
         else:
-            self.adopted(server, order, found.adjacency)
-        state.update(
-            group=group, rank={id: place for place, id in enumerate(order)}, founders=len(order),
-            adjacency=self.stored(found.adjacency), gamma=found.gamma,
-        )  # fmt: skip
-        self.recorded(server)
+            state["models"] = inside_groups(state, replies, self.stale)  # 18 to 20: Case II
 
-    def attached(self, server: ServerView) -> None:
-        """Give those who signed for the first time the group, and the model, of their nearest; nobody else is moved."""
+    def form_relatedness(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
+        """Algorithm 2 with new signatures of these clients; gives those of them that had no model before."""
         state = server.state
-        known = sorted(state["rank"], key=lambda id: int(state["rank"][id]))
-        new = sorted((id for id in state["centres"] if id not in state["rank"]),
-                     key=lambda id: (_bytes(state["centres"][id]), id))  # fmt: skip
-        founders, others = known[: state["founders"]], known[state["founders"] :]
-        numbers = sorted({state["group"][id] for id in founders})
-        labels = np.array([numbers.index(state["group"][id]) for id in founders])
-        fresh, made, late = ([_array(state["centres"][id]) for id in ids] for ids in (new, founders, others))
-        rows, nearest, closest = attach(fresh, made, late, labels, state["gamma"], self.graph, _seed(server))
-        group = {id: numbers[label] for id, label in zip(new, nearest.tolist(), strict=True)}
-        if self.average == "groups":
-            state["model"] = {**state["model"], **group}
+        replies = yield from signatures(server, self.encoder, ids)  # 1 to 11
+        if not replies:
+            return frozenset()
+        joined = frozenset(id for id in replies if id not in state["model"])
+        anew = dynamic.regroups(self, state, replies)
+        dynamic.take_signatures(state, replies)  # 12
+        if anew:
+            order, centres, planted = stage.inputs(server)
+            found = relate(centres, self.graph, stage.seed_of(server), planted)  # 13 to 19
+            stage.keep(self, server, order, found)
         else:
-            state["model"] = {
-                **state["model"],
-                **{id: state["model"][founders[place]] for id, place in zip(new, closest.tolist(), strict=True)},
-            }
-        old = state["adjacency"].double().numpy()
-        grown = np.zeros((len(known) + len(new),) * 2)
-        grown[: len(known), : len(known)] = old
-        grown[len(known) :] = rows
-        grown[:, len(known) :] = rows.T
-        state.update(
-            group={**state["group"], **group}, adjacency=self.stored(grown),
-            rank={**state["rank"], **{id: len(known) + place for place, id in enumerate(new)}},
-        )  # fmt: skip
-        self.recorded(server)
-
-    def adopted(self, server: ServerView, order: Sequence[str], adjacency: Array) -> None:
-        """Case I at a stage: who has no model yet takes that of its strongest neighbour who has one."""
-        state = server.state
-        had = np.array([id in state["model"] for id in order])
-        if not had.any():
-            state.update(models={"0": server.initial}, model=dict.fromkeys(order, 0))
-            return
-        model = dict(state["model"])
-        for place, id in enumerate(order):
-            if not had[place]:
-                strength = np.where(had, adjacency[place], -1.0)
-                model[id] = state["model"][order[int(strength.argmax())]]
-        state["model"] = model
-
-    def stored(self, adjacency: Array) -> Tensor:
-        """The adjacency as a state holds it: a bit for every pair where that is enough."""
-        weights = torch.from_numpy(adjacency)
-        return weights.bool() if bool(((weights == 0) | (weights == 1)).all()) else weights.float()
-
-    def recorded(self, server: ServerView) -> None:
-        """Set the graph of this round: only rounds that change it have one."""
-        state = server.state
-        ids = tuple(sorted(state["rank"]))
-        places = torch.tensor([state["rank"][id] for id in ids])
-        weights: Any = state["adjacency"][places][:, places].double().numpy()
-        if len(ids) > _DENSE:
-            weights = sp.csr_array(weights)
-        group = {id: int(state["group"][id]) for id in ids}
-        server.graph = Graph(ids, weights, groups=group, round=server.round)
+            newcomers.attach(self, server)
+        return joined
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[State], id: str) -> Message:
         number = server.state["model"].get(id)
-        return Message(params=server.initial if number is None else server.state["models"][str(number)])
+        return Message(params=server.initial if number is None else server.state["models"][number])
 
-    def use(self, client: ClientView, message: Message) -> Params:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
         return message.params
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part sign, and get the model of the nearest group (or client).
-
-        One without samples to sign with gets the mean of all clients' models.
-        """
-        state = server.state
-        if not state["rank"]:
-            return {id: self.offer(server, id) for id in ids}
-        numbers = list(state["model"].values())
-        members = {number: float(numbers.count(int(number))) for number in state["models"]}
-        new = yield from self.signatures(server, sorted(ids))
-        if new:
-            state["centres"] = {**state["centres"], **{id: reply["centres"] for id, reply in new.items()}}
-            self.attached(server)
-        common = weighted_mean(state["models"], members) if len(new) < len(ids) else {}
-        return {id: self.offer(server, id) if id in new else Message(params=common) for id in ids}
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
+        return (yield from newcomers.welcome(self, server, ids))
 
 
-def inside_groups(state: Mapping[str, Any], replies: Mapping[str, Message], stale: bool) -> dict[str, Any]:
-    """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
-
-    stale: members that did not take part count too, with the group's model. A group without participants keeps it.
-    """
-    models = dict(state["models"])
-    for number in sorted({state["model"][id] for id in replies}):
-        came = {id: replies[id] for id in replies if state["model"][id] == number}
-        params = {id: reply["params"] for id, reply in came.items()}
-        n = {id: float(reply["n"]) for id, reply in came.items()}
-        if stale:
-            absent = [id for id, own in state["model"].items() if own == number and id not in came]
-            if absent:
-                # No client has an empty id: it stands for all who hold the group's model.
-                params[""] = models[str(number)]
-                n[""] = float(sum(state["sizes"][id] for id in absent))
-        models[str(number)] = weighted_mean(params, n)
-    return {"models": models}
-
-
-def along_edges(state: Mapping[str, Any], replies: Mapping[str, Message], stale: bool) -> dict[str, Any]:
-    """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, A_mm = 1, over the j that took part.
-
-    All means are of the models as they came. stale: those who did not take part count too, with the model they have.
-    Who has no neighbour among these keeps its model. Clients with equal rows share one model.
-    """
-    order = sorted(state["rank"], key=lambda id: int(state["rank"][id]))
-    entering = [id for id in order if id in replies or stale]
-    weights = state["adjacency"].double()
-    weights = weights + torch.eye(len(order), dtype=weights.dtype)
-    n = torch.tensor([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
-    rows = weights[:, [state["rank"][id] for id in entering]] * n
-    held = {id: replies[id]["params"] if id in replies else state["models"][str(state["model"][id])] for id in entering}
-    made: dict[Any, int] = {}
-    models: dict[str, Params] = {}
-    model: dict[str, int] = {}
-    for id, row in zip(order, rows, strict=True):
-        near = row.nonzero()[:, 0].tolist()
-        told: Any = (row.numpy().tobytes(),) if near else state["model"][id]
-        if told not in made:
-            made[told] = len(made)
-            share = {entering[place]: float(row[place]) for place in near}
-            mean = weighted_mean({other: held[other] for other in share}, share) if near else None
-            models[str(made[told])] = state["models"][str(told)] if mean is None else mean
-        model[id] = made[told]
-    return {"models": models, "model": model}
-
-
-def _seed(server: ServerView) -> int:
-    """Of the embedding and of control graphs: the same in every round, so that a fit can be made again."""
-    return key(server.seed, "", "relatedness") >> 32
-
-
-def _array(centres: Tensor) -> Array:
-    return np.asarray(centres.double().numpy())
-
-
-def _bytes(centres: Tensor) -> bytes:
-    return bytes(centres.contiguous().numpy().tobytes())
+def relate(centres: Sequence[Array], settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:
+    """Algorithm 2, lines 13 to 19: from the centres [k, d] of n clients to their graph and groups."""
+    places = relatedness.embedded(centres, settings, seed)  # 13, 14: Z = UMAP(M)
+    between = relatedness.distances(places, settings)  # 15, 16: A_ij = min |u_ir - u_js|
+    groups = relatedness.clusters(between, settings)  # 18, 19: C = HC(A), first: gamma may be found from the groups
+    gamma = relatedness.threshold(between, groups, settings.gamma)
+    linked = relatedness.adjacency(between, gamma, settings)  # 17: the thresholded A
+    np.fill_diagonal(linked, 0.0)
+    if settings.cluster == "rows":
+        groups = relatedness.clusters(relatedness.row_distances(linked), settings)  # 18, 19: C = HC(thresholded A)
+    return Related(*relatedness.controlled(linked, groups, settings.control, seed, planted), gamma)

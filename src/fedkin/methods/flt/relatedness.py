@@ -1,10 +1,9 @@
-"""FLT's server side without a server: from every client's centres to distances, a graph and groups."""
+"""The single steps of FLT's Algorithm 2, lines 13 to 19, at the server: one pure function each, and their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,10 @@ from fedkin import graph
 from fedkin.errors import ConfigError
 from fedkin.settings import Settings
 
-__all__ = ["Array", "Labels", "RelatednessSettings", "Stage", "attach", "continued", "relate", "threshold"]
+__all__ = [
+    "Array", "Labels", "Related", "RelatednessSettings", "adjacency", "clusters", "controlled", "distances", "embedded",
+    "row_distances", "threshold",
+]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -22,17 +24,17 @@ _DISTANCES = {"matching": graph.matching, "min": graph.minimum}
 
 
 class RelatednessSettings(Settings):
-    """From centres to a graph of clients and to groups; each stage can be swapped.
+    """From centres to a graph of clients and to groups.
 
-    embedding: "none" (distances between the centres as they are), "umap" (the paper's) or "pca", of `dims`
-    dimensions, fitted on the centres of all clients; neighbours and min_dist are UMAP's.
+    embedding: "none" (distances between the original centres), "umap" (the paper's) or "pca", to `dims` dimensions,
+    fitted on the centres of all clients. neighbours, min_dist: UMAP's.
     distance: between two clients' sets of centres, "matching" (the released code's) or "min" (the paper's text).
-    gamma: clients nearer than this are neighbours; "groups" finds it halfway between the mean distance inside the
+    gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
     groups and that to the nearest other group, "gap" in the widest gap between all distances.
     adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
-    groups: how many, or how their number is found from the merge heights: "ratio", "gap", "silhouette"; at most
-    `most` (None: half as many as clients, and no more than 30). linkage: of the hierarchy.
-    cluster: on the "distances", or (the paper's) on the distances between the "rows" of the adjacency.
+    groups: their number, or how it is found from the hierarchy: "ratio", "gap", "silhouette"; at most `most` (None:
+    half the number of clients, and at most 30). linkage: of the hierarchy.
+    cluster: the hierarchy is made from the "distances", or (the paper's) from distances between the adjacency's "rows".
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
@@ -67,57 +69,25 @@ class RelatednessSettings(Settings):
         return spec
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """What a stage found: adjacency [n, n] with a zero diagonal, groups [n], the threshold that was used."""
+class Related(NamedTuple):
+    """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], and the threshold that was used."""
 
     adjacency: Array
-    labels: Labels
+    groups: Labels
     gamma: float
 
 
-def relate(sets: Sequence[Array], settings: RelatednessSettings, seed: int, planted: Any = None) -> Stage:
-    """Distances, groups and adjacency of all clients, FLT's Algorithm 2 from line 13 on."""
-    between = _DISTANCES[settings.distance](_placed(sets, None, settings, seed))
-    labels = _groups(between, settings)
-    gamma = threshold(between, labels, settings.gamma)
-    linked = _linked(between, gamma, settings)
-    if settings.cluster == "rows":
-        labels = _groups(_row_distances(linked), settings)
-    if settings.control == "none":
-        return Stage(linked, labels, gamma)
-    return Stage(*_controlled(linked, labels, settings.control, seed, planted), gamma)
-
-
-def attach(
-    new: Sequence[Array], founders: Sequence[Array], others: Sequence[Array], labels: Labels, gamma: float,
-    settings: RelatednessSettings, seed: int,
-) -> tuple[Array, Labels, Labels]:  # fmt: skip
-    """Newcomers beside clients that stay as they are: (rows of the adjacency, group of each, nearest founder of each).
-
-    founders: sets that the last stage was made from, with their `labels`; others: those attached since. A newcomer
-    goes to the group whose founders are nearest on average. Rows run over founders, others and newcomers.
-    """
-    measure = _DISTANCES[settings.distance]
-    late = _placed(founders, [*others, *new], settings, seed)
-    fresh, first = late[len(others) :], len(founders) + len(others)
-    rows = measure(fresh, [*_placed(founders, None, settings, seed), *late])
-    themselves = np.arange(len(fresh)), first + np.arange(len(fresh))
-    weights = (rows < gamma).astype(np.float64) if settings.adjacency == "hard" else _soft(rows, gamma)
-    weights[themselves] = 0.0
-    member = np.eye(int(labels.max()) + 1)[labels]
-    known = rows[:, : len(founders)]
-    return weights, (known @ member / member.sum(0)).argmin(1), known.argmin(1)
-
-
-def _placed(
-    sets: Sequence[Array], new: Sequence[Array] | None, settings: RelatednessSettings, seed: int
+def embedded(
+    fitted: Sequence[Array], settings: RelatednessSettings, seed: int, new: Sequence[Array] | None = None
 ) -> list[Array]:
-    """The sets, or `new` ones, in the embedding that is fitted on the centres of `sets`."""
-    wanted = sets if new is None else new
+    """Lines 13 and 14: the sets of centres in an embedding that is fitted on `fitted`.
+
+    new: other sets to place in this embedding; None: those that it is fitted on.
+    """
+    wanted = fitted if new is None else new
     if settings.embedding == "none":
         return list(wanted)
-    points, asked = np.concatenate(sets), None if new is None else np.concatenate(new)
+    points, asked = np.concatenate(fitted), None if new is None else np.concatenate(new)
     if settings.embedding == "pca":
         placed = graph.pca(points, asked, dims=settings.dims)
     else:
@@ -127,16 +97,14 @@ def _placed(
     return np.split(placed, np.cumsum([len(one) for one in wanted])[:-1])
 
 
-def _groups(between: Array, settings: RelatednessSettings) -> Labels:
-    n = len(between)
-    if isinstance(settings.groups, int):
-        return graph.hierarchical(between, min(settings.groups, n), linkage=settings.linkage)
-    most = max(min(n // 2, 30), 2) if settings.most is None else settings.most
-    return graph.hierarchical(between, linkage=settings.linkage, choose=settings.groups, most=most)
+def distances(sets: Sequence[Array], settings: RelatednessSettings, others: Sequence[Array] | None = None) -> Array:
+    """Lines 15 and 16: A, the distance of every two sets [n, n]; with `others`, of each set to each of them."""
+    measure = _DISTANCES[settings.distance]
+    return measure(sets) if others is None else measure(sets, others)
 
 
 def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
-    """The distance below which two clients are neighbours.
+    """The gamma of line 17: the distance below which two clients are neighbours.
 
     "groups": halfway between the mean distance inside groups and the mean, over clients, of their group's distance to
     the nearest other group. With one group it is just above the largest distance.
@@ -158,24 +126,30 @@ def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
     return (inside + outside) / 2
 
 
-def _linked(between: Array, gamma: float, settings: RelatednessSettings) -> Array:
+def adjacency(between: Array, gamma: float, settings: RelatednessSettings) -> Array:
+    """Line 17: the thresholded matrix, or its soft form exp(-(distance / gamma)^2); the diagonal is kept.
+
+    With gamma 0 nothing is linked, in the soft form as in the hard one.
+    """
     if settings.adjacency == "hard":
-        return np.asarray(graph.gamma(between, gamma))
-    soft = _soft(between, gamma)
-    np.fill_diagonal(soft, 0.0)
-    return soft
-
-
-def _soft(between: Array, gamma: float) -> Array:
-    """exp(-(distance / gamma)^2); with gamma 0 nothing is linked, as in the hard graph."""
+        return (between < gamma).astype(np.float64)
     if gamma == 0:
         return np.zeros_like(between)
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-np.square(between / gamma)))
 
 
-def _row_distances(linked: Array) -> Array:
-    """Euclidean distances between rows of the adjacency with self-loops, as the released code clusters them."""
+def clusters(between: Array, settings: RelatednessSettings) -> Labels:
+    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found."""
+    n = len(between)
+    if isinstance(settings.groups, int):
+        return graph.hierarchical(between, min(settings.groups, n), linkage=settings.linkage)
+    most = max(min(n // 2, 30), 2) if settings.most is None else settings.most
+    return graph.hierarchical(between, linkage=settings.linkage, choose=settings.groups, most=most)
+
+
+def row_distances(linked: Array) -> Array:
+    """Euclidean distances between rows of the adjacency with self-loops, which the released code clusters."""
     from scipy.spatial.distance import cdist
 
     rows = linked + np.eye(len(linked))
@@ -185,8 +159,10 @@ def _row_distances(linked: Array) -> Array:
     return np.asarray(between)
 
 
-def _controlled(linked: Array, labels: Labels, control: str, seed: int, planted: Any) -> tuple[Array, Labels]:
-    """The control graph and the groups that go with it; random and shuffled keep the groups' sizes."""
+def controlled(linked: Array, labels: Labels, control: str, seed: int, planted: Any) -> tuple[Array, Labels]:
+    """The control graph in place of the learned one, and its groups; random and shuffled keep the groups' sizes."""
+    if control == "none":
+        return linked, labels
     changed = np.asarray(graph.control_stage(control)(linked, seed=seed, planted=planted))
     if control == "oracle":
         return changed, graph.canonical(planted)
@@ -194,36 +170,3 @@ def _controlled(linked: Array, labels: Labels, control: str, seed: int, planted:
         return changed, np.arange(len(labels)) if control == "self" else np.zeros(len(labels), dtype=np.int64)
     # The permutation that `graph.shuffled` draws from this seed.
     return changed, labels[np.random.default_rng(seed).permutation(len(labels))]
-
-
-def continued(
-    labels: Sequence[int], before: Sequence[int | None], used: Mapping[int, Any]
-) -> list[tuple[int, int | None]]:
-    """(number, parent) of each new group, in the order of its label, when groups are made anew.
-
-    A new group's parent is the old group of most of its members (None: it has only new members). Of several children
-    the one with most members from it takes on the parent's number; the others get new ones, above all `used`.
-    """
-    count = max(labels) + 1
-    shared: dict[tuple[int, int], int] = {}
-    for label, old in zip(labels, before, strict=True):
-        if old is not None:
-            shared[label, old] = shared.get((label, old), 0) + 1
-    parents: list[int | None] = [None] * count
-    numbers: list[int | None] = [None] * count
-    taken: set[int] = set()
-    for label, old in sorted(shared, key=lambda pair: (-shared[pair], pair)):
-        if parents[label] is None:
-            parents[label] = old
-            if old not in taken:
-                taken.add(old)
-                numbers[label] = old
-    free = max(used, default=-1)
-    made = []
-    for label in range(count):
-        number = numbers[label]
-        if number is None:
-            free += 1
-            number = free
-        made.append((number, parents[label]))
-    return made

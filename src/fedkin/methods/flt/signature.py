@@ -1,147 +1,63 @@
-"""FLT's client side: which encoder, how it is pretrained and fine-tuned, and the k centres that a client sends."""
+"""FLT's signatures: how a client makes its k centres, and how the server collects them."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Samples
-from fedkin.flow import ClientFlow, Fit, Infer, Message, Params
-from fedkin.learning.encoders import (
-    Encode,
-    Kind,
-    Reconstruction,
-    View,
-    adapted,
-    chosen,
-    encoder_net,
-    kind_for,
-    moments,
-    pixels,
-    pretrained,
-    standardised,
-)  # fmt: skip
-from fedkin.learning.net import Net
-from fedkin.learning.training import Training
-from fedkin.settings import Settings
-from fedkin.views import ClientView
+from fedkin.federation import Samples
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
+from fedkin.learning.encoders import Encode, Reconstruction
+from fedkin.methods.flt.encoder import EncoderSettings, view_of
+from fedkin.methods.flt.state import ClientState, State
+from fedkin.views import ClientView, ServerView
 
-if TYPE_CHECKING:
-    from fedkin.data.dataset import Dataset
-
-__all__ = ["EncoderSettings", "centres_of", "codes", "content", "view_of"]
-
-Shape = tuple[int, ...]
+__all__ = ["centres_of", "codes", "content", "signatures"]
 
 
-class EncoderSettings(Settings):
-    """The encoder: what it is, on what the server trains it, and how clients fine-tune it.
+def signatures(
+    server: ServerView[State], settings: EncoderSettings, ids: Sequence[str]
+) -> ServerFlow[dict[str, Message]]:
+    """The replies of these clients with their k centres, Algorithm 2, lines 1 to 11. Makes the encoder if need be.
 
-    kind: "grey" and "colour" convolutional autoencoders, "mlp", "linear", or "none" (the inputs themselves); "auto"
-    takes the one that suits the inputs. dims: length of a code (None: 128, or the inputs' size if that is less).
-    pretrain: a data source that the server owns, by name (None: the encoder keeps its random initial values);
-    classes: only these classes of it; limit: at most so many of its training samples; adapt: repeat grey channels,
-    average colours, pad or cut sides where its images differ in shape from the clients'.
-    epochs, batch_size, lr: of pretraining with Adam; batch_size and lr also of fine-tuning.
-    fine_tune: J, epochs of every client on its own samples before it encodes them.
-    keep: clients keep their encoder, so that it need not be sent again, and go on from where they were.
-    seed: of initial values, samples and batches; the same encoder serves runs of all seeds.
+    A client that signs again is not sent an encoder that it has kept.
     """
-
-    kind: Literal["auto", "grey", "colour", "mlp", "linear", "none"] = "auto"
-    dims: int | None = Field(None, ge=1)
-    pretrain: str | None = None
-    classes: tuple[int, ...] | None = None
-    limit: int | None = Field(None, ge=1)
-    adapt: bool = False
-    epochs: int = Field(5, ge=1)
-    batch_size: int = Field(64, ge=1)
-    lr: float = Field(1e-3, gt=0)
-    fine_tune: int = Field(0, ge=0)
-    keep: bool = False
-    seed: int = Field(0, ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> EncoderSettings:
-        for name, wanted in (("pretrain", self.pretrain is not None), ("fine_tune", self.fine_tune > 0)):
-            if self.kind == "none" and wanted:
-                raise ValueError(f"{name}: kind 'none' has nothing to train; choose another kind")
-        if self.pretrain is None and (self.classes is not None or self.limit is not None):
-            raise ValueError("classes and limit say what of a data set to pretrain on: name it in pretrain")
-        return self
-
-    def net(self, shape: Shape) -> Net | None:
-        """The autoencoder for inputs of this shape; None for kind "none". Raises ConfigError when it cannot be."""
-        if self.kind == "none":
-            return None
-        kind: Kind = kind_for(shape) if self.kind == "auto" else self.kind
-        return encoder_net(kind, shape, min(128, math.prod(shape)) if self.dims is None else self.dims, self.seed)
-
-    def measures(self, shape: Shape) -> bool:
-        """Whether clients are asked for the moments of their inputs: tables and vectors, unless pretrained."""
-        return len(shape) != 3 and self.pretrain is None
-
-    def training(self, epochs: int) -> Training:
-        """How an autoencoder is trained."""
-        return Training(optimiser="adam", lr=self.lr, batch_size=self.batch_size, local_epochs=epochs)
-
-    def trained(self, shape: Shape, public: Callable[[str], Dataset]) -> tuple[Params, dict[str, Any]]:
-        """At the server: (what the encoder starts from, moments of the inputs it was trained on, {} for images)."""
-        net = self.net(shape)
-        if net is None or self.pretrain is None:
-            return ({} if net is None else net.initial), {}
-        dataset = public(self.pretrain)
-        samples = chosen(dataset, self.classes, self.limit, self.seed)
-        samples = adapted(samples, shape, dataset.name, self.adapt)
-        count, total, squares = moments(samples)
-        sums = {} if len(shape) == 3 else {"count": count, "total": total, "squares": squares}
-        view = view_of(samples, shape, sums)
-        title = f"pretraining the encoder on {dataset.name}"
-        return pretrained(net, samples, self.training(self.epochs), self.seed, view, title), sums
-
-    def sent(self, params: Params) -> dict[str, Tensor]:
-        """What of the autoencoder clients need: the decoder only to fine-tune."""
-        return {name: tensor for name, tensor in params.items() if self.fine_tune or name.startswith("body.")}
-
-    def check(self, federation: Federation) -> None:
-        """Raise ConfigError for inputs that the encoder cannot take."""
-        shape = federation.task.shape
-        net = self.net(shape)
-        if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
-            return
-        known: set[tuple[int, int]] = set()
-        held = ((id, now.train) for id, client in federation.items() for now in client.phases)
-        for id, samples in held:
-            x, scale = samples.x, samples.scale
-            if (x.data_ptr(), x.numel()) in known:
-                continue
-            known.add((x.data_ptr(), x.numel()))
-            divide = 1.0 if scale is None else scale.divide
-            low, high = float(x.min()) / divide, float(x.max()) / divide
-            if low < 0 or high > 1:
-                raise ConfigError(
-                    f"method.encoder.kind: an autoencoder of images reads brightness from 0 to 1, those of client "
-                    f"{id!r} run from {low:g} to {high:g}: give its samples a scale that divides by the brightest "
-                    "value, or take kind 'linear' or 'none'"
-                )
+    state = server.state
+    if not ids or not (yield from _encoder_made(server, settings, ids)):
+        return {}
+    fields = {"encoder": state["encoder"], "moments": state["moments"]}
+    # An empty field does not travel.
+    whole = Message(**{name: value for name, value in fields.items() if value})
+    light = Message(**{name: value for name, value in whole.items() if name != "encoder"})
+    messages = {id: light if settings.keep and id in state["centres"] else whole for id in ids}
+    return (yield from Ask("sign", messages))
 
 
-def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> View:
-    """What the encoder sees of these samples: brightness of images, else standardised features."""
-    return pixels(samples.scale) if len(shape) == 3 else standardised(**sums)
+def _encoder_made(server: ServerView[State], settings: EncoderSettings, ids: Sequence[str]) -> ServerFlow[bool]:
+    """Make the encoder, once; False if the moments that it needs did not come."""
+    state, shape = server.state, server.task.shape
+    if "encoder" in state:
+        return True
+    sums: dict[str, Any] = {}
+    if settings.measures(shape):
+        replies = yield from Ask("measure", {id: Message() for id in ids})
+        if not replies:
+            return False
+        came = [reply for _, reply in sorted(replies.items())]
+        sums = {name: sum(reply[name] for reply in came) for name in ("count", "total", "squares")}
+    params, pretrained_on = settings.trained(shape, server.public)
+    state["encoder"], state["moments"] = settings.sent(params), pretrained_on or sums
+    return True
 
 
-def codes(client: ClientView, message: Message, settings: EncoderSettings) -> ClientFlow[Tensor]:
+def codes(client: ClientView[ClientState], message: Message, settings: EncoderSettings) -> ClientFlow[Tensor]:
     """At a client: the codes [n, dims] of its samples, after J epochs of fine-tuning on them."""
     shape = client.task.shape
     view = view_of(client.train, shape, message.get("moments", {}))
@@ -162,7 +78,7 @@ def codes(client: ClientView, message: Message, settings: EncoderSettings) -> Cl
 def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
     """k-means centres [k, d] of points [n, d] (k-means++, the best of 5 starts), in the order of their coordinates.
 
-    With at most k distinct points, these are the centres.
+    If there are at most k distinct points, they are the centres.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -180,14 +96,14 @@ def centres_of(points: Tensor, k: int, seed: int) -> Tensor:
 
 @cache
 def _threads() -> Any:
-    """Looking for the libraries that have threads takes longer than a small k-means: once is enough."""
+    """The libraries with threads; looking for them takes longer than a small k-means."""
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()
 
 
 def content(samples: Samples) -> str:
-    """A hash of what the samples hold, by which a client sees that its data have changed."""
+    """A hash of the samples' values and labels, by which a client knows that its data have changed."""
     rows = slice(None) if samples.rows is None else samples.rows
     digest = blake2b(repr(samples.scale).encode(), digest_size=16)
     for values in (samples.x[rows], samples.y[rows]):

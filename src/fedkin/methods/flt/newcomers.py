@@ -1,0 +1,88 @@
+"""FLT's newcomers: clients that join the groups that there are, during training or for evaluation.
+
+The paper leaves this as future work: "assign them to the existing cluster formation based on their distance".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedkin.flow import Message, ServerFlow
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.flt.dynamic import take_signatures
+from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, adjacency, distances, embedded
+from fedkin.methods.flt.signature import signatures
+from fedkin.methods.flt.stage import arrays, by_content, record, seed_of, stored
+from fedkin.methods.flt.state import State
+from fedkin.views import ServerView
+
+if TYPE_CHECKING:
+    from fedkin.methods.flt.method import Flt
+
+__all__ = ["attach", "nearest", "welcome"]
+
+
+def attach(method: Flt, server: ServerView[State]) -> None:
+    """Give clients that signed for the first time the group and the model of their nearest; no other client moves."""
+    state = server.state
+    known = sorted(state["row"], key=lambda id: state["row"][id])
+    new = by_content((id for id in state["centres"] if id not in state["row"]), state["centres"])
+    founders, others = known[: state["founders"]], known[state["founders"] :]
+    numbers = sorted({state["group"][id] for id in founders})
+    labels = np.array([numbers.index(state["group"][id]) for id in founders])
+    fresh, made, late = (arrays(state["centres"], ids) for ids in (new, founders, others))
+    rows, joins, closest = nearest(fresh, made, late, labels, state["gamma"], method.graph, seed_of(server))
+    group = {id: numbers[label] for id, label in zip(new, joins.tolist(), strict=True)}
+    if method.average == "groups":
+        model = {id: str(number) for id, number in group.items()}
+    else:
+        model = {id: state["model"][founders[place]] for id, place in zip(new, closest.tolist(), strict=True)}
+    grown = np.zeros((len(known) + len(new),) * 2)
+    grown[: len(known), : len(known)] = state["adjacency"].double().numpy()
+    grown[len(known) :] = rows
+    grown[:, len(known) :] = rows.T
+    state["adjacency"] = stored(grown)
+    state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
+    state["row"] = {**state["row"], **{id: len(known) + place for place, id in enumerate(new)}}
+    record(server)
+
+
+def nearest(
+    new: Sequence[Array], founders: Sequence[Array], others: Sequence[Array], labels: Labels, gamma: float,
+    settings: RelatednessSettings, seed: int,
+) -> tuple[Array, Labels, Labels]:  # fmt: skip
+    """Of newcomers: (rows of the adjacency, group, nearest founder).
+
+    founders: centres of the clients from which the groups were made, with their groups `labels`; others: centres of
+    those that joined since. A newcomer's group is the one whose founders are nearest on average. A row runs over
+    founders, others and newcomers.
+    """
+    late = embedded(founders, settings, seed, [*others, *new])
+    fresh, first = late[len(others) :], len(founders) + len(others)
+    between = distances(fresh, settings, [*embedded(founders, settings, seed), *late])
+    rows = adjacency(between, gamma, settings)
+    rows[np.arange(len(fresh)), first + np.arange(len(fresh))] = 0.0
+    member = np.eye(int(labels.max()) + 1)[labels]
+    known = between[:, : len(founders)]
+    return rows, (known @ member / member.sum(0)).argmin(1), known.argmin(1)
+
+
+def welcome(method: Flt, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    """What clients that never took part are offered: the model of the nearest group (or client).
+
+    One without samples to sign with gets the mean of all clients' models.
+    """
+    state = server.state
+    if not state["row"]:
+        return {id: method.offer(server, id) for id in ids}
+    held = list(state["model"].values())
+    clients = {number: float(held.count(number)) for number in state["models"]}
+    new = yield from signatures(server, method.encoder, sorted(ids))
+    if new:
+        take_signatures(state, new)
+        attach(method, server)
+    common = weighted_mean(state["models"], clients) if len(new) < len(ids) else {}
+    return {id: method.offer(server, id) if id in new else Message(params=common) for id in ids}

@@ -1,0 +1,129 @@
+"""FLT's graph and groups in the server's state: made anew, stored, recorded; and the models that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedkin.graph import Graph
+from fedkin.keys import key
+from fedkin.methods.flt.relatedness import Array, Related
+from fedkin.methods.flt.state import State
+from fedkin.views import ServerView
+
+if TYPE_CHECKING:
+    from fedkin.methods.flt.method import Flt
+
+__all__ = ["arrays", "by_content", "continued", "inputs", "keep", "record", "seed_of", "stored"]
+
+_DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
+
+
+def inputs(server: ServerView[State]) -> tuple[list[str], list[Array], list[str] | None]:
+    """Of all clients with a signature: their ids in an order that ids do not decide, centres, planted groups."""
+    order = by_content(server.state["centres"], server.state["centres"])
+    planted = None if server.planted is None else [server.planted.get(id, "") for id in order]
+    return order, arrays(server.state["centres"], order), planted
+
+
+def keep(method: Flt, server: ServerView[State], order: Sequence[str], found: Related) -> None:
+    """Set graph and groups of these clients; a new group starts from the model of the group it comes from."""
+    state = server.state
+    labels = found.groups.tolist()
+    numbers = continued(labels, [state["group"].get(id) for id in order], state["group"].values())
+    group = {id: numbers[label][0] for id, label in zip(order, labels, strict=True)}
+    if method.average == "groups":
+        state["models"] = {
+            str(number): server.initial if parent is None else state["models"][str(parent)]
+            for number, parent in numbers
+        }
+        state["model"] = {id: str(number) for id, number in group.items()}
+    else:
+        _adopt_models(server, order, found.adjacency)
+    state["group"], state["row"] = group, {id: place for place, id in enumerate(order)}
+    state["founders"], state["gamma"] = len(order), found.gamma
+    state["adjacency"] = stored(found.adjacency)
+    record(server)
+
+
+def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Array) -> None:
+    """Case I: a client without a model takes that of its strongest neighbour that has one."""
+    state = server.state
+    had = np.array([id in state["model"] for id in order])
+    if not had.any():
+        state["models"], state["model"] = {"0": server.initial}, dict.fromkeys(order, "0")
+        return
+    model = dict(state["model"])
+    for place, id in enumerate(order):
+        if not had[place]:
+            strength = np.where(had, adjacency[place], -1.0)
+            model[id] = state["model"][order[int(strength.argmax())]]
+    state["model"] = model
+
+
+def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterable[int]) -> list[tuple[int, int | None]]:
+    """(number, parent) of each new group, in the order of its label, when groups are made anew.
+
+    labels: new group of each client. before: its old group (None: it had none). used: the old groups' numbers.
+    A new group's parent is the old group of most of its members (None: it has only new members). Of several groups
+    with one parent, that with most members from it has the parent's number; the others get new ones, above all `used`.
+    """
+    count = max(labels) + 1
+    shared: dict[tuple[int, int], int] = {}
+    for label, old in zip(labels, before, strict=True):
+        if old is not None:
+            shared[label, old] = shared.get((label, old), 0) + 1
+    parents: list[int | None] = [None] * count
+    numbers: list[int | None] = [None] * count
+    for label, old in sorted(shared, key=lambda pair: (-shared[pair], pair)):
+        if parents[label] is None:
+            parents[label] = old
+            if old not in numbers:
+                numbers[label] = old
+    free = max(used, default=-1)
+    made = []
+    for number, parent in zip(numbers, parents, strict=True):
+        if number is None:
+            number = free = free + 1
+        made.append((number, parent))
+    return made
+
+
+# -- storing and recording ----------------------------------------------------------------------------------------
+
+
+def by_content(ids: Iterable[str], centres: Mapping[str, Tensor]) -> list[str]:
+    """These clients in the order of their centres' contents, so that ids decide only between equal ones."""
+    return sorted(ids, key=lambda id: (centres[id].contiguous().numpy().tobytes(), id))
+
+
+def arrays(centres: Mapping[str, Tensor], ids: Iterable[str]) -> list[Array]:
+    """The centres of these clients in double precision."""
+    return [np.asarray(centres[id].double().numpy()) for id in ids]
+
+
+def seed_of(server: ServerView[Any]) -> int:
+    """The seed of embeddings and of control graphs: the same in every round, so that a fit can be made again."""
+    return key(server.seed, "", "relatedness") >> 32
+
+
+def stored(adjacency: Array) -> Tensor:
+    """The adjacency for the state: booleans if all weights are 0 or 1, else floats."""
+    weights = torch.from_numpy(adjacency)
+    return weights.bool() if bool(((weights == 0) | (weights == 1)).all()) else weights.float()
+
+
+def record(server: ServerView[State]) -> None:
+    """Record the graph in this round; only rounds that change it have one."""
+    state = server.state
+    ids = tuple(sorted(state["row"]))
+    rows = torch.tensor([state["row"][id] for id in ids])
+    weights: Any = state["adjacency"][rows][:, rows].double().numpy()
+    if len(ids) > _DENSE:
+        weights = sp.csr_array(weights)
+    server.graph = Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)

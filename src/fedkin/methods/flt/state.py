@@ -1,0 +1,51 @@
+"""What FLT keeps at the server and at a client."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from torch import Tensor
+
+from fedkin.flow import Params
+
+__all__ = ["ClientState", "State"]
+
+
+class State(TypedDict):
+    """At the server. The numbers of groups and of models are counted from 0.
+
+    centres: {client id: [k, d]}, the signature of every client that sent one.
+    row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
+    diagonal. gamma: the distance below which two clients are neighbours.
+    founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
+    group: {client id: number of its group}.
+    models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
+    these are the groups' numbers.
+    changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
+    sizes: {client id: n_j}, with `stale` only.
+    encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
+    or of the clients' inputs; empty for images.
+    """
+
+    centres: dict[str, Tensor]
+    row: dict[str, int]
+    founders: int
+    group: dict[str, int]
+    models: dict[str, Params]
+    model: dict[str, str]
+    changed: dict[str, bool]
+    sizes: dict[str, int]
+    adjacency: NotRequired[Tensor]
+    gamma: NotRequired[float]
+    encoder: NotRequired[Params]
+    moments: NotRequired[dict[str, Any]]
+
+
+class ClientState(TypedDict, total=False):
+    """At a client.
+
+    signed: a hash of the samples that its signature stands for. encoder: its own, fine-tuned, if `encoder.keep`.
+    """
+
+    signed: str
+    encoder: Params
