@@ -42,7 +42,7 @@ class Spy(LocalEngine):
 
 
 def lambdas(engine: LocalEngine) -> np.ndarray[Any, np.dtype[np.float64]]:
-    kept = engine.server.state["lambda"]
+    kept = engine.server.state["lam"]
     return np.array([float(kept[id]) for id in sorted(kept)])
 
 
@@ -174,7 +174,7 @@ def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_draw
     total, doubles = np.zeros(6), 0
     for number in range(1, 1501):
         engine.server.round = number
-        drawn = method.drawn(engine.server)
+        drawn = method.draw(engine.server)
         assert sum(drawn.values()) == 4
         assert method.sample(engine.server) == sorted(drawn)
         total += [drawn.get(id, 0.0) for id in engine.server.clients]
@@ -182,7 +182,7 @@ def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_draw
     np.testing.assert_allclose(total / 6000, p, atol=0.02)
     assert doubles > 300
     engine.server.round = 7
-    counts = method.drawn(engine.server)
+    counts = method.draw(engine.server)
     assert tuple(sorted(counts)) == engine.round(7).sampled
     _, _, replies = engine.asks[0]
     assert set(replies) == set(counts)
@@ -238,7 +238,7 @@ def test_the_floor_holds_and_figures_say_how_uneven_lambda_is() -> None:
     found = lambdas(engine)
     assert found.min() == pytest.approx(0.02)
     assert found.sum() == pytest.approx(1)
-    figures = engine.server.state["figures"]
+    figures = engine.server.info
     assert figures["lambda_largest"] == pytest.approx(found.max())
     assert figures["lambda_entropy"] == pytest.approx(-(found * np.log(found)).sum())
 

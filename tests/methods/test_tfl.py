@@ -18,7 +18,7 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Ask, Message
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.vectors import SampleLosses
+from fedkin.methods.blocks.losses import SampleLosses
 from fedkin.methods.tfl.method import divergence_slope
 from fedkin.settings import parse
 from support import small_federation, small_setup
@@ -59,14 +59,14 @@ def test_q_zero_is_drfas_ascent_without_snapshots_bit_for_bit(training: dict[str
     """DRFA's rate is gamma tau, with tau = 4 local steps; 0.03125 * 4 is exact."""
     tfl = ran(Tfl(q=0.0, eta_lambda=0.125, floor=0.01, ask_losses="sampled"), 4, **training)
     drfa = ran(Drfa(gamma=0.03125, snapshot=False, floor=0.01), 4, **training)
-    assert np.array_equal(vector(tfl, "lambda"), vector(drfa, "lambda"))
-    assert vector(tfl, "lambda").std() > 0.01
+    assert np.array_equal(vector(tfl, "lam"), vector(drfa, "lam"))
+    assert vector(tfl, "lam").std() > 0.01
     for name, tensor in drfa.server.state["params"].items():
         assert torch.equal(tfl.server.state["params"][name], tensor)
 
 
 def test_a_small_q_is_near_q_zero_and_a_large_one_is_not() -> None:
-    none, small, large = (vector(ran(Tfl(q=q, eta_lambda=0.1), 3), "lambda") for q in (0.0, 1e-6, 1.0))
+    none, small, large = (vector(ran(Tfl(q=q, eta_lambda=0.1), 3), "lam") for q in (0.0, 1e-6, 1.0))
     assert np.abs(small - none).max() < 1e-6
     assert np.abs(large - none).max() > 0.01
 
@@ -76,7 +76,7 @@ def test_eta_zero_is_fedavg_with_equal_weights_bit_for_bit_and_sends_nothing_for
     for name, tensor in average.server.state["params"].items():
         assert torch.equal(tfl.server.state["params"][name], tensor)
     assert {phase for phase, _, _ in tfl.asks} == {"train"}
-    assert (vector(tfl, "lambda") == 1 / 6).all()
+    assert (vector(tfl, "lam") == 1 / 6).all()
 
 
 def test_weights_by_samples_and_eta_zero_are_fedavg() -> None:
@@ -98,7 +98,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
     engine = Spy(small_setup(method, dtype=torch.float64, per_round=3))
     federation = engine.federation
     for number in (1, 2):
-        before = vector(engine, "lambda")
+        before = vector(engine, "lam")
         engine.round(number)
         _, asked, replies = engine.asks[-1]
         assert len(asked) == (6 if losses == "all" else 3)
@@ -121,7 +121,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
             jac=lambda w, target=target: 2 * (w - target), bounds=[(0, 1)] * 6,
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}, options={"ftol": 1e-15},
         )  # fmt: skip
-        np.testing.assert_allclose(vector(engine, "lambda"), found.x, atol=1e-6)
+        np.testing.assert_allclose(vector(engine, "lam"), found.x, atol=1e-6)
 
 
 @given(st.integers(2, 8), st.integers(0, 99))
@@ -143,19 +143,19 @@ def test_slopes_are_those_of_the_divergences(count: int, seed: int) -> None:
 def test_a_strong_pull_brings_lambda_to_the_prior() -> None:
     """q eta = 1 and no rate: lambda + eta v - (lambda - p) = p + eta v, and equal losses cancel."""
     engine = ran(Tfl(q=1e6, eta_lambda=1e-6, graph={"every": 1, "scale": "normalised"}), 2)
-    np.testing.assert_allclose(vector(engine, "lambda"), vector(engine, "prior"), atol=1e-5)
+    np.testing.assert_allclose(vector(engine, "lam"), vector(engine, "prior"), atol=1e-5)
 
 
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
     engine = Spy(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
     engine._lost = lambda id, phase: "there" if phase == "losses" else ""  # type: ignore[method-assign]
     engine.round(1)
-    assert (vector(engine, "lambda") == 1 / 6).all()
+    assert (vector(engine, "lam") == 1 / 6).all()
     assert "prior" in engine.server.state
     gone = engine.server.clients[0]
     engine._lost = lambda id, phase: "back" if phase == "losses" and id == gone else ""  # type: ignore[method-assign]
     engine.round(2)
-    assert vector(engine, "lambda")[0] == vector(engine, "lambda").min() < 1 / 6
+    assert vector(engine, "lam")[0] == vector(engine, "lam").min() < 1 / 6
 
 
 # -- what travels, tasks, errors -----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_it_works_for_regression() -> None:
         z = F.relu(F.linear(client.train.x.double(), w["body.1.weight"], w["body.1.bias"]))
         error = (F.linear(z, w["head.weight"], w["head.bias"]) - client.train.y).square().sum(1).mean()
         assert float(reply["loss"]) == pytest.approx(float(error))
-    assert vector(engine, "lambda")[3] > 0.25
+    assert vector(engine, "lam")[3] > 0.25
 
 
 @pytest.mark.parametrize("name", ["tfl", "drfa"])
@@ -202,12 +202,12 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
     engine = Spy(small_setup(METHODS[name](), Federation(clients, federation.task)))
     for number in (1, 2, 3):
         assert (late in engine.round(number).sampled) == (number == 3)
-        assert set(engine.server.state["lambda"]) == set(engine.server.clients)
-        assert vector(engine, "lambda").sum() == pytest.approx(1)
+        assert set(engine.server.state["lam"]) == set(engine.server.clients)
+        assert vector(engine, "lam").sum() == pytest.approx(1)
         assert engine.model(unseen) is engine.server.state["params"]
     _, messages, _ = engine.asks[-2]
     assert unseen not in messages
-    assert float(engine.server.state["lambda"][late]) == pytest.approx(1 / 5, abs=0.1)
+    assert float(engine.server.state["lam"][late]) == pytest.approx(1 / 5, abs=0.1)
 
 
 def test_the_loss_of_a_task_is_one_value_per_sample() -> None:

@@ -19,7 +19,8 @@ from fedkin.flow import Message
 from fedkin.methods import METHODS
 from fedkin.methods.blocks import vectors as vectors_room
 from fedkin.methods.blocks.vectors import last_layers
-from fedkin.methods.tfl.method import Topology, centralities, grouped, sketched
+from fedkin.methods.tfl.sketch import sketched
+from fedkin.methods.tfl.topology import Topology, centralities, grouped
 from support import small_federation, small_setup
 
 Tfl = METHODS["tfl"]
@@ -114,7 +115,7 @@ def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -
     for number in range(1, 8):
         renewed.append(engine.round(number).graph is not None)
         priors.append(vector(engine, "prior"))
-        figures, lam = engine.server.state["figures"], vector(engine, "lambda")
+        figures, lam = engine.server.info, vector(engine, "lam")
         assert figures == {
             "prior_entropy": pytest.approx(-(priors[-1] * np.log(priors[-1])).sum(), abs=1e-8),
             "prior_largest": pytest.approx(priors[-1].max()),
@@ -160,7 +161,7 @@ def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one
         for id, values in known.items():
             assert torch.equal(engine.server.state["vectors"][id], values)
         assert vector(engine, "prior").sum() == pytest.approx(1)
-    figures = engine.server.state["figures"]
+    figures = engine.server.info
     share = len(known) / 6
     assert figures["prior_largest"] <= max(1 / 6, share * vector(engine, "prior").max()) + 1e-9
 
@@ -180,7 +181,7 @@ def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> Non
             for name, d in direction.items()
         }
     method: Any = engine.setup.method
-    method.meet(engine.server, models, engine.setup.net.initial)
+    method.remember(engine.server, models, engine.setup.net.initial)
     method.learn_topology(engine.server)
     graph = engine.server.graph
     assert graph is not None
