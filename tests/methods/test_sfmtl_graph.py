@@ -17,7 +17,9 @@ from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
 from fedkin.methods import SfmtlGraph
-from fedkin.methods.sfmtl_graph.method import AnchoredCrossEntropy, community_anchors, mixed_heads
+from fedkin.methods.blocks.laplacian import mixed
+from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph.method import community_anchors
 from fedkin.settings import parse
 from support import small_federation, small_setup
 
@@ -170,7 +172,7 @@ def test_head_update_is_equation_15(count: int, rate: float, seed: int) -> None:
     upper = np.triu(rng.random((count, count)), 1)
     weights, labels = upper + upper.T, rng.integers(0, 2, count)
     heads = [{"head.weight": torch.from_numpy(rng.normal(size=(3, 2)))} for _ in range(count)]
-    new = mixed_heads(heads, np.asarray(graph.laplacian_step(weights, labels, rate)))
+    new = mixed(heads, np.asarray(graph.laplacian_step(weights, labels, rate)))
     for k in range(count):
         want = heads[k]["head.weight"].clone()
         for other in range(count):
