@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
-from fedkin.methods import SfmtlGraph
+from fedkin.methods import Local, SfmtlGraph
 from fedkin.methods.blocks.laplacian import mixed
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.method import community_anchors
@@ -115,8 +116,6 @@ def test_lambda_zero_changes_no_head() -> None:
 
 def test_lambda_zero_is_local_training() -> None:
     """Without pull and without anchors, every client is as if it were alone."""
-    from fedkin.methods import Local
-
     one = LocalEngine(small_setup(SfmtlGraph(lam=0.0)))
     other = LocalEngine(small_setup(Local()))
     for number in (1, 2, 3):
@@ -138,30 +137,24 @@ def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
         assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
 
 
-def test_a_complete_equal_graph_at_the_right_rate_averages_heads() -> None:
-    """With a_kl = 1 for all pairs and lambda tau = 1 / n, every head becomes the plain mean: FedAvg of heads."""
-    federation = small_federation()
+def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_give_all_clients_the_mean_head() -> None:
+    """And every body is as in local training: only heads are mixed."""
+    small = small_federation()
+    federation = Federation([replace(client, group="one") for client in small.values()], small.task)
     method = SfmtlGraph(
-        lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "uniform", "groups": "single"}
+        lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "oracle", "groups": "single"}
     )
-    engine = LocalEngine(small_setup(method, federation, dtype=torch.float64))
-    heads: dict[str, Any] = {}
-    real = engine._ask
-
-    def ask(request: Any) -> Any:
-        replies = real(request)
-        heads.update({id: reply["head"] for id, reply in replies.items() if "head" in reply})
-        return replies
-
-    engine._ask = ask  # type: ignore[method-assign]
-    outcome = engine.round(1)
-    weights = np.asarray(outcome.graph.weights)  # type: ignore[union-attr]
-    scale = weights[0, 1]
-    expected = {name: torch.stack([h[name] for h in heads.values()]).mean(0) for name in next(iter(heads.values()))}
+    engine, alone = (LocalEngine(small_setup(m, federation, dtype=torch.float64)) for m in (method, Local()))
+    graph = engine.round(1).graph
+    alone.round(1)
+    assert graph is not None
+    assert np.array_equal(np.asarray(graph.weights), 1 - np.eye(len(federation)))
+    local = [alone.model(id) for id in federation]
+    mean = {name: torch.stack([model[name] for model in local]).mean(0) for name in head_of(local[0])}
     for id in federation:
-        for name, mean in expected.items():
-            moved = heads[id][name] + scale * (mean - heads[id][name])
-            torch.testing.assert_close(engine.model(id)[name], moved)
+        for name, tensor in engine.model(id).items():
+            torch.testing.assert_close(tensor, mean[name] if name in mean else alone.model(id)[name])
+        assert not torch.allclose(alone.model(id)["head.weight"], mean["head.weight"], atol=1e-3)
 
 
 @given(st.integers(2, 6), st.floats(0, 0.5), st.integers(0, 99))
