@@ -20,11 +20,10 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning import Training
-from fedkin.methods import METHODS
+from fedkin.methods.drfa import Drfa
+from fedkin.methods.tfl import Tfl
 from fedkin.views import ServerView
 from support import small_setup
-
-Tfl, Drfa = METHODS["tfl"], METHODS["drfa"]
 
 SEED, DRAWN, CLASSES = 2, 4, 3
 TRAINING = Training(rounds=3, per_round=DRAWN, local_steps=3, batch_size=5, lr=0.1)
