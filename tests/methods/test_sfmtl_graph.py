@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
@@ -22,6 +21,7 @@ from fedkin.methods.blocks.laplacian import mixed
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.method import community_anchors
 from fedkin.settings import parse
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 
@@ -39,7 +39,7 @@ def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Fe
 
 
 def graph_after(method: SfmtlGraph, federation: Federation, rounds: int = 15, **training: Any) -> Any:
-    engine = LocalEngine(small_setup(method, federation, **training))
+    engine = Watched(small_setup(method, federation, **training))
     outcome = None
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
@@ -67,15 +67,9 @@ def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
 def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
     federation = two_class_federation([(0, 1), (2, 5)])
     setup = small_setup(SfmtlGraph(), federation)
-    seen: list[Message] = []
-
-    class Spy(LocalEngine):
-        def carried(self, message: Message) -> Message:
-            seen.append(message)
-            return message
-
-    outcome = Spy(setup).round(1)
-    up = [message for message in seen if "n" in message]
+    engine = Watched(setup)
+    outcome = engine.round(1)
+    up = list(engine.replies("train").values())
     assert len(up) == 2
     for message in up:
         assert set(message) == {"head", "anchors", "classes", "n"}
@@ -96,23 +90,23 @@ def test_the_papers_upload_is_6154_floats() -> None:
 def test_lambda_zero_changes_no_head() -> None:
     """The first round's heads are those of a graph without edges, bit for bit, also where anchors have a weight."""
     still, alone = (SfmtlGraph(lam=0.0, anchor_weight=0.1, graph={"control": name}) for name in ("none", "self"))
-    one, other = LocalEngine(small_setup(still)), LocalEngine(small_setup(alone))
+    one, other = Watched(small_setup(still)), Watched(small_setup(alone))
     graph = one.round(1).graph
     other.round(1)
     assert graph is not None
     assert np.asarray(graph.weights).any()
-    for id in one.setup.federation:
+    for id in one.federation:
         assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
 
 
 def test_lambda_zero_is_local_training() -> None:
     """Without pull and without anchors, every client is as if it were alone."""
-    one = LocalEngine(small_setup(SfmtlGraph(lam=0.0)))
-    other = LocalEngine(small_setup(Local()))
+    one = Watched(small_setup(SfmtlGraph(lam=0.0)))
+    other = Watched(small_setup(Local()))
     for number in (1, 2, 3):
         one.round(number)
         other.round(number)
-    for id in one.setup.federation:
+    for id in one.federation:
         for name, tensor in one.model(id).items():
             torch.testing.assert_close(tensor, other.model(id)[name], rtol=1e-6, atol=1e-7)
 
@@ -120,11 +114,11 @@ def test_lambda_zero_is_local_training() -> None:
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
-    one, other = LocalEngine(small_setup(strong)), LocalEngine(small_setup(still))
+    one, other = Watched(small_setup(strong)), Watched(small_setup(still))
     for number in (1, 2):
         one.round(number)
         other.round(number)
-    for id in one.setup.federation:
+    for id in one.federation:
         assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
 
 
@@ -135,7 +129,7 @@ def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_give_all_clients_th
     method = SfmtlGraph(
         lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "oracle", "groups": "single"}
     )
-    engine, alone = (LocalEngine(small_setup(m, federation, dtype=torch.float64)) for m in (method, Local()))
+    engine, alone = (Watched(small_setup(m, federation, dtype=torch.float64)) for m in (method, Local()))
     graph = engine.round(1).graph
     alone.round(1)
     assert graph is not None
@@ -203,24 +197,25 @@ def test_anchored_loss_against_a_slow_twin() -> None:
 
 def test_exact_class_means() -> None:
     federation = two_class_federation([(0, 1), (2, 3)])
-    engine = LocalEngine(small_setup(SfmtlGraph(anchors="mean", lam=0.0, graph={"groups": "alone"}), federation))
+    engine = Watched(small_setup(SfmtlGraph(anchors="mean", lam=0.0, graph={"groups": "alone"}), federation))
     engine.round(1)
     for id, client in federation.items():
-        module = engine.setup.net.scratch()
+        module = engine.server.net.scratch()
         from fedkin.learning.sgd import infer
 
-        z = infer(engine.setup.net, module, engine.model(id), "features", client.train)
-        anchors = engine.states[id]["anchors"]
-        for label in client.train.labels().unique():
-            torch.testing.assert_close(anchors[label], z[client.train.labels() == label].mean(0))
+        z = infer(engine.server.net, module, engine.model(id), "features", client.train)
+        sent = engine.replies("train")[id]
+        assert sent["classes"] == sorted(set(client.train.labels().tolist()))
+        for label, anchor in zip(sent["classes"], sent["anchors"], strict=True):
+            torch.testing.assert_close(anchor, z[client.train.labels() == label].mean(0))
 
 
 def test_clients_not_sampled_keep_their_state() -> None:
-    engine = LocalEngine(small_setup(SfmtlGraph(), per_round=3))
+    engine = Watched(small_setup(SfmtlGraph(), per_round=3))
     first = set(engine.round(1).sampled)
-    before = {id: engine.model(id) for id in engine.setup.federation}
+    before = {id: engine.model(id) for id in engine.federation}
     second = set(engine.round(2).sampled)
-    for id in engine.setup.federation:
+    for id in engine.federation:
         assert (engine.model(id) is before[id]) == (id not in second)
     assert first != second
 
@@ -246,7 +241,7 @@ def test_control_graphs_replace_the_graph(control: str, expected: dict[str, Any]
 def test_control_graphs_change_nothing_else(control: str) -> None:
     """Sampling and local training of the first round are those of the learned graph, bit for bit: bodies show it."""
     plain, controlled = (
-        LocalEngine(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
+        Watched(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
         for name in ("none", control)
     )
     sampled = plain.round(1).sampled

@@ -13,39 +13,25 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Ask, Message
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.losses import SampleLosses
+from fedkin.methods.blocks.losses import SampleLosses, training_loss
 from fedkin.methods.tfl.method import divergence_slope
 from fedkin.settings import parse
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 Tfl, Drfa = METHODS["tfl"], METHODS["drfa"]
 
 
-class Spy(LocalEngine):
-    """Keeps what was asked and answered."""
-
-    def __init__(self, setup: Any) -> None:
-        super().__init__(setup)
-        self.asks: list[tuple[str, dict[str, Message], dict[str, Message]]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.asks.append((ask.phase, dict(ask.messages), dict(replies)))
-        return replies
-
-
-def vector(engine: LocalEngine, what: str) -> Any:
+def vector(engine: Watched, what: str) -> Any:
     kept = engine.server.state[what]
     return np.array([float(kept[id]) for id in sorted(kept)])
 
 
-def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Spy:
-    engine = Spy(small_setup(method, federation, dtype=torch.float64, **training))
+def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Watched:
+    engine = Watched(small_setup(method, federation, dtype=torch.float64, **training))
     for number in range(1, rounds + 1):
         engine.round(number)
     return engine
@@ -95,7 +81,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
     method = Tfl(
         q=q, eta_lambda=eta, divergence=divergence, ask_losses=losses, graph={"every": 1, "scale": "normalised"}
     )
-    engine = Spy(small_setup(method, dtype=torch.float64, per_round=3))
+    engine = Watched(small_setup(method, dtype=torch.float64, per_round=3))
     federation = engine.federation
     for number in (1, 2):
         before = vector(engine, "lam")
@@ -147,13 +133,13 @@ def test_a_strong_pull_brings_lambda_to_the_prior() -> None:
 
 
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
-    engine = Spy(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
-    engine._lost = lambda id, phase: "there" if phase == "losses" else ""  # type: ignore[method-assign]
+    engine = Watched(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
+    engine.lose = lambda phase, id: phase == "losses"
     engine.round(1)
     assert (vector(engine, "lam") == 1 / 6).all()
     assert "prior" in engine.server.state
     gone = engine.server.clients[0]
-    engine._lost = lambda id, phase: "back" if phase == "losses" and id == gone else ""  # type: ignore[method-assign]
+    engine.lose = lambda phase, id: phase == "losses" and id == gone
     engine.round(2)
     assert vector(engine, "lam")[0] == vector(engine, "lam").min() < 1 / 6
 
@@ -162,9 +148,9 @@ def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
 
 
 def test_the_second_broadcast_is_a_phase_of_its_own_and_its_bytes_are_counted() -> None:
-    engine = Spy(small_setup(Tfl(ask_losses="sampled"), per_round=4))
+    engine = Watched(small_setup(Tfl(ask_losses="sampled"), per_round=4))
     traffic = engine.round(1).traffic
-    size = engine.setup.net.parameters()
+    size = engine.server.net.parameters()
     down = [message for message in traffic if message.phase == "losses" and message.sender == "server"]
     up = [message for message in traffic if message.phase == "losses" and message.receiver == "server"]
     assert [message.floats for message in down] == [size] * 4
@@ -199,7 +185,7 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
     clients = [
         replace(client, joins=3 if client.id == late else 1, seen=client.id != unseen) for client in federation.values()
     ]
-    engine = Spy(small_setup(METHODS[name](), Federation(clients, federation.task)))
+    engine = Watched(small_setup(METHODS[name](), Federation(clients, federation.task)))
     for number in (1, 2, 3):
         assert (late in engine.round(number).sampled) == (number == 3)
         assert set(engine.server.state["lam"]) == set(engine.server.clients)
@@ -221,10 +207,12 @@ def test_the_loss_of_a_task_is_one_value_per_sample() -> None:
 
 
 def test_a_model_that_diverged_is_an_error_that_says_what_to_do() -> None:
-    engine = Spy(small_setup(Tfl()))
-    message = Message(params={n: t * 1e38 for n, t in engine.setup.net.initial.items()})
-    with pytest.raises(MethodError, match=r"the new model's training loss is (inf|nan); lower training.lr"):
-        engine._ask(Ask("losses", dict.fromkeys(engine.server.clients, message)))
+    setup = small_setup(Tfl())
+    for values in ([1.0, float("inf")], [float("nan"), 1.0]):
+        flow = training_loss(setup.federation.task, setup.net.initial)
+        next(flow)
+        with pytest.raises(MethodError, match=r"the new model's training loss is (inf|nan); lower training.lr"):
+            flow.send(torch.tensor(values))
 
 
 def test_settings_are_checked_before_anything_runs() -> None:
