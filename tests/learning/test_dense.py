@@ -15,7 +15,7 @@ from fedkin.learning import CrossEntropy, Loss, Net, Proximal, SquaredError, Tra
 from fedkin.learning.models import CnnMnist, Linear, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member
-from fedkin.methods.sfmtl_graph.method import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 
 PLANS = {

@@ -13,7 +13,7 @@ from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked, stackable
-from fedkin.methods.sfmtl_graph.method import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 
 PLANS = {

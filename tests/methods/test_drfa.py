@@ -14,8 +14,6 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
-from fedkin.flow import Message
 from fedkin.keys import rng
 from fedkin.learning import CrossEntropy
 from fedkin.learning.sgd import fit
@@ -23,26 +21,14 @@ from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Snapshotting
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 Drfa = METHODS["drfa"]
 
 
-class Spy(LocalEngine):
-    """Keeps what was asked and answered."""
-
-    def __init__(self, setup: Any) -> None:
-        super().__init__(setup)
-        self.asks: list[tuple[str, dict[str, Message], dict[str, Message]]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.asks.append((ask.phase, dict(ask.messages), dict(replies)))
-        return replies
-
-
-def lambdas(engine: LocalEngine) -> np.ndarray[Any, np.dtype[np.float64]]:
-    kept = engine.server.state["lambda"]
+def lambdas(engine: Watched) -> np.ndarray[Any, np.dtype[np.float64]]:
+    kept = engine.server.state["lam"]
     return np.array([float(kept[id]) for id in sorted(kept)])
 
 
@@ -77,7 +63,7 @@ def loss_of(w: dict[str, Tensor], client: Any, rows: Any = slice(None)) -> Tenso
 def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) -> None:
     gamma, floor, federation = 0.02, 0.01, small_federation()
     setup = small_setup(Drfa(gamma=gamma, floor=floor), federation, dtype=torch.float64, **training)
-    engine = LocalEngine(setup)
+    engine = Watched(setup)
     ids = sorted(federation)
     w: dict[str, Tensor] = dict(setup.net.initial)
     lam = np.full(len(ids), 1 / len(ids))
@@ -145,7 +131,7 @@ def test_the_drawn_step_is_uniform() -> None:
 
 def test_without_ascent_it_is_fedavg_with_equal_weights() -> None:
     one, other = (
-        LocalEngine(small_setup(m)) for m in (Drfa(gamma=0.0, snapshot=False), METHODS["fedavg"](weights="equal"))
+        Watched(small_setup(m)) for m in (Drfa(gamma=0.0, snapshot=False), METHODS["fedavg"](weights="equal"))
     )
     for number in (1, 2, 3):
         one.round(number)
@@ -156,7 +142,7 @@ def test_without_ascent_it_is_fedavg_with_equal_weights() -> None:
 
 
 def test_the_client_with_the_largest_loss_gains_weight() -> None:
-    engine = Spy(small_setup(Drfa(gamma=0.02, ask_losses="all")))
+    engine = Watched(small_setup(Drfa(gamma=0.02, ask_losses="all")))
     engine.round(1)
     phase, _, replies = engine.asks[-1]
     assert phase == "losses"
@@ -168,13 +154,13 @@ def test_the_client_with_the_largest_loss_gains_weight() -> None:
 
 def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_drawn() -> None:
     method = Drfa(gamma=0.05)
-    engine = Spy(small_setup(method, dtype=torch.float64, per_round=4))
+    engine = Watched(small_setup(method, dtype=torch.float64, per_round=4))
     p = np.array([0.5, 0.3, 0.1, 0.05, 0.05, 0.0])
     method.keep(engine.server, p)
     total, doubles = np.zeros(6), 0
     for number in range(1, 1501):
         engine.server.round = number
-        drawn = method.drawn(engine.server)
+        drawn = method.draw(engine.server)
         assert sum(drawn.values()) == 4
         assert method.sample(engine.server) == sorted(drawn)
         total += [drawn.get(id, 0.0) for id in engine.server.clients]
@@ -182,7 +168,7 @@ def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_draw
     np.testing.assert_allclose(total / 6000, p, atol=0.02)
     assert doubles > 300
     engine.server.round = 7
-    counts = method.drawn(engine.server)
+    counts = method.draw(engine.server)
     assert tuple(sorted(counts)) == engine.round(7).sampled
     _, _, replies = engine.asks[0]
     assert set(replies) == set(counts)
@@ -193,7 +179,8 @@ def test_clients_are_drawn_by_lambda_with_replacement_and_count_as_often_as_draw
 
 def test_losses_are_asked_of_as_many_uniformly_drawn_and_scaled() -> None:
     gamma, federation = 0.03, small_federation()
-    engine = Spy(small_setup(Drfa(gamma=gamma, floor=0.0), federation, per_round=2, local_steps=3))
+    method: Any = Drfa(gamma=gamma, floor=0.0)
+    engine = Watched(small_setup(method, federation, per_round=2, local_steps=3))
     before = lambdas(engine)
     engine.round(1)
     _, asked, replies = engine.asks[1]
@@ -203,7 +190,7 @@ def test_losses_are_asked_of_as_many_uniformly_drawn_and_scaled() -> None:
     heard = dict.fromkeys(federation, 0)
     for number in range(1, 301):
         engine.server.round = number
-        for id in engine.setup.method.audience(engine.server, []):  # type: ignore[union-attr]
+        for id in method.audience(engine.server, []):
             heard[id] += 1
     assert all(60 < count < 140 for count in heard.values())
 
@@ -211,10 +198,10 @@ def test_losses_are_asked_of_as_many_uniformly_drawn_and_scaled() -> None:
 def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     federation = small_federation()
     sizes = np.array([federation[id].size for id in sorted(federation)])
-    engine = Spy(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation))
+    engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation))
     engine.round(1)
     np.testing.assert_allclose(lambdas(engine), sizes / sizes.sum(), rtol=1e-12)
-    average = LocalEngine(small_setup(METHODS["fedavg"](), federation))
+    average = Watched(small_setup(METHODS["fedavg"](), federation))
     average.round(1)
     for name, tensor in average.server.state["params"].items():
         torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)
@@ -223,7 +210,7 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
 
     gains = []
     for decay in (1.0, 0.5):
-        engine = Spy(small_setup(Drfa(gamma=0.001, gamma_decay=decay, snapshot=False), federation))
+        engine = Watched(small_setup(Drfa(gamma=0.001, gamma_decay=decay, snapshot=False), federation))
         for number in (1, 2):
             before = lambdas(engine)
             engine.round(number)
@@ -232,13 +219,13 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
 
 
 def test_the_floor_holds_and_figures_say_how_uneven_lambda_is() -> None:
-    engine = LocalEngine(small_setup(Drfa(gamma=5.0, floor=0.02)))
+    engine = Watched(small_setup(Drfa(gamma=5.0, floor=0.02)))
     for number in (1, 2):
         engine.round(number)
     found = lambdas(engine)
     assert found.min() == pytest.approx(0.02)
     assert found.sum() == pytest.approx(1)
-    figures = engine.server.state["figures"]
+    figures = engine.server.info
     assert figures["lambda_largest"] == pytest.approx(found.max())
     assert figures["lambda_entropy"] == pytest.approx(-(found * np.log(found)).sum())
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
 from fedkin.keys import rng
 from fedkin.methods import METHODS
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 
 def moved(mu: float, **training: object) -> float:
     """How far the clients' models of a round lie from the global one, on average."""
-    engine = LocalEngine(small_setup(METHODS["fedprox"](mu=mu), lr=0.05, **training))
-    sent: list[dict[str, Tensor]] = []
-    ask = engine._ask
-
-    def spy(request: object) -> object:
-        replies = ask(request)  # type: ignore[arg-type]
-        sent.extend(dict(reply["params"]) for reply in replies.values())
-        return replies
-
-    engine._ask = spy  # type: ignore[assignment, method-assign]
+    engine = Watched(small_setup(METHODS["fedprox"](mu=mu), lr=0.05, **training))
     engine.round(1)
-    initial = engine.setup.net.initial
+    sent = [reply.params for reply in engine.replies("train").values()]
+    initial = engine.initial
     return sum(float(sum((t - initial[name]).square().sum() for name, t in p.items())) ** 0.5 for p in sent) / len(sent)
 
 
 def test_mu_zero_is_fedavg() -> None:
-    one = LocalEngine(small_setup(METHODS["fedprox"](mu=0.0), dtype=torch.float64))
-    other = LocalEngine(small_setup(METHODS["fedavg"](), dtype=torch.float64))
+    one = Watched(small_setup(METHODS["fedprox"](mu=0.0), dtype=torch.float64))
+    other = Watched(small_setup(METHODS["fedavg"](), dtype=torch.float64))
     for number in (1, 2):
         one.round(number)
         other.round(number)
@@ -49,7 +40,7 @@ def test_a_larger_mu_keeps_clients_nearer() -> None:
 def test_a_round_against_a_plain_loop(weights: str) -> None:
     mu, federation = 0.7, small_federation()
     setup = small_setup(METHODS["fedprox"](mu=mu, weights=weights), federation, dtype=torch.float64)
-    engine = LocalEngine(setup)
+    engine = Watched(setup)
     engine.round(1)
     total = {name: torch.zeros_like(tensor) for name, tensor in setup.net.initial.items()}
     share = 0.0

@@ -12,13 +12,12 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
-from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
 from fedkin.methods.fedsr import ClassReference, GaussianBody, SimpleRepresentation, gaussian_kl
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 FedSr = METHODS["fedsr"]
@@ -117,44 +116,36 @@ def test_class_references_start_as_the_codes_and_never_travel() -> None:
     mean, sd = ClassReference(3, 2)(torch.tensor([0, 2]))
     assert not mean.any()
     torch.testing.assert_close(sd, torch.full((2, 2), F.softplus(torch.ones(1)).item() + 1e-6))
-    seen: list[Message] = []
-
-    class Watching(LocalEngine):
-        def carried(self, message: Message) -> Message:
-            seen.append(message)
-            return message
-
-    engine = Watching(small_setup(FedSr(cmi=0.1)))
+    engine = Watched(small_setup(FedSr(cmi=0.1)))
     engine.round(1)
-    assert seen
+    seen = [message for _, asked, replies in engine.asks for message in [*asked.values(), *replies.values()]]
+    assert len(seen) == 12
     for message in seen:
         assert not [name for name in message["params"] if name.startswith("reference")]
         assert "body.gaussian.weight" in message["params"]
     ids = sorted(engine.federation)
-    references = [engine.states[id]["reference"]["reference.mean"] for id in ids]
+    references = [engine.model(id)["reference.mean"] for id in ids]
     assert all(not torch.equal(references[0], reference) for reference in references[1:])
     models = [engine.model(id) for id in ids]
     assert all(torch.equal(models[0][n], m[n]) for m in models for n in m if not n.startswith("reference"))
 
 
 def test_references_of_clients_not_sampled_stay() -> None:
-    engine = LocalEngine(small_setup(FedSr(cmi=0.1), per_round=2))
+    engine = Watched(small_setup(FedSr(cmi=0.1), per_round=2))
     engine.round(1)
-    before = {id: engine.states.get(id, {}).get("reference") for id in engine.federation}
+    before = {id: engine.model(id)["reference.mean"] for id in engine.federation}
     sampled = engine.round(2).sampled
-    for id in sampled:
-        assert engine.states[id]["reference"] is not before[id]
-    for id in set(engine.federation) - set(sampled):
-        assert engine.states.get(id, {}).get("reference") is before[id]
+    for id in engine.federation:
+        assert torch.equal(engine.model(id)["reference.mean"], before[id]) == (id not in sampled)
 
 
 def figures(method: object, rounds: int = 12) -> tuple[float, float]:
     """(mean squared length of features, mean divergence to the client's class reference) after training."""
-    engine = LocalEngine(small_setup(method, dtype=torch.float64, local_steps=10))  # type: ignore[arg-type]
+    engine = Watched(small_setup(method, dtype=torch.float64, local_steps=10))  # type: ignore[arg-type]
     for number in range(1, rounds + 1):
         engine.round(number)
     size = divergence = 0.0
-    module = engine.setup.net.scratch().eval()
+    module = engine.server.net.scratch().eval()
     for id, client in engine.federation.items():
         load(module, engine.model(id))
         with torch.no_grad():
@@ -174,10 +165,9 @@ def test_a_newcomer_gets_the_global_model() -> None:
     federation = small_federation()
     new = sorted(federation)[3]
     clients = [replace(client, seen=client.id != new) for client in federation.values()]
-    engine = LocalEngine(small_setup(FedSr(), Federation(clients, federation.task)))
+    engine = Watched(small_setup(FedSr(), Federation(clients, federation.task)))
     engine.round(1)
     model = engine.model(new)
     for name, tensor in engine.server.state["params"].items():
         assert torch.equal(model[name], tensor)
-    assert torch.equal(model["reference.mean"], engine.setup.net.initial["reference.mean"])
-    assert engine.evaluate()[new].n == len(federation[new].test)
+    assert torch.equal(model["reference.mean"], engine.initial["reference.mean"])

@@ -10,32 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Message
 from fedkin.methods import METHODS
 from fedkin.settings import parse
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 FedU = METHODS["fedu"]
 
 
-class Spy(LocalEngine):
-    """Keeps what the clients sent."""
-
-    def __init__(self, setup: Any) -> None:
-        super().__init__(setup)
-        self.sent: list[dict[str, Message]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.sent.append(dict(replies))
-        return replies
-
-
-def after(method: Any, rounds: int = 2, **training: Any) -> Spy:
-    engine = Spy(small_setup(method, dtype=torch.float64, **training))
+def after(method: Any, rounds: int = 2, **training: Any) -> Watched:
+    engine = Watched(small_setup(method, dtype=torch.float64, **training))
     for number in range(1, rounds + 1):
         engine.outcome = engine.round(number)  # type: ignore[attr-defined]
     return engine
@@ -66,7 +52,7 @@ def test_planted_groups_become_one_model_each() -> None:
     assert planted is not None
     for group in ("g0", "g1"):
         members = [id for id in sorted(planted) if planted[id] == group]
-        sent = [engine.sent[0][id]["params"] for id in members]
+        sent = [engine.replies("train")[id]["params"] for id in members]
         for id in members:
             close(engine.model(id), {name: torch.stack([m[name] for m in sent]).mean(0) for name in sent[0]})
 
@@ -76,19 +62,19 @@ def test_planted_groups_become_one_model_each() -> None:
 def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbours: str) -> None:
     lam, lr, steps = 0.8, 0.05, 3
     method = FedU(lam=lam, neighbours=neighbours, graph={"source": source})
-    engine = Spy(small_setup(method, dtype=torch.float64, lr=lr, local_steps=steps, per_round=4))
+    engine = Watched(small_setup(method, dtype=torch.float64, lr=lr, local_steps=steps, per_round=4))
     kept: dict[str, dict[str, Tensor]] = {}
     for number in (1, 2, 3):
         outcome = engine.round(number)
         assert outcome.graph is not None
-        trained = {id: dict(reply["params"]) for id, reply in engine.sent[-1].items()}
+        trained = {id: dict(reply["params"]) for id, reply in engine.replies("train").items()}
         ids = sorted({**kept, **trained} if neighbours == "all" else trained)
         assert list(outcome.graph.ids) == ids
         a, before = np.asarray(outcome.graph.weights), {**kept, **trained}
         assert np.array_equal(a, a.T)
         assert a.any()
         for id in engine.federation:
-            want = dict(before.get(id, engine.setup.net.initial))
+            want = dict(before.get(id, engine.initial))
             if id in trained:
                 k = ids.index(id)
                 for name in want:
@@ -105,7 +91,7 @@ def test_similarity_of_updates_sees_the_planted_groups_and_layers_limit_what_it_
     same = groups[:, None] == groups[None, :]
     off = ~np.eye(6, dtype=bool)
     assert graph.weights[same & off].min() > graph.weights[~same].max()
-    initial = engine.setup.net.initial
+    initial = engine.initial
     x = np.stack([
         np.concatenate([(engine.model(id)[n] - initial[n]).flatten().numpy() for n in ("head.weight", "head.bias")])
         for id in graph.ids
@@ -132,7 +118,7 @@ def test_a_newcomer_adapts_the_mean_model() -> None:
     clients = [replace(client, seen=client.id != new) for client in federation.values()]
     models = {}
     for steps in (0, 5):
-        engine = LocalEngine(small_setup(FedU(welcome_steps=steps), Federation(clients, federation.task)))
+        engine = Watched(small_setup(FedU(welcome_steps=steps), Federation(clients, federation.task)))
         engine.round(1)
         seen = [engine.model(id) for id in engine.federation.seen]
         mean = {name: torch.stack([m[name] for m in seen]).mean(0) for name in seen[0]}

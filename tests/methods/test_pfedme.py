@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.keys import rng
 from fedkin.methods import METHODS
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 PFedMe = METHODS["pfedme"]
@@ -30,7 +30,7 @@ def test_two_rounds_against_a_plain_loop(weights: str) -> None:
     federation = small_federation()
     method = PFedMe(lam=lam, eta=eta, beta=beta, inner_steps=inner, weights=weights)
     setup = small_setup(method, federation, dtype=torch.float64, lr=lr)
-    engine = LocalEngine(setup)
+    engine = Watched(setup)
     w_global = {name: tensor.clone() for name, tensor in setup.net.initial.items()}
     for number in (1, 2):
         engine.round(number)
@@ -61,7 +61,7 @@ def test_many_inner_steps_reach_the_proximal_point() -> None:
     lam, federation = 15.0, small_federation()
     method = PFedMe(lam=lam, inner_steps=400)
     setup = small_setup(method, federation, dtype=torch.float64, lr=0.05, batch_size="all", local_steps=1)
-    engine = LocalEngine(setup)
+    engine = Watched(setup)
     engine.round(1)
     id = sorted(federation)[0]
     theta = {name: tensor.clone().requires_grad_() for name, tensor in engine.model(id).items()}
@@ -75,7 +75,7 @@ def test_many_inner_steps_reach_the_proximal_point() -> None:
 
 
 def test_with_eta_lam_one_and_one_step_the_server_averages_the_thetas() -> None:
-    engine = LocalEngine(small_setup(PFedMe(lam=4.0, eta=0.25), local_steps=1, dtype=torch.float64))
+    engine = Watched(small_setup(PFedMe(lam=4.0, eta=0.25), local_steps=1, dtype=torch.float64))
     engine.round(1)
     models = [engine.model(id) for id in engine.federation]
     for name, tensor in engine.server.state["params"].items():
@@ -83,7 +83,7 @@ def test_with_eta_lam_one_and_one_step_the_server_averages_the_thetas() -> None:
 
 
 def test_personal_and_global_are_two_models_of_one_run() -> None:
-    personal, shared = (LocalEngine(small_setup(PFedMe(evaluate=which))) for which in ("personal", "global"))
+    personal, shared = (Watched(small_setup(PFedMe(evaluate=which))) for which in ("personal", "global"))
     for engine in (personal, shared):
         engine.round(1)
     for name, tensor in personal.server.state["params"].items():
@@ -95,7 +95,7 @@ def test_personal_and_global_are_two_models_of_one_run() -> None:
 
 
 def test_a_client_that_has_not_trained_uses_the_global_model() -> None:
-    engine = LocalEngine(small_setup(PFedMe(), per_round=2))
+    engine = Watched(small_setup(PFedMe(), per_round=2))
     sampled = engine.round(1).sampled
     for id in engine.federation:
         assert (engine.model(id) is engine.server.state["params"]) == (id not in sampled)
@@ -111,7 +111,7 @@ def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> Non
     new = sorted(federation)[1]
     losses = []
     for steps in (0, 30):
-        engine = LocalEngine(small_setup(PFedMe(lam=1.0, welcome_steps=steps), with_unseen(federation, new)))
+        engine = Watched(small_setup(PFedMe(lam=1.0, welcome_steps=steps), with_unseen(federation, new)))
         for number in (1, 2):
             assert new not in engine.round(number).sampled
         before = dict(engine.server.state["params"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
-from fedkin.methods import SfmtlGraph
-from fedkin.methods.sfmtl_graph.method import AnchoredCrossEntropy, community_anchors, mixed_heads
+from fedkin.methods import Local, SfmtlGraph
+from fedkin.methods.blocks.laplacian import mixed
+from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph.method import community_anchors
 from fedkin.settings import parse
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 
@@ -36,7 +39,7 @@ def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Fe
 
 
 def graph_after(method: SfmtlGraph, federation: Federation, rounds: int = 15, **training: Any) -> Any:
-    engine = LocalEngine(small_setup(method, federation, **training))
+    engine = Watched(small_setup(method, federation, **training))
     outcome = None
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
@@ -64,15 +67,9 @@ def test_weights_separate_two_one_and_no_classes_in_common(match: str) -> None:
 def test_only_heads_anchors_owned_classes_and_counts_travel() -> None:
     federation = two_class_federation([(0, 1), (2, 5)])
     setup = small_setup(SfmtlGraph(), federation)
-    seen: list[Message] = []
-
-    class Spy(LocalEngine):
-        def carried(self, message: Message) -> Message:
-            seen.append(message)
-            return message
-
-    outcome = Spy(setup).round(1)
-    up = [message for message in seen if "n" in message]
+    engine = Watched(setup)
+    outcome = engine.round(1)
+    up = list(engine.replies("train").values())
     assert len(up) == 2
     for message in up:
         assert set(message) == {"head", "anchors", "classes", "n"}
@@ -91,36 +88,25 @@ def test_the_papers_upload_is_6154_floats() -> None:
 
 
 def test_lambda_zero_changes_no_head() -> None:
-    setup = small_setup(SfmtlGraph(lam=0.0, anchor_weight=0.1))
-    engine = LocalEngine(setup)
-    sent: dict[str, Any] = {}
-    real = engine._ask
-
-    def ask(request: Any) -> Any:
-        replies = real(request)
-        if request.phase == "train":
-            sent.update({id: reply["head"] for id, reply in replies.items()})
-        else:
-            for id, message in request.messages.items():
-                assert all(torch.equal(message["head"][name], sent[id][name]) for name in sent[id])
-        return replies
-
-    engine._ask = ask  # type: ignore[method-assign]
-    engine.round(1)
-    engine.round(2)
-    assert len(sent) == len(setup.federation)
+    """The first round's heads are those of a graph without edges, bit for bit, also where anchors have a weight."""
+    still, alone = (SfmtlGraph(lam=0.0, anchor_weight=0.1, graph={"control": name}) for name in ("none", "self"))
+    one, other = Watched(small_setup(still)), Watched(small_setup(alone))
+    graph = one.round(1).graph
+    other.round(1)
+    assert graph is not None
+    assert np.asarray(graph.weights).any()
+    for id in one.federation:
+        assert all(torch.equal(tensor, other.model(id)[name]) for name, tensor in one.model(id).items())
 
 
 def test_lambda_zero_is_local_training() -> None:
     """Without pull and without anchors, every client is as if it were alone."""
-    from fedkin.methods import Local
-
-    one = LocalEngine(small_setup(SfmtlGraph(lam=0.0)))
-    other = LocalEngine(small_setup(Local()))
+    one = Watched(small_setup(SfmtlGraph(lam=0.0)))
+    other = Watched(small_setup(Local()))
     for number in (1, 2, 3):
         one.round(number)
         other.round(number)
-    for id in one.setup.federation:
+    for id in one.federation:
         for name, tensor in one.model(id).items():
             torch.testing.assert_close(tensor, other.model(id)[name], rtol=1e-6, atol=1e-7)
 
@@ -128,38 +114,32 @@ def test_lambda_zero_is_local_training() -> None:
 def test_an_empty_graph_moves_no_head_whatever_lambda() -> None:
     strong = SfmtlGraph(lam=5.0, anchor_weight=0.0, graph={"control": "self"})
     still = SfmtlGraph(lam=0.0, anchor_weight=0.0)
-    one, other = LocalEngine(small_setup(strong)), LocalEngine(small_setup(still))
+    one, other = Watched(small_setup(strong)), Watched(small_setup(still))
     for number in (1, 2):
         one.round(number)
         other.round(number)
-    for id in one.setup.federation:
+    for id in one.federation:
         assert all(torch.equal(t, other.model(id)[name]) for name, t in one.model(id).items())
 
 
-def test_a_complete_equal_graph_at_the_right_rate_averages_heads() -> None:
-    """With a_kl = 1 for all pairs and lambda tau = 1 / n, every head becomes the plain mean: FedAvg of heads."""
-    federation = small_federation()
+def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_give_all_clients_the_mean_head() -> None:
+    """And every body is as in local training: only heads are mixed."""
+    small = small_federation()
+    federation = Federation([replace(client, group="one") for client in small.values()], small.task)
     method = SfmtlGraph(
-        lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "uniform", "groups": "single"}
+        lam=1.0, anchor_weight=0.0, tau=1 / len(federation), graph={"control": "oracle", "groups": "single"}
     )
-    engine = LocalEngine(small_setup(method, federation, dtype=torch.float64))
-    heads: dict[str, Any] = {}
-    real = engine._ask
-
-    def ask(request: Any) -> Any:
-        replies = real(request)
-        heads.update({id: reply["head"] for id, reply in replies.items() if "head" in reply})
-        return replies
-
-    engine._ask = ask  # type: ignore[method-assign]
-    outcome = engine.round(1)
-    weights = np.asarray(outcome.graph.weights)  # type: ignore[union-attr]
-    scale = weights[0, 1]
-    expected = {name: torch.stack([h[name] for h in heads.values()]).mean(0) for name in next(iter(heads.values()))}
+    engine, alone = (Watched(small_setup(m, federation, dtype=torch.float64)) for m in (method, Local()))
+    graph = engine.round(1).graph
+    alone.round(1)
+    assert graph is not None
+    assert np.array_equal(np.asarray(graph.weights), 1 - np.eye(len(federation)))
+    local = [alone.model(id) for id in federation]
+    mean = {name: torch.stack([model[name] for model in local]).mean(0) for name in head_of(local[0])}
     for id in federation:
-        for name, mean in expected.items():
-            moved = heads[id][name] + scale * (mean - heads[id][name])
-            torch.testing.assert_close(engine.model(id)[name], moved)
+        for name, tensor in engine.model(id).items():
+            torch.testing.assert_close(tensor, mean[name] if name in mean else alone.model(id)[name])
+        assert not torch.allclose(alone.model(id)["head.weight"], mean["head.weight"], atol=1e-3)
 
 
 @given(st.integers(2, 6), st.floats(0, 0.5), st.integers(0, 99))
@@ -170,7 +150,7 @@ def test_head_update_is_equation_15(count: int, rate: float, seed: int) -> None:
     upper = np.triu(rng.random((count, count)), 1)
     weights, labels = upper + upper.T, rng.integers(0, 2, count)
     heads = [{"head.weight": torch.from_numpy(rng.normal(size=(3, 2)))} for _ in range(count)]
-    new = mixed_heads(heads, np.asarray(graph.laplacian_step(weights, labels, rate)))
+    new = mixed(heads, np.asarray(graph.laplacian_step(weights, labels, rate)))
     for k in range(count):
         want = heads[k]["head.weight"].clone()
         for other in range(count):
@@ -217,24 +197,25 @@ def test_anchored_loss_against_a_slow_twin() -> None:
 
 def test_exact_class_means() -> None:
     federation = two_class_federation([(0, 1), (2, 3)])
-    engine = LocalEngine(small_setup(SfmtlGraph(anchors="mean", lam=0.0, graph={"groups": "alone"}), federation))
+    engine = Watched(small_setup(SfmtlGraph(anchors="mean", lam=0.0, graph={"groups": "alone"}), federation))
     engine.round(1)
     for id, client in federation.items():
-        module = engine.setup.net.scratch()
+        module = engine.server.net.scratch()
         from fedkin.learning.sgd import infer
 
-        z = infer(engine.setup.net, module, engine.model(id), "features", client.train)
-        anchors = engine.states[id]["anchors"]
-        for label in client.train.labels().unique():
-            torch.testing.assert_close(anchors[label], z[client.train.labels() == label].mean(0))
+        z = infer(engine.server.net, module, engine.model(id), "features", client.train)
+        sent = engine.replies("train")[id]
+        assert sent["classes"] == sorted(set(client.train.labels().tolist()))
+        for label, anchor in zip(sent["classes"], sent["anchors"], strict=True):
+            torch.testing.assert_close(anchor, z[client.train.labels() == label].mean(0))
 
 
 def test_clients_not_sampled_keep_their_state() -> None:
-    engine = LocalEngine(small_setup(SfmtlGraph(), per_round=3))
+    engine = Watched(small_setup(SfmtlGraph(), per_round=3))
     first = set(engine.round(1).sampled)
-    before = {id: engine.model(id) for id in engine.setup.federation}
+    before = {id: engine.model(id) for id in engine.federation}
     second = set(engine.round(2).sampled)
-    for id in engine.setup.federation:
+    for id in engine.federation:
         assert (engine.model(id) is before[id]) == (id not in second)
     assert first != second
 
@@ -258,32 +239,20 @@ def test_control_graphs_replace_the_graph(control: str, expected: dict[str, Any]
 
 @pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
 def test_control_graphs_change_nothing_else(control: str) -> None:
-    """Sampling, batches and local training of the first round are those of the learned graph, bit for bit."""
-
-    class Spy(LocalEngine):
-        def __init__(self, setup: Any) -> None:
-            super().__init__(setup)
-            self.sent: dict[str, Message] = {}
-
-        def _ask(self, ask: Any) -> Any:
-            replies = super()._ask(ask)
-            if ask.phase == "train" and not self.sent:
-                self.sent = dict(replies)
-            return replies
-
+    """Sampling and local training of the first round are those of the learned graph, bit for bit: bodies show it."""
     plain, controlled = (
-        Spy(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
+        Watched(small_setup(SfmtlGraph(lam=0.4, anchor_weight=0.01, graph={"control": name}), per_round=5))
         for name in ("none", control)
     )
-    assert plain.round(1).sampled == controlled.round(1).sampled
-    assert plain.sent.keys() == controlled.sent.keys()
-    for id, message in plain.sent.items():
-        assert torch.equal(message["anchors"], controlled.sent[id]["anchors"])
-        for name, tensor in message["head"].items():
-            assert torch.equal(tensor, controlled.sent[id]["head"][name])
-    heads = [head_of(engine.model(id)) for engine in (plain, controlled) for id in sorted(plain.sent)]
-    half = len(heads) // 2
-    assert any(not torch.equal(heads[k]["head.weight"], heads[k + half]["head.weight"]) for k in range(half))
+    sampled = plain.round(1).sampled
+    assert sampled == controlled.round(1).sampled
+    moved = []
+    for id in sampled:
+        one, other = plain.model(id), controlled.model(id)
+        same = {name: torch.equal(tensor, other[name]) for name, tensor in one.items()}
+        assert all(same[name] for name in one if name.startswith("body."))
+        moved.append(not same["head.weight"])
+    assert any(moved)
 
 
 @pytest.mark.parametrize(

@@ -13,39 +13,25 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.nn import functional as F
 
-from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Ask, Message
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.vectors import SampleLosses
+from fedkin.methods.blocks.losses import SampleLosses, training_loss
 from fedkin.methods.tfl.method import divergence_slope
 from fedkin.settings import parse
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 Tfl, Drfa = METHODS["tfl"], METHODS["drfa"]
 
 
-class Spy(LocalEngine):
-    """Keeps what was asked and answered."""
-
-    def __init__(self, setup: Any) -> None:
-        super().__init__(setup)
-        self.asks: list[tuple[str, dict[str, Message], dict[str, Message]]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.asks.append((ask.phase, dict(ask.messages), dict(replies)))
-        return replies
-
-
-def vector(engine: LocalEngine, what: str) -> Any:
+def vector(engine: Watched, what: str) -> Any:
     kept = engine.server.state[what]
     return np.array([float(kept[id]) for id in sorted(kept)])
 
 
-def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Spy:
-    engine = Spy(small_setup(method, federation, dtype=torch.float64, **training))
+def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Watched:
+    engine = Watched(small_setup(method, federation, dtype=torch.float64, **training))
     for number in range(1, rounds + 1):
         engine.round(number)
     return engine
@@ -59,14 +45,14 @@ def test_q_zero_is_drfas_ascent_without_snapshots_bit_for_bit(training: dict[str
     """DRFA's rate is gamma tau, with tau = 4 local steps; 0.03125 * 4 is exact."""
     tfl = ran(Tfl(q=0.0, eta_lambda=0.125, floor=0.01, ask_losses="sampled"), 4, **training)
     drfa = ran(Drfa(gamma=0.03125, snapshot=False, floor=0.01), 4, **training)
-    assert np.array_equal(vector(tfl, "lambda"), vector(drfa, "lambda"))
-    assert vector(tfl, "lambda").std() > 0.01
+    assert np.array_equal(vector(tfl, "lam"), vector(drfa, "lam"))
+    assert vector(tfl, "lam").std() > 0.01
     for name, tensor in drfa.server.state["params"].items():
         assert torch.equal(tfl.server.state["params"][name], tensor)
 
 
 def test_a_small_q_is_near_q_zero_and_a_large_one_is_not() -> None:
-    none, small, large = (vector(ran(Tfl(q=q, eta_lambda=0.1), 3), "lambda") for q in (0.0, 1e-6, 1.0))
+    none, small, large = (vector(ran(Tfl(q=q, eta_lambda=0.1), 3), "lam") for q in (0.0, 1e-6, 1.0))
     assert np.abs(small - none).max() < 1e-6
     assert np.abs(large - none).max() > 0.01
 
@@ -76,7 +62,7 @@ def test_eta_zero_is_fedavg_with_equal_weights_bit_for_bit_and_sends_nothing_for
     for name, tensor in average.server.state["params"].items():
         assert torch.equal(tfl.server.state["params"][name], tensor)
     assert {phase for phase, _, _ in tfl.asks} == {"train"}
-    assert (vector(tfl, "lambda") == 1 / 6).all()
+    assert (vector(tfl, "lam") == 1 / 6).all()
 
 
 def test_weights_by_samples_and_eta_zero_are_fedavg() -> None:
@@ -95,10 +81,10 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
     method = Tfl(
         q=q, eta_lambda=eta, divergence=divergence, ask_losses=losses, graph={"every": 1, "scale": "normalised"}
     )
-    engine = Spy(small_setup(method, dtype=torch.float64, per_round=3))
+    engine = Watched(small_setup(method, dtype=torch.float64, per_round=3))
     federation = engine.federation
     for number in (1, 2):
-        before = vector(engine, "lambda")
+        before = vector(engine, "lam")
         engine.round(number)
         _, asked, replies = engine.asks[-1]
         assert len(asked) == (6 if losses == "all" else 3)
@@ -121,7 +107,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
             jac=lambda w, target=target: 2 * (w - target), bounds=[(0, 1)] * 6,
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}, options={"ftol": 1e-15},
         )  # fmt: skip
-        np.testing.assert_allclose(vector(engine, "lambda"), found.x, atol=1e-6)
+        np.testing.assert_allclose(vector(engine, "lam"), found.x, atol=1e-6)
 
 
 @given(st.integers(2, 8), st.integers(0, 99))
@@ -143,28 +129,28 @@ def test_slopes_are_those_of_the_divergences(count: int, seed: int) -> None:
 def test_a_strong_pull_brings_lambda_to_the_prior() -> None:
     """q eta = 1 and no rate: lambda + eta v - (lambda - p) = p + eta v, and equal losses cancel."""
     engine = ran(Tfl(q=1e6, eta_lambda=1e-6, graph={"every": 1, "scale": "normalised"}), 2)
-    np.testing.assert_allclose(vector(engine, "lambda"), vector(engine, "prior"), atol=1e-5)
+    np.testing.assert_allclose(vector(engine, "lam"), vector(engine, "prior"), atol=1e-5)
 
 
 def test_losses_that_do_not_come_leave_lambda_or_are_made_up_for() -> None:
-    engine = Spy(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
-    engine._lost = lambda id, phase: "there" if phase == "losses" else ""  # type: ignore[method-assign]
+    engine = Watched(small_setup(Tfl(eta_lambda=0.1), dtype=torch.float64))
+    engine.lose = lambda phase, id: phase == "losses"
     engine.round(1)
-    assert (vector(engine, "lambda") == 1 / 6).all()
+    assert (vector(engine, "lam") == 1 / 6).all()
     assert "prior" in engine.server.state
     gone = engine.server.clients[0]
-    engine._lost = lambda id, phase: "back" if phase == "losses" and id == gone else ""  # type: ignore[method-assign]
+    engine.lose = lambda phase, id: phase == "losses" and id == gone
     engine.round(2)
-    assert vector(engine, "lambda")[0] == vector(engine, "lambda").min() < 1 / 6
+    assert vector(engine, "lam")[0] == vector(engine, "lam").min() < 1 / 6
 
 
 # -- what travels, tasks, errors -----------------------------------------------------------------------------------
 
 
 def test_the_second_broadcast_is_a_phase_of_its_own_and_its_bytes_are_counted() -> None:
-    engine = Spy(small_setup(Tfl(ask_losses="sampled"), per_round=4))
+    engine = Watched(small_setup(Tfl(ask_losses="sampled"), per_round=4))
     traffic = engine.round(1).traffic
-    size = engine.setup.net.parameters()
+    size = engine.server.net.parameters()
     down = [message for message in traffic if message.phase == "losses" and message.sender == "server"]
     up = [message for message in traffic if message.phase == "losses" and message.receiver == "server"]
     assert [message.floats for message in down] == [size] * 4
@@ -187,7 +173,7 @@ def test_it_works_for_regression() -> None:
         z = F.relu(F.linear(client.train.x.double(), w["body.1.weight"], w["body.1.bias"]))
         error = (F.linear(z, w["head.weight"], w["head.bias"]) - client.train.y).square().sum(1).mean()
         assert float(reply["loss"]) == pytest.approx(float(error))
-    assert vector(engine, "lambda")[3] > 0.25
+    assert vector(engine, "lam")[3] > 0.25
 
 
 @pytest.mark.parametrize("name", ["tfl", "drfa"])
@@ -199,15 +185,15 @@ def test_a_client_that_joins_later_starts_at_one_kth_of_lambda_and_an_unseen_one
     clients = [
         replace(client, joins=3 if client.id == late else 1, seen=client.id != unseen) for client in federation.values()
     ]
-    engine = Spy(small_setup(METHODS[name](), Federation(clients, federation.task)))
+    engine = Watched(small_setup(METHODS[name](), Federation(clients, federation.task)))
     for number in (1, 2, 3):
         assert (late in engine.round(number).sampled) == (number == 3)
-        assert set(engine.server.state["lambda"]) == set(engine.server.clients)
-        assert vector(engine, "lambda").sum() == pytest.approx(1)
+        assert set(engine.server.state["lam"]) == set(engine.server.clients)
+        assert vector(engine, "lam").sum() == pytest.approx(1)
         assert engine.model(unseen) is engine.server.state["params"]
     _, messages, _ = engine.asks[-2]
     assert unseen not in messages
-    assert float(engine.server.state["lambda"][late]) == pytest.approx(1 / 5, abs=0.1)
+    assert float(engine.server.state["lam"][late]) == pytest.approx(1 / 5, abs=0.1)
 
 
 def test_the_loss_of_a_task_is_one_value_per_sample() -> None:
@@ -221,10 +207,12 @@ def test_the_loss_of_a_task_is_one_value_per_sample() -> None:
 
 
 def test_a_model_that_diverged_is_an_error_that_says_what_to_do() -> None:
-    engine = Spy(small_setup(Tfl()))
-    message = Message(params={n: t * 1e38 for n, t in engine.setup.net.initial.items()})
-    with pytest.raises(MethodError, match=r"the new model's training loss is (inf|nan); lower training.lr"):
-        engine._ask(Ask("losses", dict.fromkeys(engine.server.clients, message)))
+    setup = small_setup(Tfl())
+    for values in ([1.0, float("inf")], [float("nan"), 1.0]):
+        flow = training_loss(setup.federation.task, setup.net.initial)
+        next(flow)
+        with pytest.raises(MethodError, match=r"the new model's training loss is (inf|nan); lower training.lr"):
+            flow.send(torch.tensor(values))
 
 
 def test_settings_are_checked_before_anything_runs() -> None:

@@ -13,45 +13,32 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 from fedkin import graph as graphs
-from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
-from fedkin.flow import Message
 from fedkin.methods import METHODS
 from fedkin.methods.blocks import vectors as vectors_room
 from fedkin.methods.blocks.vectors import last_layers
-from fedkin.methods.tfl.method import Topology, centralities, grouped, sketched
+from fedkin.methods.tfl.sketch import sketched
+from fedkin.methods.tfl.topology import Topology, centralities, grouped
+from methods.watched import Watched
 from support import small_federation, small_setup
 
 Tfl = METHODS["tfl"]
 
 
-class Spy(LocalEngine):
-    """Keeps what was asked and answered."""
-
-    def __init__(self, setup: Any) -> None:
-        super().__init__(setup)
-        self.asks: list[tuple[str, dict[str, Message], dict[str, Message]]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.asks.append((ask.phase, dict(ask.messages), dict(replies)))
-        return replies
-
-
-def vector(engine: LocalEngine, what: str) -> Any:
+def vector(engine: Watched, what: str) -> Any:
     kept = engine.server.state[what]
     return np.array([float(kept[id]) for id in sorted(kept)])
 
 
-def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Spy:
-    engine = Spy(small_setup(method, federation, dtype=torch.float64, **training))
+def ran(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> Watched:
+    engine = Watched(small_setup(method, federation, dtype=torch.float64, **training))
     for number in range(1, rounds + 1):
         engine.round(number)
     return engine
 
 
 def test_graph_and_prior_against_plain_loops_and_networkx() -> None:
-    engine = Spy(small_setup(Tfl(), dtype=torch.float64))
+    engine = Watched(small_setup(Tfl(), dtype=torch.float64))
     graph = engine.round(1).graph
     assert graph is not None
     models = {id: reply["params"] for id, reply in engine.asks[0][2].items()}
@@ -109,12 +96,12 @@ def test_a_raw_prior_on_a_star_is_close_to_one_hot_and_a_normalised_one_is_not()
 
 
 def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -> None:
-    engine = Spy(small_setup(Tfl(eta_lambda=0.1, graph={"every": 3}), dtype=torch.float64))
+    engine = Watched(small_setup(Tfl(eta_lambda=0.1, graph={"every": 3}), dtype=torch.float64))
     renewed, priors = [], []
     for number in range(1, 8):
         renewed.append(engine.round(number).graph is not None)
         priors.append(vector(engine, "prior"))
-        figures, lam = engine.server.state["figures"], vector(engine, "lambda")
+        figures, lam = engine.server.info, vector(engine, "lam")
         assert figures == {
             "prior_entropy": pytest.approx(-(priors[-1] * np.log(priors[-1])).sum(), abs=1e-8),
             "prior_largest": pytest.approx(priors[-1].max()),
@@ -132,7 +119,7 @@ def test_figures_are_recorded_every_round_and_the_graph_is_renewed_every_few() -
 def test_vectors_are_what_was_asked_for(vectors: str, layers: Any) -> None:
     engine = ran(Tfl(graph={"vectors": vectors, "layers": layers}), 2)
     _, sent, replies = engine.asks[2]
-    names = ["head.weight", "head.bias"] if layers == 1 else list(engine.setup.net.trainable)
+    names = ["head.weight", "head.bias"] if layers == 1 else list(engine.trainable)
     for id, reply in replies.items():
         start = sent[id]["params"] if vectors == "updates" else dict.fromkeys(names, 0)
         want = torch.cat([(reply["params"][name] - start[name]).flatten() for name in names])
@@ -146,13 +133,13 @@ def test_last_layers_count_modules_not_tensors() -> None:
 
 
 def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one_kth() -> None:
-    engine = Spy(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, per_round=2))
+    engine = Watched(small_setup(Tfl(eta_lambda=0.05, graph={"every": 1}), dtype=torch.float64, per_round=2))
     known: dict[str, Any] = {}
     for number in (1, 2, 3):
         graph = engine.round(number).graph
         _, _, replies = next(ask for ask in reversed(engine.asks) if ask[0] == "train")
         known |= {
-            id: torch.cat([reply["params"][name].flatten() for name in engine.setup.net.trainable])
+            id: torch.cat([reply["params"][name].flatten() for name in engine.trainable])
             for id, reply in replies.items()
         }
         assert graph is not None
@@ -160,7 +147,7 @@ def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one
         for id, values in known.items():
             assert torch.equal(engine.server.state["vectors"][id], values)
         assert vector(engine, "prior").sum() == pytest.approx(1)
-    figures = engine.server.state["figures"]
+    figures = engine.server.info
     share = len(known) / 6
     assert figures["prior_largest"] <= max(1 / 6, share * vector(engine, "prior").max()) + 1e-9
 
@@ -168,19 +155,19 @@ def test_clients_not_drawn_count_by_their_last_known_model_and_unmet_ones_by_one
 def test_sign_flipped_clients_are_isolated_and_their_prior_is_the_least() -> None:
     """Updates of two adversaries point the other way: no edge to anyone honest, and no centrality."""
     rng = np.random.default_rng(0)
-    engine = Spy(small_setup(Tfl(graph={"vectors": "updates", "similarity": "cosine", "centrality": "degree"}),
-                             small_federation(10), dtype=torch.float64))  # fmt: skip
+    how = {"vectors": "updates", "similarity": "cosine", "centrality": "degree"}
+    engine = Watched(small_setup(Tfl(graph=how), small_federation(10), dtype=torch.float64))
     ids = engine.server.clients
-    direction = {name: rng.normal(size=tensor.shape) for name, tensor in engine.setup.net.initial.items()}
+    direction = {name: rng.normal(size=tensor.shape) for name, tensor in engine.initial.items()}
     models, bad = {}, {ids[2], ids[7]}
     for id in ids:
         sign = -1.0 if id in bad else 1.0
         models[id] = {
-            name: engine.setup.net.initial[name] + torch.from_numpy(sign * d + 0.3 * rng.normal(size=d.shape))
+            name: engine.initial[name] + torch.from_numpy(sign * d + 0.3 * rng.normal(size=d.shape))
             for name, d in direction.items()
         }
-    method: Any = engine.setup.method
-    method.meet(engine.server, models, engine.setup.net.initial)
+    method: Any = Tfl(graph=how)
+    method.remember(engine.server, models, engine.initial)
     method.learn_topology(engine.server)
     graph = engine.server.graph
     assert graph is not None

@@ -19,10 +19,10 @@ from fedkin.codec import Tree
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
-from fedkin.methods.blocks.minimax import Robust, entropy, figure, mean
+from fedkin.methods.blocks.minimax import Minimax, State, mean
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Drfa", "Snapshotting"]
+__all__ = ["Drfa", "Snapshotting", "State"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Snapshotting:
         return value, {"left": carry["left"] - 1, "snapshot": snapshot}
 
 
-class Drfa(Robust):
+class Drfa(Minimax):
     """lambda <- projection of lambda + gamma tau v, v the losses of the mean model at a random local step.
 
     gamma: rate of lambda; tau is the mean number of local steps. gamma_decay: gamma is multiplied by it each round.
-    snapshot: the losses are those of the model at a step drawn uniformly from the round's; otherwise the last step's.
+    snapshot: the losses are those of the model at a step drawn uniformly from the round's steps; else at the last step.
     """
 
     name: ClassVar[str] = "drfa"
@@ -61,7 +61,7 @@ class Drfa(Robust):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train; send the model, and as it was at the drawn step."""
+        """Train; send the model, and its snapshot: the model as it was at the drawn step."""
         params, loss = message.params, default_loss(client.task)
         if not self.snapshot:
             fitted = yield from Fit(params, loss)
@@ -73,26 +73,24 @@ class Drfa(Robust):
         kept = fitted.params if at == steps else {**fitted.params, **fitted.carry["snapshot"]}
         return Message(params=fitted.params, snapshot=dict(kept), steps=fitted.steps)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        yield from self.weigh(server, sampled)
-        drawn = self.drawn(server)
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        # m clients, drawn by lambda, take tau local steps; the server averages their models.
+        drawn = yield from self.drawn(server, sampled)
         message = Message(params=server.state["params"])
         if self.snapshot:
-            # In (0, 1]: the same share of the way for all, also where clients take unlike numbers of steps.
+            # In (0, 1]: the same share of the way for all, also where clients take different numbers of steps.
             message = Message(**message, at=torch.tensor(1 - server.rng("snapshot").random(), dtype=torch.float64))
-        replies = yield from Ask("train", dict.fromkeys(sampled, message))
-        new = mean({id: reply["params"] for id, reply in replies.items()}, drawn)
+        replies = yield from Ask("train", dict.fromkeys(drawn, message))
+        new = mean({id: reply.params for id, reply in replies.items()}, drawn)
         if new is None:
             return
         server.state["params"] = judged = new
+        # Losses of the mean snapshot: an estimate of the ascent's direction over these tau steps.
         if self.snapshot:
             judged = mean({id: reply["snapshot"] for id, reply in replies.items()}, drawn) or new
-        losses = yield from Ask("losses", {id: Message(params=judged) for id in self.audience(server, sampled)})
-        if losses:
+        losses = yield from self.heard(server, judged, sampled)
+        if losses is not None:
             tau = sum(reply["steps"] for reply in replies.values()) / len(replies)
             gamma = self.gamma * self.gamma_decay ** (server.round - 1)
-            self.ascend(server, losses, gamma * tau, 0.0)
-        weights = self.weights(server)
-        server.info = {
-            "lambda_entropy": figure(entropy(weights)), "lambda_largest": figure(float(weights.max()))
-        }  # fmt: skip
+            self.ascend(server, gamma * tau * losses)
+        server.info = self.lambda_figures(server)

@@ -7,16 +7,16 @@ decentralized data. AISTATS 2017.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.methods.blocks.one_model import OneModel, State, Weights, mean_model
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["FedAvg"]
+__all__ = ["FedAvg", "State"]
 
 
-class FedAvg(ServerMethod):
+class FedAvg(OneModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
 
     weights: "samples" weighs a client by n_k, "equal" weighs all alike.
@@ -28,24 +28,15 @@ class FedAvg(ServerMethod):
     kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model, down and up"
 
-    weights: Literal["samples", "equal"] = "samples"
-
-    def start(self, server: ServerView) -> None:
-        server.state["params"] = server.initial
+    weights: Weights = "samples"
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        """Train the global model on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if replies:
-            n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
-            server.state["params"] = weighted_mean({id: r["params"] for id, r in replies.items()}, n)
-
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
-
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
+            server.state["params"] = mean_model(replies, self.weights)

@@ -7,9 +7,8 @@ Nguyen, Torr, Lim. FedSR: a simple and effective domain generalization method fo
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 from pydantic import Field
@@ -18,16 +17,25 @@ from torch.nn import functional as F
 
 from fedkin.codec import Tree
 from fedkin.federation import Task
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
+from fedkin.methods.blocks.one_model import State
+from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["ClassReference", "FedSr", "GaussianBody", "SimpleRepresentation", "gaussian_kl"]
+__all__ = [
+    "ClassReference", "ClientState", "FedSr", "GaussianBody", "SimpleRepresentation", "State", "gaussian_kl"
+]  # fmt: skip
 
 _LEAST = 1e-6  # a standard deviation of 0 has no density
 _LOCAL = "reference."
+
+
+class ClientState(TypedDict):
+    """reference: the parameters of the client's class references r(z | y), {name: tensor}."""
+
+    reference: Params
 
 
 class GaussianBody(nn.Module):
@@ -93,7 +101,7 @@ class SimpleRepresentation:
         return masked_mean(value + self.cmi * gaussian_kl(mean, sd, *model.reference(batch.y)), batch)
 
 
-class FedSr(ServerMethod):
+class FedSr(FedAvg):
     """FedAvg of a net with Gaussian features; each client's class references never leave it.
 
     l2r: weight of the feature's norm, "squared" as in the paper or "plain" as in its code. cmi: weight of the
@@ -103,14 +111,12 @@ class FedSr(ServerMethod):
     name: ClassVar[str] = "fedsr"
     title: ClassVar[str] = "FedSR"
     paper: ClassVar[str] = "Nguyen et al., NeurIPS 2022"
-    kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model with its Gaussian layer, down and up; class references stay"
     needs_classes: ClassVar[bool] = True
 
     l2r: float = Field(0.01, ge=0)
     cmi: float = Field(0.001, ge=0)
     norm: Literal["squared", "plain"] = "squared"
-    weights: Literal["samples", "equal"] = "samples"
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
         """The net with a Gaussian layer behind the body, and class references beside it."""
@@ -125,11 +131,11 @@ class FedSr(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    def join(self, client: ClientView) -> None:
+    def join(self, client: ClientView[ClientState]) -> None:
         client.state["reference"] = _part(client.initial, local=True)
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train model and class references; send the model."""
         loss = SimpleRepresentation(self.l2r, self.cmi, self.norm)
         fitted = yield from Fit(self.use(client, message), loss)
@@ -138,19 +144,11 @@ class FedSr(ServerMethod):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def start(self, server: ServerView) -> None:
+    def start(self, server: ServerView[State]) -> None:
+        """All but the class references, which stay at the clients."""
         server.state["params"] = _part(server.initial, local=False)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
-        if replies:
-            n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
-            server.state["params"] = weighted_mean({id: reply["params"] for id, reply in replies.items()}, n)
-
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
-
-    def use(self, client: ClientView, message: Message) -> Params:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
         return {**message.params, **client.state["reference"]}
 
 

@@ -1,14 +1,20 @@
-"""Local training: no client hears of another. The yardstick for "who gains by collaborating?"."""
+"""Local training: no client hears of another. The baseline that says who gains by collaborating."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Local"]
+__all__ = ["ClientState", "Local"]
+
+
+class ClientState(TypedDict):
+    """params: the client's own model, {name: tensor}."""
+
+    params: Params
 
 
 class Local(ServerMethod):
@@ -21,11 +27,12 @@ class Local(ServerMethod):
     travels: ClassVar[str] = "nothing"
     unlike_models: ClassVar[bool] = True
 
-    def join(self, client: ClientView) -> None:
+    def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Train the client's own model."""
         fitted = yield from Fit(client.state["params"])
         client.state["params"] = fitted.params
         return Message()
@@ -36,6 +43,5 @@ class Local(ServerMethod):
     def offer(self, server: ServerView, id: str) -> Message:
         return Message()
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        params: Params = client.state["params"]
-        return params
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        return client.state["params"]

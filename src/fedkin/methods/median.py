@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Median"]
+__all__ = ["Median", "State"]
 
 
-class Median(ServerMethod):
+class Median(OneModel):
     """w_i <- median over the clients that answered of w_k,i; of an even number, the mean of the two in the middle."""
 
     name: ClassVar[str] = "median"
@@ -25,31 +26,23 @@ class Median(ServerMethod):
     kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model, down and up"
 
-    def start(self, server: ServerView) -> None:
-        server.state["params"] = server.initial
-
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """Train the global model on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: Message(params=server.state["params"]) for id in sampled})
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
-        came = [replies[id]["params"] for id in sorted(replies)]
+        came = [replies[id].params for id in sorted(replies)]
         new = {}
         for name, first in came[0].items():
             stack = torch.stack([params[name] for params in came])
             if first.is_floating_point():
                 rank = stack.sort(0).values
                 new[name] = (rank[(len(came) - 1) // 2] + rank[len(came) // 2]) / 2
-            else:
+            else:  # a counter
                 new[name] = stack.amax(0)
         server.state["params"] = new
-
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
-
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params

@@ -7,21 +7,27 @@ paper's; `docs/methods/pfedme.md` says where paper, released code and this file 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import torch
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
+from fedkin.methods.blocks.one_model import OneModel, State, Weights, mean_model
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["PFedMe"]
+__all__ = ["ClientState", "PFedMe", "State"]
 
 
-class PFedMe(ServerMethod):
+class ClientState(TypedDict, total=False):
+    """params: the client's personal model theta, {name: tensor}; absent until it has trained."""
+
+    params: Params
+
+
+class PFedMe(OneModel):
     """min over w of sum_k min over theta of f_k(theta) + lam / 2 |theta - w|^2, Eq. (2, 3).
 
     In each of R local steps one batch is drawn; `inner_steps` (K) steps of the experiment's optimiser on it bring
@@ -42,20 +48,16 @@ class PFedMe(ServerMethod):
     inner_steps: int = Field(5, ge=1)
     eta: float = Field(0.005, ge=0)
     beta: float = Field(1.0, gt=0)
-    weights: Literal["equal", "samples"] = "equal"
+    weights: Weights = "equal"
     evaluate: Literal["personal", "global"] = "personal"
     welcome_steps: int = Field(10, ge=0)
-
-    def start(self, server: ServerView) -> None:
-        server.state["params"] = server.initial
 
     # -- at a client ------------------------------------------------------------------------------------------
 
     @phase
-    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
-        w: Params = message.params
-        theta: Params = w
+        w = theta = message.params
         loss = Proximal(default_loss(client.task), self.lam)
         inner = _steps(client.training, self.inner_steps, whole=True)
         for rows in client.training.batches(client.size, client.rng("batches")):
@@ -67,7 +69,7 @@ class PFedMe(ServerMethod):
         return Message(params=w, n=client.size)
 
     @phase
-    def personalise(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+    def personalise(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
         start = {name: message.params[name] for name in client.net.trainable}
         loss = Proximal(default_loss(client.task), self.lam)
@@ -77,27 +79,20 @@ class PFedMe(ServerMethod):
 
     # -- at the server ----------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        old: Params = server.state["params"]
-        replies = yield from Ask("train", {id: Message(params=old) for id in sampled})
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
-        n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
-        mean = weighted_mean({id: reply["params"] for id, reply in replies.items()}, n)
+        old, mean = server.state["params"], mean_model(replies, self.weights)
         if self.beta != 1:
-            moved = {name: torch.lerp(old[name], t, self.beta) for name, t in mean.items() if t.is_floating_point()}
-            mean |= moved
+            mean |= {name: torch.lerp(old[name], t, self.beta) for name, t in mean.items() if t.is_floating_point()}
         server.state["params"] = mean
 
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
-
-    def use(self, client: ClientView, message: Message) -> Params:
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
         """Theta; the global model at a client that has not trained yet."""
-        params: Params = message.params
-        return params if self.evaluate == "global" else client.state.get("params", params)
+        return message.params if self.evaluate == "global" else client.state.get("params", message.params)
 
-    def welcome(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         offers = {id: self.offer(server, id) for id in ids}
         if self.evaluate == "global" or self.welcome_steps == 0:
             return offers
@@ -106,6 +101,6 @@ class PFedMe(ServerMethod):
 
 
 def _steps(training: Training, steps: int, *, whole: bool = False) -> Training:
-    """So many steps of the experiment's optimiser; `whole`: each on all the samples that it is given."""
+    """`steps` steps of the experiment's optimiser; `whole`: each on all the samples that it is given."""
     size = {"batch_size": "all"} if whole else {}
     return training.model_copy(update={"local_steps": steps, "local_epochs": None, **size})

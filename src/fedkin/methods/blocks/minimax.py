@@ -1,4 +1,4 @@
-"""The frame that TFL and DRFA share: one model, and weights lambda of the clients on the simplex.
+"""The frame that TFL and DRFA share: one model, and a weight lambda_k for each client, on the simplex.
 
 min over theta, max over lambda of sum_k lambda_k f_k(theta), by rounds of local training and steps of ascent.
 """
@@ -7,41 +7,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NotRequired, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedkin import graph
-from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.vectors import training_loss
+from fedkin.methods.blocks import one_model
+from fedkin.methods.blocks.losses import training_loss
+from fedkin.methods.blocks.one_model import OneModel
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Robust", "entropy", "figure", "filled", "mean"]
+__all__ = ["Minimax", "State", "entropy", "figure", "filled", "mean", "tensors_by_id"]
 
 Array = npt.NDArray[np.float64]
 
 
-class Robust(ServerMethod):
+class State(one_model.State):
+    """params: the global model, {name: tensor}.
+
+    lam: lambda_k of each client, {id: 0-d float64 tensor}; absent until the sizes are known, if they decide it.
+    drawn: from `sample` to the end of `round`: how often each client was drawn, {id: count}.
+    """
+
+    lam: NotRequired[dict[str, Tensor]]
+    drawn: NotRequired[dict[str, int]]
+
+
+S = TypeVar("S", bound=State)  # a method's own state, with more keys
+
+
+class Minimax(OneModel):
     """Clients drawn by lambda, the mean of their models, and a second broadcast that asks for losses.
 
-    Where fewer than all take part, they are drawn by lambda with replacement and averaged plainly, a client drawn
-    twice counting twice: the mean is sum_k lambda_k theta_k in expectation. Where all take part, it is that sum.
+    Where fewer than all take part, they are drawn by lambda with replacement and averaged plainly, and a client that
+    is drawn twice counts twice: in expectation the mean is sum_k lambda_k theta_k. Where all take part, it is that sum.
 
-    ask_losses: whom the second broadcast goes to: "all" clients, or as many as train, "sampled" uniformly; a loss is
-    scaled by K / how many were heard, and counts as 0 where none was. lambda_start: "uniform", or by "samples".
-    floor: the least lambda_k, lowered to 1 / (2 K) where it is above that.
+    ask_losses: the second broadcast goes to "all" clients, or to as many as train, "sampled" uniformly. A loss is
+    scaled by K / the number of answers; a client without an answer has loss 0. lambda_start: "uniform", or by
+    "samples"; then all clients are asked for their size before the first draw. floor: the least lambda_k; 1 / (2 K)
+    if that is smaller.
     """
 
     ask_losses: Literal["all", "sampled"] = "all"
     lambda_start: Literal["uniform", "samples"] = "uniform"
     floor: float = Field(0.0, ge=0)
 
-    def start(self, server: ServerView) -> None:
-        server.state["params"] = server.initial
+    def start(self, server: ServerView[S]) -> None:
+        super().start(server)
         if self.lambda_start == "uniform":
             self.keep(server, np.full(len(server.clients), 1 / len(server.clients)))
 
@@ -49,7 +67,7 @@ class Robust(ServerMethod):
 
     @phase
     def size(self, client: ClientView, message: Message) -> Message:
-        """How many training samples there are."""
+        """The number of training samples."""
         return Message(n=client.size)
 
     @phase
@@ -58,84 +76,109 @@ class Robust(ServerMethod):
         loss = yield from training_loss(client.task, message.params)
         return Message(loss=loss)
 
-    # -- lambda -----------------------------------------------------------------------------------------------
-
-    def weights(self, server: ServerView) -> Array:
-        """lambda in the order of `server.clients`; a client that is new starts at 1 / K."""
-        return filled(server.state.get("lambda", {}), server.clients)
-
-    def keep(self, server: ServerView, weights: Array) -> None:
-        """Store lambda."""
-        server.state["lambda"] = _by_id(server.clients, weights)
-
-    def weigh(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        """Before the first round: lambda_k = n_k / n where that was asked for; a size not heard of is the mean."""
-        if "lambda" in server.state:
-            return
-        replies = yield from Ask("size", {id: Message() for id in self.everyone(server, sampled)})
-        if replies:
-            mean = sum(reply["n"] for reply in replies.values()) / len(replies)
-            n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
-            self.keep(server, n / n.sum())
-
-    def ascend(self, server: ServerView, losses: Mapping[str, Message], rate: float, pull: Array | float) -> None:
-        """lambda <- projection of lambda + rate (v - pull), with v_k = K / heard * loss_k, or 0 if not heard."""
-        count = len(server.clients)
-        scale = count / len(losses)
-        v = np.array([scale * float(losses[id]["loss"]) if id in losses else 0.0 for id in server.clients])
-        floor = min(self.floor, 1 / (2 * count))
-        self.keep(server, graph.project(self.weights(server) + rate * (v - pull), floor=floor))
-
     # -- who takes part ---------------------------------------------------------------------------------------
 
-    def full(self, server: ServerView) -> bool:
+    def full(self, server: ServerView[S]) -> bool:
         """Whether all clients take part in every round."""
         return server.training.count(len(server.clients)) == len(server.clients)
 
-    def drawn(self, server: ServerView) -> dict[str, float]:
-        """How much each drawn client counts: as often as it was drawn, or, where all take part, lambda_k."""
+    def sample(self, server: ServerView[S]) -> list[str]:
+        """This round's clients, each once; the draw itself stays in the state, for `drawn`.
+
+        Before lambda is known, all clients: `drawn` asks them for their size, and then draws those that train.
+        """
+        if self.full(server) or "lam" not in server.state:
+            return list(server.clients)
+        server.state["drawn"] = self.draw(server)
+        return sorted(server.state["drawn"])
+
+    def draw(self, server: ServerView[S]) -> dict[str, int]:
+        """`training.per_round` draws by lambda, with replacement: how often each drawn client came up."""
         weights, clients = self.weights(server), server.clients
-        if self.full(server):
-            # Relative to the largest, so that equal weights are exactly 1.
-            return dict(zip(clients, (weights / weights.max()).tolist(), strict=True))
         count = server.training.count(len(clients))
         rows = server.rng("sample").choice(len(clients), size=count, p=weights / weights.sum())
         row, times = np.unique(rows, return_counts=True)
-        return {clients[k]: float(n) for k, n in zip(row.tolist(), times.tolist(), strict=True)}
+        return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
 
-    def sample(self, server: ServerView) -> list[str]:
-        """Those drawn, each once."""
-        return sorted(self.drawn(server))
+    def drawn(self, server: ServerView[S], sampled: Sequence[str]) -> ServerFlow[Mapping[str, float]]:
+        """The clients that train, and what each counts: as often as it was drawn; lambda_k where all take part.
 
-    def everyone(self, server: ServerView, sampled: Sequence[str]) -> Sequence[str]:
+        None in a first round in which nobody told its size.
+        """
+        first = "lam" not in server.state
+        if first and not (yield from self.initial_weights(server, sampled)):
+            return {}
+        if self.full(server):
+            weights = self.weights(server)
+            # Relative to the largest, so that equal weights are exactly 1.
+            share = dict(zip(server.clients, (weights / weights.max()).tolist(), strict=True))
+            return {id: share[id] for id in sampled}
+        if first:
+            return self.draw(server)
+        drawn = server.state["drawn"]
+        del server.state["drawn"]
+        return drawn
+
+    def everyone(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
         """All clients; where all take part these are the sampled ones."""
         return sampled if self.full(server) else server.clients
 
-    def audience(self, server: ServerView, sampled: Sequence[str]) -> Sequence[str]:
-        """Whom the second broadcast goes to."""
+    def audience(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
+        """The clients that the second broadcast goes to."""
         if self.ask_losses == "all" or self.full(server):
             return self.everyone(server, sampled)
         count = server.training.count(len(server.clients))
         rows = server.rng("losses").permutation(len(server.clients))[:count]
         return sorted(server.clients[k] for k in rows)
 
-    # -- the model --------------------------------------------------------------------------------------------
+    # -- lambda -----------------------------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
-        return Message(params=server.state["params"])
+    def weights(self, server: ServerView[S]) -> Array:
+        """lambda [K] in the order of `server.clients`; a client that is new starts at 1 / K."""
+        return filled(server.state["lam"], server.clients)
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
+    def keep(self, server: ServerView[S], weights: Array) -> None:
+        """Store lambda [K]."""
+        server.state["lam"] = tensors_by_id(server.clients, weights)
+
+    def initial_weights(self, server: ServerView[S], sampled: Sequence[str]) -> ServerFlow[bool]:
+        """lambda_k = n_k / n, with the mean size where a client did not answer. False, and no lambda, if none did."""
+        replies = yield from Ask("size", {id: Message() for id in sampled})
+        if not replies:
+            return False
+        mean = sum(reply["n"] for reply in replies.values()) / len(replies)
+        n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
+        self.keep(server, n / n.sum())
+        return True
+
+    def heard(self, server: ServerView[S], model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
+        """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none came."""
+        messages = {id: Message(params=model) for id in self.audience(server, sampled)}
+        replies = yield from Ask("losses", messages)
+        if not replies:
+            return None
+        scale = len(server.clients) / len(replies)
+        return np.array([scale * float(replies[id]["loss"]) if id in replies else 0.0 for id in server.clients])
+
+    def ascend(self, server: ServerView[S], step: Array) -> None:
+        """lambda <- projection onto the simplex of lambda + step [K]."""
+        floor = min(self.floor, 1 / (2 * len(server.clients)))
+        self.keep(server, graph.project(self.weights(server) + step, floor=floor))
+
+    def lambda_figures(self, server: ServerView[S]) -> dict[str, float]:
+        """How uneven lambda is: its entropy in nats, and its largest share."""
+        weights = self.weights(server)
+        return {"lambda_entropy": figure(entropy(weights)), "lambda_largest": figure(float(weights.max()))}
 
 
-def mean(models: Mapping[str, Params], weights: Mapping[str, float]) -> Params | None:
-    """The mean of models by these weights; None where all that came have weight 0."""
-    counted = {id: weights.get(id, 1.0) for id in models}
+def mean(models: Mapping[str, Params], drawn: Mapping[str, float]) -> Params | None:
+    """The mean of the models that came, by what each drawn client counts; None where that is 0 for all of them."""
+    counted = {id: drawn[id] for id in models}
     return weighted_mean(models, counted) if sum(counted.values()) > 0 else None
 
 
-def filled(known: Mapping[str, torch.Tensor], ids: Sequence[str]) -> Array:
-    """A distribution over `ids` from one over `known`: 1 / K to each of the new, the rest as it was, scaled.
+def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:
+    """A distribution over `ids` from one over `known`: each new id has 1 / K; the others share the rest as before.
 
     >>> filled({"a": torch.tensor(0.25), "b": torch.tensor(0.75)}, ["a", "b", "c", "d"]).tolist()
     [0.125, 0.375, 0.25, 0.25]
@@ -162,9 +205,10 @@ def entropy(p: Array) -> float:
 
 
 def figure(value: float) -> float:
-    """A figure for the records, without the last digits, in which the order of a sum shows."""
+    """A figure for the records, without the last digits, which depend on the order of a sum."""
     return float(f"{value:.9g}")
 
 
-def _by_id(ids: Sequence[str], values: Array) -> dict[str, torch.Tensor]:
+def tensors_by_id(ids: Sequence[str], values: Array) -> dict[str, Tensor]:
+    """{id: 0-d float64 tensor} of these values [K], for a state."""
     return dict(zip(ids, torch.from_numpy(np.asarray(values, dtype=np.float64)).clone().unbind(), strict=True))

@@ -1,0 +1,55 @@
+"""A step along the Laplacian of a graph of clients: each model moves towards its neighbours'."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedkin import graph
+from fedkin.flow import Params
+from fedkin.methods.blocks.stages import dense
+
+__all__ = ["laplacian_mixing", "mixed"]
+
+Array = npt.NDArray[np.float64]
+
+
+def laplacian_mixing(weights: Array, labels: Any, rate: float, what: str) -> Array:
+    """I - rate L [n, n], L the Laplacian of `weights` [n, n] inside the groups `labels` [n] (None: one group).
+
+    rate: lambda tau. Warns where rate times a client's degree is above 1. what: "heads" or "models", for the warning.
+    """
+    mixing = dense(graph.laplacian_step(weights, labels, rate))
+    if mixing.min() < -1e-12:
+        warnings.warn(
+            f"lambda tau times the largest degree is {1 - mixing.diagonal().min():.2g}, above 1: {what} overshoot "
+            "their neighbours; lower method.lam or method.tau, or thin the graph with method.graph.sparsify",
+            stacklevel=1,
+        )
+    return mixing
+
+
+def mixed(models: Sequence[Params], mixing: Array) -> list[dict[str, Tensor]]:
+    """Model k becomes sum_l mixing[k, l] model_l, all from the old models, which have the same names and shapes.
+
+    The identity gives each model back bit for bit. Integer tensors (counters) stay each client's own.
+
+    >>> half = np.full((2, 2), 0.5)
+    >>> mixed([{"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}], half)
+    [{'w': tensor([1.])}, {'w': tensor([1.])}]
+    """
+    mix = torch.from_numpy(mixing)
+    new: list[dict[str, Tensor]] = [{} for _ in models]
+    for name in models[0]:
+        old = torch.stack([model[name] for model in models])
+        if old.is_floating_point():
+            old = (mix @ old.reshape(len(old), -1).double()).to(old.dtype).reshape(old.shape)
+        for k, row in enumerate(old):
+            new[k][name] = row.clone()
+    return new

@@ -1,0 +1,72 @@
+"""Stages of `fedkin.graph` as settings of a method: their types, and what they need from the federation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator
+
+from fedkin import graph
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.views import ServerView
+
+__all__ = [
+    "ControlStage", "GroupsStage", "SimilarityStage", "SparsifyStage", "dense", "known_stage", "needs_planted",
+    "planted_labels",
+]  # fmt: skip
+
+
+def known_stage(make: Callable[[str], object], *own: str) -> AfterValidator:
+    """A pydantic validator of text that `make` can read as a stage; `own`: more names, which the method reads itself.
+
+    An unknown stage is refused when the settings are read, not in the middle of a run.
+
+    >>> from fedkin.settings import Settings, parse
+    >>> class Own(Settings):
+    ...     source: Annotated[str, known_stage(graph.similarity_stage, "uniform")] = "uniform"
+    >>> parse(Own, {"source": "rbf:0.5"}, "method").source
+    'rbf:0.5'
+    """
+
+    def check(spec: str) -> str:
+        if spec in own:
+            return spec
+        try:
+            make(spec)
+        except ConfigError as error:
+            raise ValueError(f"{error}, or {', '.join(own)}" if own else str(error)) from None
+        return spec
+
+    return AfterValidator(check)
+
+
+SimilarityStage = Annotated[str, known_stage(graph.similarity_stage)]
+SparsifyStage = Annotated[str, known_stage(graph.sparsify_stage)]
+GroupsStage = Annotated[str, known_stage(graph.groups_stage)]
+ControlStage = Annotated[str, known_stage(graph.control_stage)]
+
+
+def needs_planted(federation: Federation, **stages: str | None) -> None:
+    """Raise ConfigError, naming the setting, when a stage needs planted groups that are not known.
+
+    stages: by name in [method.graph], the stage that is set; "oracle" and "planted" need the planted groups.
+    """
+    for name, stage in stages.items():
+        if stage in ("oracle", "planted") and federation.planted is None:
+            raise ConfigError(
+                f"method.graph.{name}: {stage!r} needs planted groups, and those of {federation.name} are not known"
+            )
+
+
+def planted_labels(server: ServerView[Any], ids: Sequence[str]) -> npt.NDArray[np.str_] | None:
+    """The planted groups of these clients [n], for a stage that reads them; None where they are not known."""
+    return None if server.planted is None else np.array([server.planted[id] for id in ids])
+
+
+def dense(matrix: Any) -> npt.NDArray[np.float64]:
+    """A stage's matrix as an array, for the few clients of one round."""
+    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=np.float64)
