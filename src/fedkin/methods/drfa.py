@@ -75,7 +75,7 @@ class Drfa(Minimax):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         # m clients, drawn by lambda, take tau local steps; the server averages their models.
-        drawn = yield from self.drawn(server, sampled)
+        drawn = self.drawn(server, sampled)
         message = Message(params=server.state["params"])
         if self.snapshot:
             # In (0, 1]: the same share of the way for all, also where clients take different numbers of steps.

@@ -32,7 +32,7 @@ class State(one_model.State):
     """params: the global model, {name: tensor}.
 
     lam: lambda_k of each client, {id: 0-d float64 tensor}; absent until the sizes are known, if they decide it.
-    drawn: from `sample` to the end of `round`: how often each client was drawn, {id: count}.
+    drawn: how often each client was drawn for this round, {id: count}; absent where all take part.
     """
 
     lam: NotRequired[dict[str, Tensor]]
@@ -82,12 +82,24 @@ class Minimax(OneModel):
         """Whether all clients take part in every round."""
         return server.training.count(len(server.clients)) == len(server.clients)
 
-    def sample(self, server: ServerView[S]) -> list[str]:
-        """This round's clients, each once; the draw itself stays in the state, for `drawn`.
+    def prepare(self, server: ServerView[S]) -> ServerFlow[None]:
+        """Before the first draw: lambda_k = n_k / n, if sizes decide it; the mean size for a client without an answer.
 
-        Before lambda is known, all clients: `drawn` asks them for their size, and then draws those that train.
+        If no client answers, lambda stays unknown, and the next round asks again.
         """
-        if self.full(server) or "lam" not in server.state:
+        if "lam" in server.state:
+            return
+        replies = yield from Ask("size", dict.fromkeys(server.clients, Message()))
+        if replies:
+            mean = sum(reply["n"] for reply in replies.values()) / len(replies)
+            n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
+            self.keep(server, n / n.sum())
+
+    def sample(self, server: ServerView[S]) -> list[str]:
+        """This round's clients, each once; the draw itself stays in the state, for `drawn`. None without a lambda."""
+        if "lam" not in server.state:
+            return []
+        if self.full(server):
             return list(server.clients)
         server.state["drawn"] = self.draw(server)
         return sorted(server.state["drawn"])
@@ -100,24 +112,14 @@ class Minimax(OneModel):
         row, times = np.unique(rows, return_counts=True)
         return {clients[k]: n for k, n in zip(row.tolist(), times.tolist(), strict=True)}
 
-    def drawn(self, server: ServerView[S], sampled: Sequence[str]) -> ServerFlow[Mapping[str, float]]:
-        """The clients that train, and what each counts: as often as it was drawn; lambda_k where all take part.
-
-        None in a first round in which nobody told its size.
-        """
-        first = "lam" not in server.state
-        if first and not (yield from self.initial_weights(server, sampled)):
-            return {}
-        if self.full(server):
+    def drawn(self, server: ServerView[S], sampled: Sequence[str]) -> Mapping[str, float]:
+        """The clients that train, and what each counts: as often as it was drawn; lambda_k where all take part."""
+        if self.full(server) and sampled:
             weights = self.weights(server)
             # Relative to the largest, so that equal weights are exactly 1.
             share = dict(zip(server.clients, (weights / weights.max()).tolist(), strict=True))
             return {id: share[id] for id in sampled}
-        if first:
-            return self.draw(server)
-        drawn = server.state["drawn"]
-        del server.state["drawn"]
-        return drawn
+        return {id: server.state["drawn"][id] for id in sampled}
 
     def everyone(self, server: ServerView[S], sampled: Sequence[str]) -> Sequence[str]:
         """All clients; where all take part these are the sampled ones."""
@@ -140,16 +142,6 @@ class Minimax(OneModel):
     def keep(self, server: ServerView[S], weights: Array) -> None:
         """Store lambda [K]."""
         server.state["lam"] = tensors_by_id(server.clients, weights)
-
-    def initial_weights(self, server: ServerView[S], sampled: Sequence[str]) -> ServerFlow[bool]:
-        """lambda_k = n_k / n, with the mean size where a client did not answer. False, and no lambda, if none did."""
-        replies = yield from Ask("size", {id: Message() for id in sampled})
-        if not replies:
-            return False
-        mean = sum(reply["n"] for reply in replies.values()) / len(replies)
-        n = np.array([replies[id]["n"] if id in replies else mean for id in server.clients], dtype=np.float64)
-        self.keep(server, n / n.sum())
-        return True
 
     def heard(self, server: ServerView[S], model: Params, sampled: Sequence[str]) -> ServerFlow[Array | None]:
         """v [K], an estimate of f_k(model): K / answers * loss_k, and 0 without an answer; None if none came."""

@@ -71,7 +71,7 @@ class Tfl(Minimax):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         # m clients, drawn by lambda, train; theta is the mean of their models.
-        drawn = yield from self.drawn(server, sampled)
+        drawn = self.drawn(server, sampled)
         old = server.state["params"]
         replies = yield from Ask("train", {id: Message(params=old) for id in drawn})
         models = {id: reply.params for id, reply in replies.items()}
