@@ -1,0 +1,182 @@
+"""Do clients differ in what a class looks like, and is it the same shift for every class?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels, as_vectors
+from fedkin.graph.same.null import null_p
+from fedkin.graph.same.signature import Cells
+
+__all__ = ["CellTable", "Interaction", "interaction", "table_of", "without_offsets"]
+
+# With fewer degrees of freedom a class's own scatter is too unsure to stand alone.
+_SURE = 20
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """p-values and sizes (variance between clients / scatter within) of a client's offset beyond class, and of
+    client by class, the concept."""
+
+    offset_p: float = 1.0
+    offset_size: float = 0.0
+    concept_p: float = 1.0
+    concept_size: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class CellTable:
+    """All clients' class means in long form: one row per client and class that it has.
+
+    client, kind [E]; n [E]: weights; count [E]: samples; means [E, P]; scatter [E]; traces [k, 3], free [k]."""
+
+    client: Labels
+    kind: Labels
+    n: Array
+    count: Array
+    means: Array
+    scatter: Array
+    traces: Array
+    free: Array
+
+    def rows(self, rows: Labels) -> CellTable:
+        """Of these clients only, renumbered."""
+        number = np.full(len(self.free), -1)
+        number[rows] = np.arange(len(rows))
+        keep = number[self.client] >= 0
+        return CellTable(
+            number[self.client[keep]], self.kind[keep], self.n[keep], self.count[keep], self.means[keep],
+            self.scatter[keep], self.traces[rows], self.free[rows],
+        )  # fmt: skip
+
+    def test(self) -> Interaction:
+        """`interaction` of these rows."""
+        known = np.isfinite(self.traces).all(axis=1) & (self.free > 0)
+        free = float(self.free[known].sum())
+        if not free or len(self.client) < 2:
+            return Interaction()
+        traces = self.free[known] @ self.traces[known] / free
+        return interaction(self.client, self.kind, self.n, self.means, traces, self.scatter, self.count, free)
+
+
+def table_of(cells: Sequence[Cells]) -> CellTable:
+    """Every client's cells in long form; noise put on purpose lowers a cell's weight."""
+    lengths = [len(one.classes) for one in cells]
+    client = np.repeat(np.arange(len(cells)), lengths)
+    count = np.concatenate([one.counts for one in cells])
+    means = np.concatenate([one.means for one in cells])
+    effect, noise = (np.repeat([getattr(one, k) for one in cells], lengths) for k in ("effect", "noise"))
+    n, free = count / effect, np.array([one.free for one in cells])
+    traces, scatter = np.stack([one.traces for one in cells]), np.concatenate([one.scatter for one in cells])
+    if noise.any() and free.sum():
+        # As in Stack: the weight at which a cell's covariance keeps its trace.
+        t1 = np.nansum(traces[:, 0] * free) / free[np.isfinite(traces[:, 0])].sum()
+        n = 1 / (1 / n + means.shape[1] * noise / t1)
+    return CellTable(client, np.concatenate([one.classes for one in cells]), n, count, means, scatter, traces, free)
+
+
+def interaction(
+    client: Any, kind: Any, n: Any, means: Any, traces: Any, scatter: Any = None, count: Any = None,
+    residual: float = np.inf,
+) -> Interaction:  # fmt: skip
+    """Two-way analysis of variance of class means, unbalanced and with empty cells, by least squares.
+
+    One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the
+    covariance within cells. scatter, count [E]: sum of squares within each cell and its samples, from which
+    a class that varies more than others has its own tr S. residual: degrees of freedom behind the traces.
+    Models: class; class + client (the offset); client by class (the concept).
+
+    >>> import numpy as np
+    >>> client, kind = np.repeat(np.arange(6), 4), np.tile(np.arange(4), 6)
+    >>> m = np.random.default_rng(0).normal(size=(24, 8)) / 10 + client[:, None] / 5
+    >>> found = interaction(client, kind, np.full(24, 100.0), m, [8, 8, 8])
+    >>> found.offset_p < 1e-9, found.concept_p > 0.01
+    (True, True)
+    """
+    means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1)
+    if not len(means) == len(n) == len(client) == len(kind) or (n <= 0).any():
+        raise GraphError("interaction: expected one client, class, positive n and mean per cell")
+    fit = _Fit.of(client, kind, n, means)
+    i, c, k, m, cells = fit.i, fit.c, fit.k, fit.m, len(n)
+    of_client, of_class = np.bincount(i, n, k), np.bincount(c, n, m)
+    # Leverages: how much of a cell's variance each model takes up.
+    spread = fit.shares @ fit.inverse
+    inside = np.asarray((fit.shares.multiply(spread)).sum(axis=1)).ravel()
+    taken = n * (1 / of_client[i] + fit.inverse[c, c] - 2 * spread[i, c] + inside[i])
+    left, gained = 1 - taken, taken - n / of_class[c]
+    own_trace = _per_class(c, m, float(traces[0]), scatter, count, n)
+    rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
+    offset = _effect(total - rest, k - fit.parts, own_trace @ gained, traces, residual, n.sum() / k)
+    concept = _effect(rest, cells - k - m + fit.parts, own_trace @ left, traces, residual, n.mean())
+    return Interaction(*offset, *concept)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """Cell mean = class + client, by weighted least squares."""
+
+    i: Labels  # the client's number of each cell, 0 .. k - 1
+    c: Labels  # its class's number, 0 .. m - 1
+    k: int
+    m: int
+    parts: int  # sets of clients and classes that no cell links
+    shares: Any  # [k, m]: weight of each class at each client
+    inverse: Array  # [m, m]: covariance of the classes' effects, for S = 1
+    client: Array  # [k, P]: effects
+    alone: Array  # [E, P]: residuals of class alone
+    both: Array  # [E, P]: residuals of class + client
+
+    @classmethod
+    def of(cls, client: Any, kind: Any, n: Array, means: Array) -> _Fit:
+        who, i = np.unique(client, return_inverse=True)
+        what, c = np.unique(kind, return_inverse=True)
+        cells, k, m = len(n), len(who), len(what)
+        of_client, of_class = np.bincount(i, n, k), np.bincount(c, n, m)
+        table = sp.csr_array((n, (i, c)), shape=(k, m))
+        shares = sp.csr_array((n / of_client[i], (i, c)), shape=(k, m))
+        # Normal equations with clients eliminated: one unknown per class.
+        normal = np.diag(of_class) - (table.T @ shares).toarray()
+        values, vectors = np.linalg.eigh((normal + normal.T) / 2)
+        good = values > 1e-9 * of_class.max()
+        inverse = (vectors[:, good] / values[good]) @ vectors[:, good].T
+        own = sp.csr_array((n / of_client[i], (i, np.arange(cells))), shape=(k, cells)) @ means
+        per_class = sp.csr_array((n, (c, np.arange(cells))), shape=(m, cells))
+        effect = inverse @ (per_class @ (means - own[i]))
+        offset = own - shares @ effect
+        alone = means - ((per_class @ means) / of_class[:, None])[c]
+        both = means - effect[c] - offset[i]
+        return cls(i, c, k, m, m - int(good.sum()), shares, inverse, offset, alone, both)
+
+
+def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
+    """The same with each client's own shift taken out, so that what is left can be averaged over clients."""
+    table = table_of(cells)
+    if not len(table.client):
+        return list(cells)
+    fit = _Fit.of(table.client, table.kind, table.n, table.means)
+    shift = fit.client - fit.client.mean(axis=0)
+    means = table.means - shift[fit.i]
+    return [replace(one, means=means[table.client == row]) for row, one in enumerate(cells)]
+
+
+def _per_class(c: Labels, m: int, t1: float, scatter: Any, count: Any, n: Array) -> Array:
+    """tr S of each cell's class, where its own scatter says it surely; else of all."""
+    if scatter is None or count is None:
+        return np.full(len(c), t1)
+    free = np.bincount(c, np.maximum(np.asarray(count) - 1, 0), m)
+    found = np.bincount(c, scatter, m) / np.maximum(free, 1)
+    return np.where(free >= _SURE, found, t1)[c]
+
+
+def _effect(q: float, df: int, expected: float, traces: Any, residual: float, per: float) -> tuple[float, float]:
+    if df <= 0 or expected <= 0:
+        return 1.0, 0.0
+    scaled = np.array([expected / df, traces[1], traces[2]])
+    return float(null_p(q, df, scaled, residual)), max((q / expected - 1) / per, 0.0)

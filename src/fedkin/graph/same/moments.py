@@ -1,0 +1,138 @@
+"""What one client says of one block of features: a mean, and how far a mean of so many samples strays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, as_vectors
+from fedkin.graph.same._pack import Arrays, pack, unpack
+from fedkin.keys import rng as keyed
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean of n samples of D features, and the traces of their covariance S; 2 D + 6 numbers.
+
+    n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance
+    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased. effect: variance of the mean over that of n
+    independent samples, at least 1. noise: variance added on purpose to each entry of `mean` and `half`.
+
+    >>> import numpy as np
+    >>> p = np.random.default_rng(0).normal(size=(600, 4))
+    >>> one, two = Moments.of(p[:200]), Moments.of(p[200:])
+    >>> both = one.merge(two)
+    >>> both.n, bool(np.allclose(both.mean, p.mean(axis=0)))
+    (600, True)
+    >>> both.traces.round(1)
+    array([4. , 4. , 3.9])
+    """
+
+    n: int
+    mean: Array
+    half: Array
+    traces: Array
+    effect: float = 1.0
+    noise: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """The number of independent samples whose mean is as sure as this one, noise left aside."""
+        return self.n / self.effect
+
+    @classmethod
+    def of(cls, p: Any, *, effect: float = 1.0, seed: int = 0) -> Moments:
+        """Of samples `p` [n, D]; which of them make the halves and thirds is drawn from `seed` and n."""
+        p = as_vectors(p, "p")
+        n, width = p.shape
+        p = p[keyed(seed, "moments", n).permutation(n)]
+        half = np.zeros(width)
+        if n > 1:
+            k = n // 2
+            half = (p[:k].mean(axis=0) - p[k : 2 * k].mean(axis=0)) / 2 * np.sqrt(2 * k / n * effect)
+        return cls(n, p.mean(axis=0), half, _traces(p), effect)
+
+    @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no samples: it weighs nothing in any test."""
+        return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan))
+
+    def merge(self, other: Moments) -> Moments:
+        """Of both clients' samples, if all have one mean; in any order."""
+        if len(self.mean) != len(other.mean):
+            raise GraphError(f"moments of {len(self.mean)} and of {len(other.mean)} features cannot be merged")
+        a, b = self.weight, other.weight
+        if not a or not b:
+            return self if a else other
+        u, v = a / (a + b), b / (a + b)
+        return Moments(
+            self.n + other.n, u * self.mean + v * other.mean, u * self.half + v * other.half,
+            _average(self, other), (self.n + other.n) / (a + b), u * u * self.noise + v * v * other.noise,
+        )  # fmt: skip
+
+    def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
+        """With normal noise of deviation `sigma` on each entry of mean and half, and its variance stated."""
+        if not self.n or not sigma:
+            return self
+        mean, half = (v + sigma * rng.standard_normal(len(v)) for v in (self.mean, self.half))
+        return replace(self, mean=mean, half=half, noise=self.noise + sigma**2)
+
+    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
+        """mean and half as `dtype`, all else as float32; float32 throughout where float16 would overflow."""
+        large = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0)) > 6e4
+        kind = np.float32 if large else dtype
+        numbers = np.array([self.n, self.effect, self.noise, *self.traces], dtype=np.float32)
+        return {"mean": self.mean.astype(kind), "half": self.half.astype(kind), "numbers": numbers}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Moments:
+        """What `to_arrays` wrote."""
+        try:
+            mean, half, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in ("mean", "half", "numbers"))
+        except (KeyError, TypeError, ValueError):
+            raise GraphError("moments: expected arrays mean, half and numbers, as Moments.to_arrays gives") from None
+        whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
+        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (6,) or not whole:
+            raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
+        return cls(int(round(numbers[0])), mean, half, numbers[3:], float(numbers[1]), float(numbers[2]))
+
+    def to_bytes(self, dtype: Any = np.float16) -> bytes:
+        """`to_arrays` in one piece."""
+        return pack(self.to_arrays(dtype))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Moments:
+        """What `to_bytes` wrote."""
+        return cls.from_arrays(unpack(data, "moments"))
+
+
+def _traces(p: Array) -> Array:
+    """tr S from all samples; tr S^2 and tr S^3 from products of thirds, whose errors are independent.
+
+    NaN is "cannot say": tr S of one sample, the others of fewer than six.
+    """
+    n = len(p)
+    if n < 2:
+        return np.full(3, np.nan)
+    first = float(np.square(p - p.mean(axis=0)).sum() / (n - 1))
+    if n < 6:
+        return np.array([first, np.nan, np.nan])
+    a, b, c = (np.cov(third, rowvar=False).reshape(p.shape[1], -1) for third in np.array_split(p, 3))
+    second = float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3
+    return np.array([first, second, float(((a @ b) * c.T).sum())])
+
+
+def _average(one: Moments, two: Moments) -> Array:
+    """Traces weighted by degrees of freedom, each over the clients that can say it."""
+    weights = np.array([[max(m.n - 1, 0)] for m in (one, two)], dtype=float)
+    values = np.stack([one.traces, two.traces])
+    known = np.isfinite(values) & (weights > 0)
+    total = (weights * known).sum(axis=0)
+    pooled: Array = np.where(known, weights * np.where(known, values, 0), 0).sum(axis=0)
+    return np.where(total > 0, pooled / np.maximum(total, 1e-300), np.nan)
