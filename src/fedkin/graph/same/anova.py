@@ -113,8 +113,8 @@ def interaction(
     left, gained = 1 - taken, taken - n / of_class[c]
     own_trace = _per_class(c, m, float(traces[0]), scatter, count, n)
     rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
-    offset = _effect(total - rest, k - fit.parts, own_trace @ gained, traces, residual, n.sum() / k)
-    concept = _effect(rest, cells - k - m + fit.parts, own_trace @ left, traces, residual, n.mean())
+    offset = _effect(total - rest, k - fit.parts, own_trace, gained, traces, residual, n.sum() / k)
+    concept = _effect(rest, cells - k - m + fit.parts, own_trace, left, traces, residual, n.mean())
     return Interaction(*offset, *concept)
 
 
@@ -170,13 +170,20 @@ def _per_class(c: Labels, m: int, t1: float, scatter: Any, count: Any, n: Array)
     """tr S of each cell's class, where its own scatter says it surely; else of all."""
     if scatter is None or count is None:
         return np.full(len(c), t1)
-    free = np.bincount(c, np.maximum(np.asarray(count) - 1, 0), m)
+    count = np.asarray(count)
+    free = np.bincount(c, np.maximum(count - count / n, 0), m)
     found = np.bincount(c, scatter, m) / np.maximum(free, 1)
     return np.where(free >= _SURE, found, t1)[c]
 
 
-def _effect(q: float, df: int, expected: float, traces: Any, residual: float, per: float) -> tuple[float, float]:
+def _effect(
+    q: float, df: int, own: Array, left: Array, traces: Any, residual: float, per: float
+) -> tuple[float, float]:  # fmt: skip
+    """p-value and size of a sum of squares to which each cell adds `left` degrees of freedom at its own tr S."""
+    expected = float(own @ left)
     if df <= 0 or expected <= 0:
         return 1.0, 0.0
-    scaled = np.array([expected / df, traces[1], traces[2]])
+    # A class that varies more has a covariance of the same shape: tr S^j goes with (tr S)^j.
+    t1 = float(traces[0])
+    scaled = [max(float((own / t1) ** j @ left), 0.0) / df * float(traces[j - 1]) for j in (1, 2, 3)]
     return float(null_p(q, df, scaled, residual)), max((q / expected - 1) / per, 0.0)

@@ -22,7 +22,8 @@ def serial(p: Array) -> tuple[float, bool]:
     """The design effect of centred features p [n, D] in stored order, and whether it is beyond doubt.
 
     Means of contiguous blocks (2, 4, 8, .. blocks, up to pairs of samples) vary as S / length if samples are
-    independent. Where they vary more (p < .05 over all block lengths) the largest ratio is the effect.
+    independent. Where they vary more (p < .05 over all block lengths) the largest ratio, and one deviation, is
+    the effect.
     """
     n = len(p)
     if n < _FEWEST:
@@ -39,7 +40,9 @@ def serial(p: Array) -> tuple[float, bool]:
         found = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
         least = min(least, found)
         if found < _COUNTED:
-            best = max(best, q / (count - 1) / traces[0])
+            # One deviation above the estimate: too small an effect makes a client odd, too large a one only loses power.
+            doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
+            best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
     return min(best, n / 2), least < _SAID
 
 

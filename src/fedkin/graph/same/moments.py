@@ -13,7 +13,7 @@ from fedkin.graph._check import Array, as_vectors
 from fedkin.graph.same._pack import Arrays, pack, unpack
 from fedkin.keys import rng as keyed
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "cross_traces"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Moments:
         if n > 1:
             k = n // 2
             half = (p[:k].mean(axis=0) - p[k : 2 * k].mean(axis=0)) / 2 * np.sqrt(2 * k / n * effect)
-        return cls(n, p.mean(axis=0), half, _traces(p), effect)
+        return cls(n, p.mean(axis=0), half, _traces(p, effect), effect)
 
     @classmethod
     def empty(cls, width: int) -> Moments:
@@ -100,7 +100,7 @@ class Moments:
         whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
         if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (6,) or not whole:
             raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
-        return cls(int(round(numbers[0])), mean, half, numbers[3:], float(numbers[1]), float(numbers[2]))
+        return cls(round(numbers[0]), mean, half, numbers[3:], float(numbers[1]), float(numbers[2]))
 
     def to_bytes(self, dtype: Any = np.float16) -> bytes:
         """`to_arrays` in one piece."""
@@ -112,20 +112,31 @@ class Moments:
         return cls.from_arrays(unpack(data, "moments"))
 
 
-def _traces(p: Array) -> Array:
+def _traces(p: Array, effect: float) -> Array:
     """tr S from all samples; tr S^2 and tr S^3 from products of thirds, whose errors are independent.
 
     NaN is "cannot say": tr S of one sample, the others of fewer than six.
     """
     n = len(p)
-    if n < 2:
+    if n < 2 or n <= effect:
         return np.full(3, np.nan)
-    first = float(np.square(p - p.mean(axis=0)).sum() / (n - 1))
+    # Of n samples whose mean varies as S effect / n, squares about the mean sum to (n - effect) S.
+    first = float(np.square(p - p.mean(axis=0)).sum() / (n - effect))
     if n < 6:
         return np.array([first, np.nan, np.nan])
-    a, b, c = (np.cov(third, rowvar=False).reshape(p.shape[1], -1) for third in np.array_split(p, 3))
-    second = float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3
-    return np.array([first, second, float(((a @ b) * c.T).sum())])
+    parts = [third - third.mean(axis=0) for third in np.array_split(p, 3)]
+    return np.array([first, *cross_traces([q / np.sqrt(len(q) - 1) for q in parts])])
+
+
+def cross_traces(thirds: list[Array]) -> tuple[float, float]:
+    """tr S^2 and tr S^3 from three independent roots A, B, C of S, S = E A'A: tr A'A B'B and so on."""
+    a, b, c = thirds
+    if len(a) < a.shape[1]:
+        ab, bc, ca = a @ b.T, b @ c.T, c @ a.T
+        squares = np.square(ab).sum() + np.square(bc).sum() + np.square(ca).sum()
+        return float(squares) / 3, float((ab @ bc * ca.T).sum())
+    a, b, c = a.T @ a, b.T @ b, c.T @ c
+    return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
 
 
 def _average(one: Moments, two: Moments) -> Array:

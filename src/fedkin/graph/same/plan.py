@@ -184,19 +184,25 @@ class Plan:
             draw = keyed(self.seed, "same", "waves")
             frequencies, phases = draw.standard_normal(width) * 1.5, draw.uniform(0, 2 * np.pi, width)
             return np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
-        if self.classes <= _SHARES:
-            return np.eye(self.classes)[y]
-        signs = keyed(self.seed, "same", "shares").integers(2, size=(self.classes, _SHARES)) * 2.0 - 1
-        return signs[y] / np.sqrt(_SHARES)
+        return self._tables[0][y]
 
     def signs(self, y: Any) -> Array:
         """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
-        draw = keyed(self.seed, "same", "signs")
         if self.target is not None:
+            draw = keyed(self.seed, "same", "signs")
             frequencies, phases = draw.standard_normal(self.features), draw.uniform(0, 2 * np.pi, self.features)
             return np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
-        table = draw.integers(2, size=(self.classes, self.features)) * 2.0 - 1
-        return table[y]
+        return self._tables[1][y]
+
+    @cached_property
+    def _tables(self) -> tuple[Array, Array]:
+        """Of each class: its share, hashed if there are many, and its signs."""
+        shares = np.eye(self.classes)
+        if self.classes > _SHARES:
+            draw = keyed(self.seed, "same", "shares")
+            shares = (draw.integers(2, size=(self.classes, _SHARES)) * 2.0 - 1) / np.sqrt(_SHARES)
+        draw = keyed(self.seed, "same", "signs")
+        return shares, draw.integers(2, size=(self.classes, self.features)) * 2.0 - 1
 
     def standard(self, y: Any) -> Array:
         """A number as target, in deviations from the mean of all clients."""

@@ -9,7 +9,7 @@ import numpy as np
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array
 from fedkin.graph.same.effective import repeats, serial
-from fedkin.graph.same.moments import Moments
+from fedkin.graph.same.moments import Moments, cross_traces
 from fedkin.graph.same.plan import Plan, as_classes, as_samples
 from fedkin.graph.same.signature import Cells, Signature
 from fedkin.keys import rng as keyed
@@ -18,6 +18,8 @@ __all__ = ["sign"]
 
 # A class of fewer samples says nothing of its mean; leaving it out costs nothing.
 _FEWEST = 3
+# In deviations within clients.
+_FAR = 2.0
 
 
 def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signature:
@@ -98,11 +100,22 @@ def _within(p: Array, kinds: Any) -> Array:
 
 
 def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
-    """The covariance of two features, column by column, as a mean of products; unbiased, so of two samples on."""
+    """The covariance of two features, column by column, as a mean of products; unbiased; of three samples on."""
     n = len(p)
-    if n < 2:
+    if n < 3:
         return Moments.empty(p.shape[1])
-    return Moments.of((p - p.mean(axis=0)) * (e - e.mean(axis=0)) * (n / (n - 1)), effect=effect, seed=plan.seed)
+    # Both means are the client's own: of independent p and e, their covariance varies as S / (n - 1) while the
+    # products about their means show S (n - 2) / (n - 1)^2.
+    effect *= (n - 1) / (n - 2)
+    p = _bounded(p - p.mean(axis=0))
+    p = p - p.mean(axis=0)
+    return Moments.of(p * (e - e.mean(axis=0)) * (n / (n - 1)), effect=effect, seed=plan.seed)
+
+
+def _bounded(p: Array) -> Array:
+    """Samples drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd."""
+    lengths: Array = np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
+    return p / lengths
 
 
 def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
@@ -115,17 +128,16 @@ def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
         means[row] = mine.mean(axis=0)
         rest.append(mine - means[row])
         scatter[row] = np.square(rest[-1]).sum()
-    counts = counts[used].astype(np.float64)
-    traces = _residual_traces(rest, counts, plan.seed)
+    counts = np.asarray(counts[used], dtype=np.float64)
+    traces = _residual_traces(rest, counts, effect, plan.seed)
     return Cells(found[used].astype(np.int64), counts, means, scatter, traces, effect)
 
 
-def _residual_traces(rest: list[Array], counts: Array, seed: int) -> Array:
+def _residual_traces(rest: list[Array], counts: Array, effect: float, seed: int) -> Array:
     """As Moments' traces, of samples about their class's mean."""
-    n, free = int(counts.sum()), counts.sum() - len(counts)
+    n, free = int(counts.sum()), counts.sum() - len(counts) * effect
     if n < 6 or free < 3:
         return np.full(3, np.nan)
     q = np.concatenate(rest)[keyed(seed, "cells", n).permutation(n)]
-    a, b, c = (third.T @ third / len(third) * (n / free) for third in np.array_split(q, 3))
-    second = float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3
-    return np.array([float(np.square(q).sum() / free), second, float(((a @ b) * c.T).sum())])
+    thirds = [third * np.sqrt(n / free / len(third)) for third in np.array_split(q, 3)]
+    return np.array([float(np.square(q).sum() / free), *cross_traces(thirds)])

@@ -46,7 +46,7 @@ class Cells:
     @property
     def free(self) -> float:
         """Degrees of freedom within classes."""
-        return float(self.counts.sum() - len(self.counts)) / self.effect
+        return max(float(self.counts.sum()) / self.effect - len(self.counts), 0.0)
 
     def merge(self, other: Cells) -> Cells:
         """Of both clients' samples, if a class has one mean at both."""
@@ -70,7 +70,7 @@ class Cells:
         have = max(float(weights.sum()), 1e-300)
         return Cells(
             classes, counts, means / np.maximum(weights, 1e-300)[:, None], scatter,
-            np.where(total > 0, pooled, np.nan), float(counts.sum()) / have,
+            np.where(total > 0, pooled, np.nan), float(counts.sum()) / have if len(classes) else 1.0,
             float((squares / np.maximum(weights, 1e-300)).sum() / have),
         )  # fmt: skip
 

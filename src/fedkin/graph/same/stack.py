@@ -83,7 +83,8 @@ class Stack:
             return 0.0 if apart else 1.0
         found = same_p(means, n, traces, free)
         if 3 * found >= enough:
-            found = min(found, outlier_p(means, n, traces, free))
+            own = None if self.shares else self.traces[have, 0]
+            found = min(found, outlier_p(means, n, traces, free, own))
         if 3 * found >= enough:
             found = min(found, top_p(means, n, traces, seed))
         return min(1.0, 3 * found)
