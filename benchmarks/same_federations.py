@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,15 @@ def doubled(rng: Any, clients: int = 15, n: int = 60) -> Federation:
 @lru_cache(maxsize=2)
 def images(root: str, name: str = "MNIST") -> tuple[Any, Any]:
     folder = Path(root) / name / "raw"
-    pixels = np.frombuffer(gzip.open(folder / "train-images-idx3-ubyte.gz").read(), np.uint8, offset=16)
-    labels = np.frombuffer(gzip.open(folder / "train-labels-idx1-ubyte.gz").read(), np.uint8, offset=8)
+    pixels = np.frombuffer(gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
+    labels = np.frombuffer(gzip.decompress((folder / "train-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
     return pixels.reshape(-1, 28, 28), labels.astype(np.int64)
 
 
 def deal(rng: Any, root: str, sizes: Any, name: str = "MNIST") -> Federation:
     x, y = images(root, name)
     order, edges = rng.permutation(len(x)), np.cumsum([0, *sizes])
-    rows = [order[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    rows = [order[a:b] for a, b in pairwise(edges)]
     return [(x[r] / np.float32(255), y[r]) for r in rows]
 
 

@@ -1,8 +1,8 @@
 """Are planted groups found? Power against distance and samples, the study's federations, and time against clients.
 
-    OMP_NUM_THREADS=1 python benchmarks/same_power.py real --data-root DATA     federations of MNIST, FashionMNIST
-    OMP_NUM_THREADS=1 python benchmarks/same_power.py power                     two and four groups, distance by samples
-    OMP_NUM_THREADS=1 python benchmarks/same_power.py speed                     2 to 10,000 clients
+OMP_NUM_THREADS=1 python benchmarks/same_power.py real --data-root DATA     federations of MNIST, FashionMNIST
+OMP_NUM_THREADS=1 python benchmarks/same_power.py power                     two and four groups, distance by samples
+OMP_NUM_THREADS=1 python benchmarks/same_power.py speed                     2 to 10,000 clients
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def real(root: str, seeds: int) -> None:
         for seed in range(seeds):
             data, truth = make(np.random.default_rng(seed))
             verdicts, signing, finding = run(data, seed)
-            scores.append(float(ari(truth, verdicts.labels)) if len(set(truth)) > 1 else float(max(verdicts.labels) == 0))
+            scores.append(
+                float(ari(truth, verdicts.labels)) if len(set(truth)) > 1 else float(max(verdicts.labels) == 0)
+            )
             counts.append(len(verdicts.verdicts))
             kinds.update(verdicts.verdicts[g] for g in verdicts.labels)
             times.append((1e3 * signing, finding))
@@ -63,7 +65,10 @@ def real(root: str, seeds: int) -> None:
         words = ", ".join(f"{kind} {100 * n / total:.0f} %" for kind, n in kinds.most_common())
         spent = np.mean(times, axis=0)
         listed = " ".join(f"{score:.2f}" for score in scores)
-        print(f"| {name} | {listed} | {' '.join(map(str, counts))} | {words} | {spent[0]:.1f} | {spent[1]:.2f} |", flush=True)
+        print(
+            f"| {name} | {listed} | {' '.join(map(str, counts))} | {words} | {spent[0]:.1f} | {spent[1]:.2f} |",
+            flush=True,
+        )
 
 
 def power(seeds: int) -> None:
@@ -92,7 +97,9 @@ def speed() -> None:
                 continue
             rng = np.random.default_rng(clients)
             groups = min(groups, clients)
-            data, truth = shifted(rng, clients, 50, 1.5, groups) if groups > 1 else (mixture(rng, [50] * clients), [0] * clients)
+            data, truth = (
+                shifted(rng, clients, 50, 1.5, groups) if groups > 1 else (mixture(rng, [50] * clients), [0] * clients)
+            )
             verdicts, signing, finding = run(data, 0)
             score = ari(truth, verdicts.labels)
             print(

@@ -17,6 +17,7 @@ from __future__ import annotations
 from fedkin.graph.same.anova import Interaction, interaction
 from fedkin.graph.same.clump import clump_p
 from fedkin.graph.same.cluster import ward
+from fedkin.graph.same.files import Rows, read_rows, read_signed, write_signed
 from fedkin.graph.same.find import find
 from fedkin.graph.same.moments import Moments
 from fedkin.graph.same.null import null_p, outlier_p, same_p, top_p
@@ -27,6 +28,7 @@ from fedkin.graph.same.signature import Cells, Signature
 from fedkin.graph.same.verdicts import Verdicts
 
 __all__ = [
-    "Cells", "Interaction", "Moments", "Placement", "Plan", "Signature", "Spread", "Verdicts", "clump_p", "find",
-    "interaction", "null_p", "outlier_p", "place", "same_p", "sign", "top_p", "ward",
+    "Cells", "Interaction", "Moments", "Placement", "Plan", "Rows", "Signature", "Spread", "Verdicts",
+    "clump_p", "find", "interaction", "null_p", "outlier_p", "place", "read_rows", "read_signed", "same_p",
+    "sign", "top_p", "ward", "write_signed",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_vectors
+from fedkin.graph.same.moments import pool
 from fedkin.graph.same.null import null_p
 from fedkin.graph.same.signature import Cells
 
@@ -35,14 +36,14 @@ class Interaction:
 class CellTable:
     """All clients' class means in long form: one row per client and class that it has.
 
-    client, kind [E]; n [E]: weights; count [E]: samples; means [E, P]; scatter [E]; traces [k, 3], free [k]."""
+    client, kind [E]; n [E]: weights; means [E, P]; scatter, dof [E]; traces [k, 3], free [k]."""
 
     client: Labels
     kind: Labels
     n: Array
-    count: Array
     means: Array
     scatter: Array
+    dof: Array
     traces: Array
     free: Array
 
@@ -52,18 +53,17 @@ class CellTable:
         number[rows] = np.arange(len(rows))
         keep = number[self.client] >= 0
         return CellTable(
-            number[self.client[keep]], self.kind[keep], self.n[keep], self.count[keep], self.means[keep],
-            self.scatter[keep], self.traces[rows], self.free[rows],
+            number[self.client[keep]], self.kind[keep], self.n[keep], self.means[keep],
+            self.scatter[keep], self.dof[keep], self.traces[rows], self.free[rows],
         )  # fmt: skip
 
     def test(self) -> Interaction:
         """`interaction` of these rows."""
-        known = np.isfinite(self.traces).all(axis=1) & (self.free > 0)
-        free = float(self.free[known].sum())
+        traces, total = pool(self.traces, np.repeat(self.free[:, None], 3, axis=1))
+        free = float(total[0])
         if not free or len(self.client) < 2:
             return Interaction()
-        traces = self.free[known] @ self.traces[known] / free
-        return interaction(self.client, self.kind, self.n, self.means, traces, self.scatter, self.count, free)
+        return interaction(self.client, self.kind, self.n, self.means, traces, self.scatter, self.dof, free)
 
 
 def table_of(cells: Sequence[Cells]) -> CellTable:
@@ -74,23 +74,26 @@ def table_of(cells: Sequence[Cells]) -> CellTable:
     means = np.concatenate([one.means for one in cells])
     effect, noise = (np.repeat([getattr(one, k) for one in cells], lengths) for k in ("effect", "noise"))
     n, free = count / effect, np.array([one.free for one in cells])
-    traces, scatter = np.stack([one.traces for one in cells]), np.concatenate([one.scatter for one in cells])
+    traces = np.stack([one.traces for one in cells])
+    scatter, dof = (np.concatenate([getattr(one, k) for one in cells]) for k in ("scatter", "dof"))
     if noise.any() and free.sum():
         # As in Stack: the weight at which a cell's covariance keeps its trace.
-        t1 = np.nansum(traces[:, 0] * free) / free[np.isfinite(traces[:, 0])].sum()
+        t1 = pool(traces, np.repeat(free[:, None], 3, axis=1))[0][0]
         n = 1 / (1 / n + means.shape[1] * noise / t1)
-    return CellTable(client, np.concatenate([one.classes for one in cells]), n, count, means, scatter, traces, free)
+        # What a class's own scatter says would leave the noise out.
+        dof = dof * 0
+    return CellTable(client, np.concatenate([one.classes for one in cells]), n, means, scatter, dof, traces, free)
 
 
 def interaction(
-    client: Any, kind: Any, n: Any, means: Any, traces: Any, scatter: Any = None, count: Any = None,
+    client: Any, kind: Any, n: Any, means: Any, traces: Any, scatter: Any = None, dof: Any = None,
     residual: float = np.inf,
 ) -> Interaction:  # fmt: skip
     """Two-way analysis of variance of class means, unbalanced and with empty cells, by least squares.
 
     One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the
-    covariance within cells. scatter, count [E]: sum of squares within each cell and its samples, from which
-    a class that varies more than others has its own tr S. residual: degrees of freedom behind the traces.
+    covariance within cells. scatter, dof [E]: sum of squares within each cell and its degrees of freedom, from
+    which a class that varies more than others has its own tr S. residual: degrees of freedom behind the traces.
     Models: class; class + client (the offset); client by class (the concept).
 
     >>> import numpy as np
@@ -111,7 +114,7 @@ def interaction(
     inside = np.asarray((fit.shares.multiply(spread)).sum(axis=1)).ravel()
     taken = n * (1 / of_client[i] + fit.inverse[c, c] - 2 * spread[i, c] + inside[i])
     left, gained = 1 - taken, taken - n / of_class[c]
-    own_trace = _per_class(c, m, float(traces[0]), scatter, count, n)
+    own_trace = _per_class(c, m, float(traces[0]), scatter, dof)
     rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
     offset = _effect(total - rest, k - fit.parts, own_trace, gained, traces, residual, n.sum() / k)
     concept = _effect(rest, cells - k - m + fit.parts, own_trace, left, traces, residual, n.mean())
@@ -146,8 +149,8 @@ class _Fit:
         values, vectors = np.linalg.eigh((normal + normal.T) / 2)
         good = values > 1e-9 * of_class.max()
         inverse = (vectors[:, good] / values[good]) @ vectors[:, good].T
-        own = sp.csr_array((n / of_client[i], (i, np.arange(cells))), shape=(k, cells)) @ means
-        per_class = sp.csr_array((n, (c, np.arange(cells))), shape=(m, cells))
+        own: Any = sp.csr_array((n / of_client[i], (i, np.arange(cells))), shape=(k, cells)) @ means
+        per_class: Any = sp.csr_array((n, (c, np.arange(cells))), shape=(m, cells))
         effect = inverse @ (per_class @ (means - own[i]))
         offset = own - shares @ effect
         alone = means - ((per_class @ means) / of_class[:, None])[c]
@@ -166,14 +169,13 @@ def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
     return [replace(one, means=means[table.client == row]) for row, one in enumerate(cells)]
 
 
-def _per_class(c: Labels, m: int, t1: float, scatter: Any, count: Any, n: Array) -> Array:
+def _per_class(c: Labels, m: int, t1: float, scatter: Any, dof: Any) -> Array:
     """tr S of each cell's class, where its own scatter says it surely; else of all."""
-    if scatter is None or count is None:
+    if scatter is None or dof is None:
         return np.full(len(c), t1)
-    count = np.asarray(count)
-    free = np.bincount(c, np.maximum(count - count / n, 0), m)
-    found = np.bincount(c, scatter, m) / np.maximum(free, 1)
-    return np.where(free >= _SURE, found, t1)[c]
+    free = np.bincount(c, dof, m)
+    found: Array = np.where(free >= _SURE, np.bincount(c, scatter, m) / np.maximum(free, 1e-300), t1)
+    return found[c]
 
 
 def _effect(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from fedkin.graph._check import Array, Labels
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels, as_dense, as_vectors
 from fedkin.graph.same.cluster import ward
 from fedkin.graph.same.stack import Stack
 from fedkin.keys import rng as keyed
 
-__all__ = ["Clump", "clump_p", "noise_covariance"]
+__all__ = ["clump_p", "noise_covariance"]
 
 _REPLICAS, _FIRST = 199, 39
 # Beyond so many clients, profiles are of this many micro-clusters; on both sides, so the level holds.
@@ -17,31 +20,31 @@ _MOST = 150
 _DEEPEST = 30
 
 
-class Clump(tuple[float, float]):
-    """(p-value, strength): the strength is how many deviations the profile lies below that of the Gaussians."""
+def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[float, float]:
+    """p-value of "these clients' true means are of one Gaussian", by simulation, and its strength.
 
-
-def clump_p(stack: Stack, covariance: Array, *, seed: int = 0) -> Clump:
-    """p-value of "these clients' true means are of one Gaussian", by simulation.
-
-    stack: the clients. covariance [D, D]: of one sample's noise. Statistic: Ward's profile log W_K / W_1,
-    K = 2 .. 30, W_K the sum of squares within K clusters, each K in deviations of the replicas', and the
-    largest of these. Replicas: Gaussians with the covariance between clients that is left when noise is
-    taken out, plus noise. Close to SHC (Kimes et al. 2017), which clusters samples rather than noisy means.
+    means [k, D], n [k] samples behind each, covariance [D, D] of one sample. The strength is how many deviations
+    the clients' profile lies below that of the Gaussians. 1 for fewer than four clients. Statistic: Ward's
+    profile log W_K / W_1, K = 2 .. 30, W_K the sum of squares within K clusters, each K in deviations of the
+    replicas', and the largest of these. Replicas: Gaussians with the covariance between clients that is left
+    when noise is taken out, plus noise. Close to SHC (Kimes et al. 2017), which clusters samples instead.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> truth = np.repeat([[-3.0, 0.0], [3.0, 0.0]], 20, axis=0) + rng.normal(size=(40, 2))
-    >>> one = Stack(truth, truth * 0, np.full(40, 1e3), np.ones((40, 3)), np.full(40, 99.0))
-    >>> clump_p(one, np.eye(2) / 10)[0]
+    >>> clump_p(truth, np.full(40, 1000), np.eye(2) / 10)[0]
     0.005
     """
-    n = stack.n
+    means, n, covariance = as_vectors(means, "means"), as_vectors(n, "n", ndim=1), as_dense(covariance, "covariance")
     k = len(n)
-    most = max(2, min(k - 1, k // 2, _DEEPEST)) + 1
+    if len(means) != k or covariance.shape[1] != means.shape[1] or (n <= 0).any():
+        raise GraphError(
+            f"clump_p: expected a positive n per row of means, and a covariance of {means.shape[1]} columns"
+        )
     if k < 4:
-        return Clump((1.0, 0.0))
-    x = stack.means - n @ stack.means / n.sum()
+        return 1.0, 0.0
+    most = max(2, min(k - 1, k // 2, _DEEPEST)) + 1
+    x = means - n @ means / n.sum()
     between = ((x * n[:, None]).T @ x - (k - 1) * covariance) / (n.sum() - np.square(n).sum() / n.sum())
     to_truth, to_noise = _root(between, float(np.trace(between))), _root(covariance, float(np.trace(covariance)))
     # In the axes along which clients differ most, so that micro-clusters are cut there; distances stay.
@@ -50,17 +53,18 @@ def clump_p(stack: Stack, covariance: Array, *, seed: int = 0) -> Clump:
     draw = keyed(seed, "clump", k, x.shape[1])
 
     def replica() -> Array:
-        truth = draw.standard_normal((k, to_truth.shape[1])) @ to_truth.T
-        return truth + (draw.standard_normal((k, to_noise.shape[1])) @ to_noise.T) / np.sqrt(n)[:, None]
+        truth: Array = draw.standard_normal((k, to_truth.shape[1])) @ to_truth.T
+        truth += (draw.standard_normal((k, to_noise.shape[1])) @ to_noise.T) / np.sqrt(n)[:, None]
+        return truth
 
     got = _profile(x, n, most)
     nulls = np.stack([_profile(replica(), n, most) for _ in range(_FIRST)])
     p, strength = _rank(got, nulls)
     # A quarter of the first replicas beyond the clients: more replicas would not change the answer.
     if p > 0.25:
-        return Clump((p, strength))
+        return p, strength
     nulls = np.vstack([nulls, [_profile(replica(), n, most) for _ in range(_REPLICAS - _FIRST)]])
-    return Clump(_rank(got, nulls))
+    return _rank(got, nulls)
 
 
 def _rank(got: Array, nulls: Array) -> tuple[float, float]:
@@ -87,7 +91,7 @@ def _profile(x: Array, n: Array, most: int) -> Array:
         x, n = _micro(x, n)
     heights = ward(x, n)[:, 2]
     within = np.cumsum(heights)[::-1]
-    return np.log(np.maximum(within[1:most] / within[0], 1e-12))
+    return np.asarray(np.log(np.maximum(within[1:most] / within[0], 1e-12)))
 
 
 def _micro(x: Array, n: Array) -> tuple[Array, Array]:

@@ -119,12 +119,12 @@ def two_means(means: Array, n: Array) -> Labels:
     """Two groups by weighted 2-means from the sign along the first principal axis, for clients too many for Ward."""
     x = means - n @ means / n.sum()
     _, axes = np.linalg.eigh((x * n[:, None]).T @ x)
-    label = (x @ axes[:, -1] > 0).astype(np.int64)
+    label: Labels = (x @ axes[:, -1] > 0).astype(np.int64)
     for _ in range(20):
         if not 0 < label.sum() < len(label):
             return label
         centres = np.stack([n[label == g] @ x[label == g] / n[label == g].sum() for g in (0, 1)])
-        new = (np.square(x - centres[1]).sum(axis=1) < np.square(x - centres[0]).sum(axis=1)).astype(np.int64)
+        new: Labels = (np.square(x - centres[1]).sum(axis=1) < np.square(x - centres[0]).sum(axis=1)).astype(np.int64)
         if (new == label).all():
             break
         label = new

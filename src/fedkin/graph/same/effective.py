@@ -40,7 +40,7 @@ def serial(p: Array) -> tuple[float, bool]:
         found = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
         least = min(least, found)
         if found < _COUNTED:
-            # One deviation above the estimate: too small an effect makes a client odd, too large a one only loses power.
+            # One deviation above: too small an effect makes a client odd, too large a one only loses power.
             doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
             best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
     return min(best, n / 2), least < _SAID
@@ -50,11 +50,19 @@ def repeats(x: Any) -> float:
     """sum of squared multiplicities / n of equal rows, 1 if they may well be equal by chance.
 
     Rows of a few categories are often equal and independent all the same. Equal rows count as repeats if
-    columns drawn independently of each other would hardly ever give them.
+    columns that are drawn independently of each other would give less than .01 pairs of equal rows.
     """
     n = len(x)
-    counts = np.array(list(Counter(row.tobytes() for row in x).values()))
-    if len(counts) == n:
+    seen = Counter(row.tobytes() for row in x)
+    counts = np.array(list(seen.values()))
+    m = len(counts)
+    if m == n:
         return 1.0
-    chance = sum(np.log(np.square(np.unique(column, return_counts=True)[1] / n).sum()) for column in x.T)
-    return float(np.square(counts).sum() / n) if 2 * np.log(n) + chance < np.log(1e-6) else 1.0
+    # How often a column has equal values in two different rows.
+    pairs = [np.square(np.unique(column, return_counts=True)[1]).sum() - m for column in _distinct(x, seen).T]
+    chance = np.log(np.maximum(np.array(pairs) / max(m * (m - 1), 1), 1 / m**2)).sum()
+    return float(np.square(counts).sum() / n) if np.log(n * n / 2) + chance < np.log(0.01) else 1.0
+
+
+def _distinct(x: Any, seen: Counter[bytes]) -> Any:
+    return np.stack([np.frombuffer(row, dtype=x.dtype) for row in seen])

@@ -154,7 +154,8 @@ class _Search:
 
     def _parts(self, rows: Labels, most: int) -> list[Labels] | None:
         """The same parts as `_groups` makes, or None once there are more than `most`."""
-        todo, done = [rows], []
+        todo: list[Labels] = [rows]
+        done: list[Labels] = []
         while todo:
             if len(todo) + len(done) > most:
                 return None
@@ -198,7 +199,8 @@ class _Search:
         stack = self._view(view)
         if view not in self._noise:
             self._noise[view] = noise_covariance(stack)
-        p, strength = clump_p(stack.rows(rows), self._noise[view], seed=self.seed)
+        part = stack.rows(rows)
+        p, strength = clump_p(part.means, np.maximum(part.n, 1e-9), self._noise[view], seed=self.seed)
         return p, -strength
 
     def _view(self, view: str) -> Stack:

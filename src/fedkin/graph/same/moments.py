@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +13,16 @@ from fedkin.graph._check import Array, as_vectors
 from fedkin.graph.same._pack import Arrays, pack, unpack
 from fedkin.keys import rng as keyed
 
-__all__ = ["Moments", "cross_traces"]
+__all__ = ["Moments", "cross_traces", "pool", "pooled"]
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean of n samples of D features, and the traces of their covariance S; 2 D + 6 numbers.
+    """Mean of n samples of D features, and the traces of their covariance S; 2 D + 9 numbers.
 
     n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance
-    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased. effect: variance of the mean over that of n
+    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased, NaN where
+    too few samples say. free [3]: degrees of freedom behind each. effect: variance of the mean over that of n
     independent samples, at least 1. noise: variance added on purpose to each entry of `mean` and `half`.
 
     >>> import numpy as np
@@ -38,6 +39,7 @@ class Moments:
     mean: Array
     half: Array
     traces: Array
+    free: Array
     effect: float = 1.0
     noise: float = 0.0
 
@@ -56,12 +58,14 @@ class Moments:
         if n > 1:
             k = n // 2
             half = (p[:k].mean(axis=0) - p[k : 2 * k].mean(axis=0)) / 2 * np.sqrt(2 * k / n * effect)
-        return cls(n, p.mean(axis=0), half, _traces(p, effect), effect)
+        traces = _traces(p, effect)
+        free = np.where(np.isfinite(traces), max(n / effect - 1, 0.0), 0.0)
+        return cls(n, p.mean(axis=0), half, traces, free, effect)
 
     @classmethod
     def empty(cls, width: int) -> Moments:
         """Of no samples: it weighs nothing in any test."""
-        return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan))
+        return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan), np.zeros(3))
 
     def merge(self, other: Moments) -> Moments:
         """Of both clients' samples, if all have one mean; in any order."""
@@ -73,7 +77,7 @@ class Moments:
         u, v = a / (a + b), b / (a + b)
         return Moments(
             self.n + other.n, u * self.mean + v * other.mean, u * self.half + v * other.half,
-            _average(self, other), (self.n + other.n) / (a + b), u * u * self.noise + v * v * other.noise,
+            *pooled([self, other]), (self.n + other.n) / (a + b), u * u * self.noise + v * v * other.noise,
         )  # fmt: skip
 
     def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
@@ -87,7 +91,7 @@ class Moments:
         """mean and half as `dtype`, all else as float32; float32 throughout where float16 would overflow."""
         large = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0)) > 6e4
         kind = np.float32 if large else dtype
-        numbers = np.array([self.n, self.effect, self.noise, *self.traces], dtype=np.float32)
+        numbers = np.array([self.n, self.effect, self.noise, *self.traces, *self.free], dtype=np.float32)
         return {"mean": self.mean.astype(kind), "half": self.half.astype(kind), "numbers": numbers}
 
     @classmethod
@@ -98,9 +102,9 @@ class Moments:
         except (KeyError, TypeError, ValueError):
             raise GraphError("moments: expected arrays mean, half and numbers, as Moments.to_arrays gives") from None
         whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
-        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (6,) or not whole:
+        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not whole:
             raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
-        return cls(round(numbers[0]), mean, half, numbers[3:], float(numbers[1]), float(numbers[2]))
+        return cls(round(numbers[0]), mean, half, numbers[3:6], numbers[6:], float(numbers[1]), float(numbers[2]))
 
     def to_bytes(self, dtype: Any = np.float16) -> bytes:
         """`to_arrays` in one piece."""
@@ -139,11 +143,14 @@ def cross_traces(thirds: list[Array]) -> tuple[float, float]:
     return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
 
 
-def _average(one: Moments, two: Moments) -> Array:
-    """Traces weighted by degrees of freedom, each over the clients that can say it."""
-    weights = np.array([[max(m.n - 1, 0)] for m in (one, two)], dtype=float)
-    values = np.stack([one.traces, two.traces])
-    known = np.isfinite(values) & (weights > 0)
-    total = (weights * known).sum(axis=0)
-    pooled: Array = np.where(known, weights * np.where(known, values, 0), 0).sum(axis=0)
-    return np.where(total > 0, pooled / np.maximum(total, 1e-300), np.nan)
+def pooled(parts: Sequence[Any]) -> tuple[Array, Array]:
+    """Traces weighted by degrees of freedom, each over the parts that can say it, and their sums."""
+    traces, free = np.stack([m.traces for m in parts]), np.stack([m.free for m in parts])
+    return pool(traces, free)
+
+
+def pool(traces: Array, free: Array) -> tuple[Array, Array]:
+    """`pooled` of arrays [k, 3]."""
+    total = free.sum(axis=0)
+    sums: Array = (np.where(free > 0, traces, 0) * free).sum(axis=0)
+    return np.where(total > 0, sums / np.maximum(total, 1e-300), np.nan), total

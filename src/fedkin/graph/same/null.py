@@ -24,9 +24,10 @@ _REPLICAS = 100
 def null_p(q: Any, df: float, traces: Any, residual: float = np.inf) -> Any:
     """P(Q >= q) for Q = sum_j lambda_j chi2_df, from traces = sum lambda, sum lambda^2, sum lambda^3.
 
-    q: one number or an array. residual: degrees of freedom behind the traces; few of them widen the null,
-    as the denominator does in an F test. Cumulants of Q: df t1, 2 df t2, 8 df t3 (Satterthwaite's idea,
-    three moments). Exact when all lambda are equal and residual is infinite.
+    q: one number or an array. residual: degrees of freedom behind the traces, as those of the denominator in
+    an F test. With f = q / (df t1) and T the estimate of t1, the p-value is P(Q - f df T >= 0) by the first three
+    cumulants: df t1 (1 - f), 2 df t2 (1 + f^2 df / residual), 8 df t3 (1 - f^3 df^2 / residual^2) (Satterthwaite's
+    idea with one moment more). Exact when all lambda are equal and residual is infinite.
 
     >>> round(float(null_p(18.307, 10, [1, 1, 1])), 4)
     0.05
@@ -37,19 +38,20 @@ def null_p(q: Any, df: float, traces: Any, residual: float = np.inf) -> Any:
     q = np.asarray(q, dtype=float)
     if t1 <= 0:
         return np.where(q > 1e-9, 0.0, 1.0)[()]
-    k2 = 2 * df * t2 * (1 + df / residual)
-    k3 = 8 * df * t3 * max(1 - (df / residual) ** 2, 0.0)
+    f = q / (df * t1)
+    k2 = 2 * df * t2 * (1 + f**2 * df / residual)
+    k3 = 8 * df * t3 * (1 - f**3 * (df / residual) ** 2)
     # A sum of chi-squares is never more skewed than one of them alone.
-    skew = min(k3 / k2**1.5, np.sqrt(8 / df))
+    skew = np.clip(k3 / k2**1.5, -np.sqrt(8 / df), np.sqrt(8 / df))
     return gamma_tail((q - df * t1) / np.sqrt(k2), skew)
 
 
 def gamma_tail(z: Any, skew: float) -> Any:
-    """P(Z >= z) of the gamma distribution with mean 0, variance 1 and this skewness; 0 is the normal."""
-    if skew < 1e-4:
-        return special.ndtr(-np.asarray(z, dtype=float))
-    shape = 4 / skew**2
-    return special.gammaincc(shape, np.maximum(np.asarray(z) * np.sqrt(shape) + shape, 0))
+    """P(Z >= z) of the gamma distribution with mean 0, variance 1 and this skewness, mirrored if it is negative."""
+    sign = np.where(np.asarray(skew) < 0, -1.0, 1.0)
+    shape = 4 / np.maximum(np.abs(skew), 1e-3) ** 2
+    x = np.maximum(sign * np.asarray(z) * np.sqrt(shape) + shape, 0)
+    return np.where(sign > 0, special.gammaincc(shape, x), special.gammainc(shape, x))[()]
 
 
 def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
@@ -125,8 +127,10 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
     draw = keyed(seed, "top", df, width, str(power))
     root = np.sqrt(_power_law(width, power))
     root = root[root > 1e-4 * root[0]]
-    found = np.empty(_REPLICAS)
-    for at in range(_REPLICAS):
+    # Small matrices cost nothing, and few clients vary most.
+    replicas = _REPLICAS * (4 if min(df, len(root)) <= 40 else 1)
+    found = np.empty(replicas)
+    for at in range(replicas):
         if df > len(root):  # Bartlett: the triangular root of a Wishart matrix.
             y = np.tril(draw.standard_normal((len(root), len(root))), -1)
             y[np.diag_indices(len(root))] = np.sqrt(draw.chisquare(df - np.arange(len(root))))
@@ -137,14 +141,16 @@ def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[flo
             gram = y @ y.T
         found[at] = np.linalg.eigvalsh(gram)[-1]
     mean, spread = float(found.mean()), float(found.std(ddof=1))
-    # As skewed as a chi-square of this mean and deviation, which one direction alone is, but no less than
-    # the limit for many (Tracy and Widom's law).
-    return mean, spread, max(2 * spread / mean, 0.3)
+    # No less skewed than a chi-square of this mean and deviation, which one direction alone is, or than the limit
+    # for many (Tracy and Widom's law).
+    third = float(np.mean(((found - mean) / spread) ** 3))
+    return mean, spread, max(third, 2 * spread / mean, 0.3)
 
 
 def _power_law(width: int, power: float) -> Array:
     values: Array = np.arange(1, width + 1.0) ** -power
-    return values / values.sum()
+    values /= values.sum()
+    return values
 
 
 def _exponent(width: int, squares: float) -> float:

@@ -183,31 +183,36 @@ class Plan:
             z, width = self.standard(y), 16
             draw = keyed(self.seed, "same", "waves")
             frequencies, phases = draw.standard_normal(width) * 1.5, draw.uniform(0, 2 * np.pi, width)
-            return np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
-        return self._tables[0][y]
+            waves: Array = np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
+            return waves
+        found: Array = self._tables[0][y]
+        return found
 
     def signs(self, y: Any) -> Array:
         """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
         if self.target is not None:
             draw = keyed(self.seed, "same", "signs")
             frequencies, phases = draw.standard_normal(self.features), draw.uniform(0, 2 * np.pi, self.features)
-            return np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
-        return self._tables[1][y]
+            waves: Array = np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
+            return waves
+        found: Array = self._tables[1][y]
+        return found
 
     @cached_property
     def _tables(self) -> tuple[Array, Array]:
         """Of each class: its share, hashed if there are many, and its signs."""
-        shares = np.eye(self.classes)
+        shares: Array = np.eye(self.classes)
         if self.classes > _SHARES:
             draw = keyed(self.seed, "same", "shares")
-            shares = (draw.integers(2, size=(self.classes, _SHARES)) * 2.0 - 1) / np.sqrt(_SHARES)
+            shares = (draw.integers(2, size=(self.classes, _SHARES)).astype(np.float64) * 2 - 1) / _SHARES**0.5
         draw = keyed(self.seed, "same", "signs")
-        return shares, draw.integers(2, size=(self.classes, self.features)) * 2.0 - 1
+        signs = draw.integers(2, size=(self.classes, self.features)).astype(np.float64) * 2 - 1
+        return shares, signs
 
     def standard(self, y: Any) -> Array:
         """A number as target, in deviations from the mean of all clients."""
         mean, deviation = self.target or (0.0, 1.0)
-        return (np.asarray(y, dtype=np.float64) - mean) / deviation
+        return np.asarray((np.asarray(y, dtype=np.float64) - mean) / deviation)
 
     def cell(self, y: Any) -> Any:
         """The class of each target; of a number, its bin."""
@@ -224,8 +229,8 @@ class Plan:
 def as_samples(x: Any) -> Any:
     """Samples as float32 [n, d], finite; anything beyond the first axis is flattened."""
     try:
-        x = np.asarray(x)
-        x = x.reshape(len(x), -1).astype(np.float32)
+        x = np.asarray(x).astype(np.float32)
+        x = x.reshape(len(x), -1) if x.size else x
     except (TypeError, ValueError):
         raise GraphError("x: expected numbers, one sample per row") from None
     if not x.size:

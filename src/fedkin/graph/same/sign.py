@@ -91,7 +91,7 @@ def _effect(x: Any, p: Array, kinds: Any, ordered: bool) -> tuple[float, int]:
 def _within(p: Array, kinds: Any) -> Array:
     """Features about their class's mean, so that samples sorted by class do not look dependent."""
     if kinds is None:
-        return p - p.mean(axis=0)
+        return np.asarray(p - p.mean(axis=0))
     found, of = np.unique(kinds, return_inverse=True)
     sums = np.zeros((len(found), p.shape[1]))
     np.add.at(sums, of, p)
@@ -114,30 +114,33 @@ def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
 
 def _bounded(p: Array) -> Array:
     """Samples drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd."""
-    lengths: Array = np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
-    return p / lengths
+    lengths: Any = np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
+    bounded: Array = p / lengths
+    return bounded
 
 
 def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
-    found, of, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    often = np.lexsort((found, -counts))[: plan.cells]
-    used = np.sort(often[counts[often] >= _FEWEST])
-    means, scatter, rest = np.zeros((len(used), p.shape[1])), np.zeros(len(used)), []
+    found, of, every = np.unique(kinds, return_inverse=True, return_counts=True)
+    often = np.lexsort((found, -every))[: plan.cells]
+    used = np.sort(often[every[often] >= _FEWEST])
+    means, scatter = np.zeros((len(used), p.shape[1])), np.zeros(len(used))
+    rest: list[Array] = []
     for row, kind in enumerate(used):
         mine = p[of == kind]
         means[row] = mine.mean(axis=0)
         rest.append(mine - means[row])
         scatter[row] = np.square(rest[-1]).sum()
-    counts = np.asarray(counts[used], dtype=np.float64)
-    traces = _residual_traces(rest, counts, effect, plan.seed)
-    return Cells(found[used].astype(np.int64), counts, means, scatter, traces, effect)
+    counts = every[used].astype(np.float64)
+    dof = np.maximum(counts - effect, 0)
+    traces, free = _residual_traces(rest, float(dof.sum()), effect, plan.seed)
+    return Cells(found[used].astype(np.int64), counts, means, scatter, dof, traces, free, effect)
 
 
-def _residual_traces(rest: list[Array], counts: Array, effect: float, seed: int) -> Array:
-    """As Moments' traces, of samples about their class's mean."""
-    n, free = int(counts.sum()), counts.sum() - len(counts) * effect
-    if n < 6 or free < 3:
-        return np.full(3, np.nan)
+def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:
+    """As Moments' traces, of samples about their class's mean, and the degrees of freedom behind them."""
+    n = sum(len(mine) for mine in rest)
+    if n < 6 or dof < 3:
+        return np.full(3, np.nan), 0.0
     q = np.concatenate(rest)[keyed(seed, "cells", n).permutation(n)]
-    thirds = [third * np.sqrt(n / free / len(third)) for third in np.array_split(q, 3)]
-    return np.array([float(np.square(q).sum() / free), *cross_traces(thirds)])
+    thirds = [third * np.sqrt(n / dof / len(third)) for third in np.array_split(q, 3)]
+    return np.array([float(np.square(q).sum() / dof), *cross_traces(thirds)]), dof / effect

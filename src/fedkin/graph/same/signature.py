@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.same._pack import Arrays, pack, unpack
-from fedkin.graph.same.moments import Moments
+from fedkin.graph.same.moments import Moments, pool
 
 __all__ = ["Cells", "Signature"]
 
@@ -26,34 +26,32 @@ _FLAGS = {
 class Cells:
     """Means of one client's classes in a few random projections.
 
-    classes [q], counts [q], means [q, P], scatter [q]: sum of squares about each mean. traces [3]: of the
-    covariance within classes, tr S^2 and tr S^3 may be NaN. effect, noise: as in Moments.
+    classes [q], counts [q], means [q, P]. scatter, dof [q]: sum of squares about each mean, and its degrees of
+    freedom. traces [3]: of the covariance within classes, or NaN; free: behind them. effect, noise: as in Moments.
 
     >>> import numpy as np
-    >>> Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.ones(3)).merge(
-    ...     Cells(np.array([1, 3]), np.array([5.0, 1.0]), np.ones((2, 2)), np.ones(2), np.ones(3))).counts
-    array([ 5., 10.])
+    >>> one = Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.full(1, 8.0), np.ones(3), 8.0)
+    >>> one.merge(one).counts
+    array([18.])
     """
 
     classes: Labels
     counts: Array
     means: Array
     scatter: Array
+    dof: Array
     traces: Array
+    free: float
     effect: float = 1.0
     noise: float = 0.0
-
-    @property
-    def free(self) -> float:
-        """Degrees of freedom within classes."""
-        return max(float(self.counts.sum()) / self.effect - len(self.counts), 0.0)
 
     def merge(self, other: Cells) -> Cells:
         """Of both clients' samples, if a class has one mean at both."""
         classes = np.union1d(self.classes, other.classes)
         width = max(self.means.shape[1], other.means.shape[1])
         weights, squares = np.zeros(len(classes)), np.zeros(len(classes))
-        counts, scatter, means = np.zeros(len(classes)), np.zeros(len(classes)), np.zeros((len(classes), width))
+        counts, scatter, dof = np.zeros(len(classes)), np.zeros(len(classes)), np.zeros(len(classes))
+        means = np.zeros((len(classes), width))
         for one in (self, other):
             at = np.searchsorted(classes, one.classes)
             w = one.counts / one.effect
@@ -62,15 +60,12 @@ class Cells:
             counts[at] += one.counts
             means[at] += w[:, None] * one.means
             scatter[at] += one.scatter
-        free = np.array([self.free, other.free])
-        values = np.stack([self.traces, other.traces])
-        known = np.isfinite(values) & (free[:, None] > 0)
-        total = (known * free[:, None]).sum(axis=0)
-        pooled = (np.where(known, values, 0) * free[:, None]).sum(axis=0) / np.maximum(total, 1e-300)
+            dof[at] += one.dof
+        traces, free = pool(np.stack([self.traces, other.traces]), np.array([[self.free] * 3, [other.free] * 3]))
         have = max(float(weights.sum()), 1e-300)
         return Cells(
-            classes, counts, means / np.maximum(weights, 1e-300)[:, None], scatter,
-            np.where(total > 0, pooled, np.nan), float(counts.sum()) / have if len(classes) else 1.0,
+            classes, counts, means / np.maximum(weights, 1e-300)[:, None], scatter, dof,
+            traces, float(free[0]), float(counts.sum()) / have if len(classes) else 1.0,
             float((squares / np.maximum(weights, 1e-300)).sum() / have),
         )  # fmt: skip
 
@@ -84,26 +79,25 @@ class Cells:
     def to_arrays(self, dtype: Any = np.float16) -> Arrays:
         """means as `dtype`, all else as float32 and int32."""
         kind = np.float32 if np.abs(self.means).max(initial=0) > 6e4 else dtype
-        numbers = np.array([self.effect, self.noise, *self.traces], dtype=np.float32)
-        whole, counts, scatter = (
-            self.classes.astype(np.int32), self.counts.astype(np.float32), self.scatter.astype(np.float32)
-        )  # fmt: skip
-        found = {"classes": whole, "counts": counts, "means": self.means.astype(kind), "scatter": scatter}
-        return found | {"numbers": numbers}
+        numbers = np.array([self.effect, self.noise, self.free, *self.traces], dtype=np.float32)
+        rest = {name: getattr(self, name).astype(np.float32) for name in ("counts", "scatter", "dof")}
+        whole = self.classes.astype(np.int32)
+        return {"classes": whole, "means": self.means.astype(kind), "numbers": numbers} | rest
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Cells:
         """What `to_arrays` wrote."""
-        names = ("counts", "means", "scatter", "numbers")
+        names = ("counts", "means", "scatter", "dof", "numbers")
         try:
-            counts, means, scatter, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in names)
+            counts, means, scatter, dof, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in names)
             classes = np.asarray(arrays["classes"]).astype(np.int64)
-            fits = means.ndim == 2 and len(classes) == len(counts) == len(means) == len(scatter)
+            fits = means.ndim == 2 and len(classes) == len(counts) == len(means) == len(scatter) == len(dof)
         except (KeyError, TypeError, ValueError):
             fits = False
-        if not fits or numbers.shape != (5,):
+        if not fits or numbers.shape != (6,):
             raise GraphError(f"cells: expected arrays classes, {', '.join(names)}, as Cells.to_arrays gives")
-        return cls(classes, counts, means, scatter, numbers[2:], float(numbers[0]), float(numbers[1]))
+        effect, noise, free = (float(v) for v in numbers[:3])
+        return cls(classes, counts, means, scatter, dof, numbers[3:], free, effect, noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedkin.graph._check import Array, Labels
-from fedkin.graph.same.moments import Moments
+from fedkin.graph.same.moments import Moments, pool
 from fedkin.graph.same.null import outlier_p, same_p, top_p
 
 __all__ = ["Stack", "joined", "stacked"]
@@ -19,8 +19,8 @@ _ROUNDING = 2.0**-11
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces [k, 3], NaN
-    where a client cannot say. free [k]: degrees of freedom behind them. shares: means are shares of classes."""
+    """means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces, free
+    [k, 3]: as in Moments. shares: means are shares of classes."""
 
     means: Array
     halves: Array
@@ -42,10 +42,7 @@ class Stack:
             covariance = np.diag(p) - np.outer(p, p)
             square = covariance @ covariance
             return np.array([np.trace(covariance), np.trace(square), np.trace(square @ covariance)]), np.inf
-        known = np.isfinite(self.traces) & (self.free[:, None] > 0)
-        weights = known * self.free[:, None]
-        total = weights.sum(axis=0)
-        found = (np.where(known, self.traces, 0) * weights).sum(axis=0) / np.maximum(total, 1e-300)
+        found, total = pool(self.traces, self.free)
         if not total[0]:
             return np.zeros(3), 0.0
         if not total[1]:
@@ -95,7 +92,9 @@ def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
     means, halves = np.stack([m.mean for m in moments]), np.stack([m.half for m in moments])
     n, effect = np.array([float(m.n) for m in moments]), np.array([m.effect for m in moments])
     width, weight = means.shape[1], n / effect
-    plain = Stack(means, halves, weight, np.stack([m.traces for m in moments]), np.maximum(n - 1, 0) / effect, shares)
+    plain = Stack(
+        means, halves, weight, np.stack([m.traces for m in moments]), np.stack([m.free for m in moments]), shares
+    )
     noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
     pooled, _ = plain.pooled()
     t1 = pooled[0]
