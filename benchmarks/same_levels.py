@@ -42,12 +42,12 @@ def measure(kind: str, make: Any, seed: int) -> dict[str, Any]:
     found = signatures(data, seed, kind)
     signed = time.perf_counter()
     # Every look at every block, each one's own p-value: nothing is cut short at a level.
-    root = _Search(found, 1e-300, seed)
-    p = {name: stack.p(0.0, seed) for name, stack in root.stacks.items()}
+    root = _Search(found, 1e-300, 0)
+    p = {name: stack.p(0.0, 0) for name, stack in root.stacks.items()}
     effects = root._interaction(np.arange(root.size))
     if root.table is not None:
         p |= {"offset": effects.offset_p, "concept": effects.concept_p}
-    verdicts = find(found, seed=seed)
+    verdicts = find(found)
     end = time.perf_counter()
     return {
         "kind": kind, "seed": seed, "p": p, "any": min(1.0, min(p.values()) * len(p)),

@@ -110,7 +110,7 @@ def nodes_of(found: Verdicts) -> Any:
 
 def test_a_clumped_natural_spread_does_not_depend_on_the_order() -> None:
     rng = np.random.default_rng(0)
-    data = [(x + 1.5 * rng.normal(size=8) + 9 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]
+    data = [(x + 0.8 * rng.normal(size=8) + 4 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]
     one = {f"c{row}": s for row, s in enumerate(signed(data))}
     first, second = find(one), find(dict(reversed(one.items())))
     assert partition(first) == partition(second)
