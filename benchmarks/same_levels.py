@@ -21,7 +21,7 @@ from same_federations import Federation, iid_kinds
 from scipy import stats
 
 from fedkin.graph import Plan, Spread, find, sign
-from fedkin.graph.same.find import _Search
+from fedkin.graph.same.search import Search
 
 LEVELS = (0.05, 0.01, 0.001)
 
@@ -42,9 +42,9 @@ def measure(kind: str, make: Any, seed: int) -> dict[str, Any]:
     found = signatures(data, seed, kind)
     signed = time.perf_counter()
     # Every look at every block, each one's own p-value: nothing is cut short at a level.
-    root = _Search(found, 1e-300, 0)
+    root = Search(found, 1e-300, 0)
     p = {name: stack.p(0.0, 0) for name, stack in root.stacks.items()}
-    effects = root._interaction(np.arange(root.size))
+    effects = root.interaction(np.arange(root.size))
     if root.table is not None:
         p |= {"offset": effects.offset_p, "concept": effects.concept_p}
     verdicts = find(found)

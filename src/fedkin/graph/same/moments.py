@@ -69,16 +69,23 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Of both clients' samples, if all have one mean; in any order."""
-        if len(self.mean) != len(other.mean):
-            raise GraphError(f"moments of {len(self.mean)} and of {len(other.mean)} features cannot be merged")
-        a, b = self.weight, other.weight
-        if not a or not b:
-            return self if a else other
-        u, v = a / (a + b), b / (a + b)
-        return Moments(
-            self.n + other.n, u * self.mean + v * other.mean, u * self.half + v * other.half,
-            *pooled([self, other]), (self.n + other.n) / (a + b), u * u * self.noise + v * v * other.noise,
-        )  # fmt: skip
+        return Moments.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Moments]) -> Moments:
+        """Of all clients' samples, if all have one mean."""
+        widths = sorted({len(m.mean) for m in parts})
+        if len(widths) != 1:
+            raise GraphError(f"moments of {widths or 'no'} features cannot be merged; expected one width")
+        parts = [m for m in parts if m.n] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        weight = np.array([m.weight for m in parts])
+        share, n = weight / weight.sum(), sum(m.n for m in parts)
+        mean, half = share @ np.stack([m.mean for m in parts]), share @ np.stack([m.half for m in parts])
+        traces, free = pooled(parts)
+        noise = float(share**2 @ np.array([m.noise for m in parts]))
+        return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
 
     def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
         """With normal noise of deviation `sigma` on each entry of mean and half, and its variance stated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,26 +47,30 @@ class Cells:
 
     def merge(self, other: Cells) -> Cells:
         """Of both clients' samples, if a class has one mean at both."""
-        classes = np.union1d(self.classes, other.classes)
-        width = max(self.means.shape[1], other.means.shape[1])
-        weights, squares = np.zeros(len(classes)), np.zeros(len(classes))
-        counts, scatter, dof = np.zeros(len(classes)), np.zeros(len(classes)), np.zeros(len(classes))
-        means = np.zeros((len(classes), width))
-        for one in (self, other):
-            at = np.searchsorted(classes, one.classes)
-            w = one.counts / one.effect
-            weights[at] += w
-            squares[at] += w**2 * one.noise
-            counts[at] += one.counts
-            means[at] += w[:, None] * one.means
-            scatter[at] += one.scatter
-            dof[at] += one.dof
-        traces, free = pool(np.stack([self.traces, other.traces]), np.array([[self.free] * 3, [other.free] * 3]))
-        have = max(float(weights.sum()), 1e-300)
-        return Cells(
-            classes, counts, means / np.maximum(weights, 1e-300)[:, None], scatter, dof,
-            traces, float(free[0]), float(counts.sum()) / have if len(classes) else 1.0,
-            float((squares / np.maximum(weights, 1e-300)).sum() / have),
+        return Cells.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Cells]) -> Cells:
+        """Of all clients' samples, if a class has one mean at all; noise is that of the average cell."""
+        classes, at = np.unique(np.concatenate([one.classes for one in parts]), return_inverse=True)
+        of = np.repeat(np.arange(len(parts)), [len(one.classes) for one in parts])
+        counts, scatter, dof = (
+            np.concatenate([getattr(one, k) for one in parts]) for k in ("counts", "scatter", "dof")
+        )
+        weight = counts / np.array([one.effect for one in parts])[of]
+        sums = np.zeros((len(classes), parts[0].means.shape[1]))
+        np.add.at(sums, at, weight[:, None] * np.concatenate([one.means for one in parts]))
+        free = np.array([one.free for one in parts])
+        traces, total = pool(np.stack([one.traces for one in parts]), np.repeat(free[:, None], 3, axis=1))
+        if not len(classes):
+            return parts[0]
+        stated = weight**2 * np.array([one.noise for one in parts])[of]
+        weights, squares, counts, scatter, dof = (
+            np.bincount(at, v).astype(np.float64) for v in (weight, stated, counts, scatter, dof)
+        )  # fmt: skip
+        effect, noise = float(counts.sum() / weights.sum()), float((squares / weights).sum() / weights.sum())
+        return cls(
+            classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect, noise,
         )  # fmt: skip
 
     def noised(self, sigma: float, rng: np.random.Generator) -> Cells:
@@ -134,13 +138,19 @@ class Signature:
 
     def merge(self, other: Signature) -> Signature:
         """Of both clients' samples, if both are of one distribution."""
-        if self.plan != other.plan or set(self.blocks) != set(other.blocks):
+        return Signature.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Signature]) -> Signature:
+        """Of all clients' samples, if all are of one distribution."""
+        first = parts[0]
+        if any(one.plan != first.plan or set(one.blocks) != set(first.blocks) for one in parts):
             raise GraphError("signatures of two plans cannot be merged; sign again with one plan")
-        cells = None
-        if self.cells is not None and other.cells is not None:
-            cells = self.cells.merge(other.cells)
-        blocks = {name: m.merge(other.blocks[name]) for name, m in self.blocks.items()}
-        return Signature(self.n + other.n, blocks, cells, self.plan, self.flags | other.flags)
+        blocks = {name: Moments.total([one.blocks[name] for one in parts]) for name in first.blocks}
+        cells = [one.cells for one in parts if one.cells is not None]
+        flags = int(np.bitwise_or.reduce([one.flags for one in parts]))
+        merged = Cells.total(cells) if len(cells) == len(parts) else None
+        return cls(sum(one.n for one in parts), blocks, merged, first.plan, flags)
 
     def noised(self, sigma: float, rng: np.random.Generator) -> Signature:
         """With normal noise of deviation `sigma` on every mean that is sent; tests account for it.
