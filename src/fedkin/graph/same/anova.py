@@ -17,8 +17,8 @@ from fedkin.graph.same.signature import Cells
 
 __all__ = ["CellTable", "Interaction", "interaction", "table_of", "without_offsets"]
 
-# With fewer degrees of freedom a class's own scatter is too unsure to stand alone.
-_SURE = 20
+# A class's own scatter counts as much as that of all classes at so many degrees of freedom.
+_PRIOR = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,14 @@ class Interaction:
 class CellTable:
     """All clients' class means in long form: one row per client and class that it has.
 
-    client, kind [E]; n [E]: weights; means [E, P]; scatter, dof [E]; traces [k, 3], free [k]."""
+    client, kind [E]; n [E]: weights; bare [E]: what they would be without noise; noise [E]: its
+    variance; means [E, P]; scatter, dof [E]; traces [k, 3], free [k]."""
 
     client: Labels
     kind: Labels
     n: Array
+    bare: Array
+    noise: Array
     means: Array
     scatter: Array
     dof: Array
@@ -53,17 +56,20 @@ class CellTable:
         number[rows] = np.arange(len(rows))
         keep = number[self.client] >= 0
         return CellTable(
-            number[self.client[keep]], self.kind[keep], self.n[keep], self.means[keep],
-            self.scatter[keep], self.dof[keep], self.traces[rows], self.free[rows],
+            number[self.client[keep]], self.kind[keep], self.n[keep], self.bare[keep], self.noise[keep],
+            self.means[keep], self.scatter[keep], self.dof[keep], self.traces[rows], self.free[rows],
         )  # fmt: skip
 
     def test(self) -> Interaction:
-        """`interaction` of these rows."""
+        """`interaction` of these rows, each class with the scatter that it has itself."""
         traces, total = pool(self.traces, np.repeat(self.free[:, None], 3, axis=1))
-        free = float(total[0])
-        if not free or len(self.client) < 2:
+        if not total[0] or len(self.client) < 2:
             return Interaction()
-        return interaction(self.client, self.kind, self.n, self.means, traces, self.scatter, self.dof, free)
+        of = np.unique(self.kind, return_inverse=True)[1]
+        scatter, dof = np.bincount(of, self.scatter), np.bincount(of, self.dof)
+        inside = ((scatter + _PRIOR * traces[0]) / (dof + _PRIOR))[of]
+        own = self.n * (inside / self.bare + self.means.shape[1] * self.noise)
+        return interaction(self.client, self.kind, self.n, self.means, traces, own, (dof + _PRIOR)[of])
 
 
 def table_of(cells: Sequence[Cells]) -> CellTable:
@@ -76,24 +82,24 @@ def table_of(cells: Sequence[Cells]) -> CellTable:
     n, free = count / effect, np.array([one.free for one in cells])
     traces = np.stack([one.traces for one in cells])
     scatter, dof = (np.concatenate([getattr(one, k) for one in cells]) for k in ("scatter", "dof"))
+    bare = n
     if noise.any() and free.sum():
         # As in Stack: the weight at which a cell's covariance keeps its trace.
         t1 = pool(traces, np.repeat(free[:, None], 3, axis=1))[0][0]
         n = 1 / (1 / n + means.shape[1] * noise / t1)
-        # What a class's own scatter says would leave the noise out.
-        dof = dof * 0
-    return CellTable(client, np.concatenate([one.classes for one in cells]), n, means, scatter, dof, traces, free)
+    return CellTable(
+        client, np.concatenate([one.classes for one in cells]), n, bare, noise, means, scatter, dof, traces, free
+    )  # fmt: skip
 
 
 def interaction(
-    client: Any, kind: Any, n: Any, means: Any, traces: Any, scatter: Any = None, dof: Any = None,
-    residual: float = np.inf,
+    client: Any, kind: Any, n: Any, means: Any, traces: Any, own: Any = None, residual: Any = np.inf
 ) -> Interaction:  # fmt: skip
     """Two-way analysis of variance of class means, unbalanced and with empty cells, by least squares.
 
     One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the
-    covariance within cells. scatter, dof [E]: sum of squares within each cell and its degrees of freedom, from
-    which a class that varies more than others has its own tr S. residual: degrees of freedom behind the traces.
+    covariance within cells. own [E]: tr S of each cell where classes vary differently, else that of all.
+    residual: degrees of freedom behind it, one number or [E], of all cells of a class together.
     Models: class; class + client (the offset); client by class (the concept).
 
     >>> import numpy as np
@@ -114,10 +120,11 @@ def interaction(
     inside = np.asarray((fit.shares.multiply(spread)).sum(axis=1)).ravel()
     taken = n * (1 / of_client[i] + fit.inverse[c, c] - 2 * spread[i, c] + inside[i])
     left, gained = 1 - taken, taken - n / of_class[c]
-    own_trace = _per_class(c, m, float(traces[0]), scatter, dof)
+    own = np.full(cells, float(traces[0])) if own is None else as_vectors(own, "own", ndim=1)
+    sure = np.broadcast_to(np.asarray(residual, dtype=float), (cells,))
     rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
-    offset = _effect(total - rest, k - fit.parts, own_trace, gained, traces, residual, n.sum() / k)
-    concept = _effect(rest, cells - k - m + fit.parts, own_trace, left, traces, residual, n.mean())
+    offset = _effect(total - rest, k - fit.parts, own, gained, traces, sure, c, n.sum() / k)
+    concept = _effect(rest, cells - k - m + fit.parts, own, left, traces, sure, c, n.mean())
     return Interaction(*offset, *concept)
 
 
@@ -169,17 +176,8 @@ def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
     return [replace(one, means=means[table.client == row]) for row, one in enumerate(cells)]
 
 
-def _per_class(c: Labels, m: int, t1: float, scatter: Any, dof: Any) -> Array:
-    """tr S of each cell's class, where its own scatter says it surely; else of all."""
-    if scatter is None or dof is None:
-        return np.full(len(c), t1)
-    free = np.bincount(c, dof, m)
-    found: Array = np.where(free >= _SURE, np.bincount(c, scatter, m) / np.maximum(free, 1e-300), t1)
-    return found[c]
-
-
 def _effect(
-    q: float, df: int, own: Array, left: Array, traces: Any, residual: float, per: float
+    q: float, df: int, own: Array, left: Array, traces: Any, sure: Array, c: Labels, per: float
 ) -> tuple[float, float]:  # fmt: skip
     """p-value and size of a sum of squares to which each cell adds `left` degrees of freedom at its own tr S."""
     expected = float(own @ left)
@@ -188,4 +186,7 @@ def _effect(
     # A class that varies more has a covariance of the same shape: tr S^j goes with (tr S)^j.
     t1 = float(traces[0])
     scaled = [max(float((own / t1) ** j @ left), 0.0) / df * float(traces[j - 1]) for j in (1, 2, 3)]
+    # The variance of what is expected, class by class, as that of one estimate with so many degrees of freedom.
+    doubt = float((np.bincount(c, own / t1 * left) ** 2 / (np.bincount(c, sure) / np.bincount(c))).sum())
+    residual = df**2 * scaled[1] / (float(traces[1]) * doubt) if doubt > 0 and traces[1] > 0 else np.inf
     return float(null_p(q, df, scaled, residual)), max((q / expected - 1) / per, 0.0)
