@@ -14,6 +14,7 @@ import pytest
 import fedkin.graph
 
 MODULES = sorted(f"fedkin.graph.{module.name}" for module in pkgutil.iter_modules(fedkin.graph.__path__))
+INNER = sorted(module.name for module in pkgutil.iter_modules(fedkin.graph.same.__path__, "fedkin.graph.same."))
 
 
 def test_importing_loads_no_torch_and_nothing_slow() -> None:
@@ -23,7 +24,7 @@ def test_importing_loads_no_torch_and_nothing_slow() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("name", ["fedkin.graph", *MODULES])
+@pytest.mark.parametrize("name", ["fedkin.graph", *MODULES, *INNER])
 def test_examples(name: str) -> None:
     module = importlib.import_module(name)
     assert doctest.testmod(module).failed == 0
@@ -39,13 +40,15 @@ def test_every_public_name_is_exported_and_has_an_example() -> None:
     stages_only = {"Control", "Groups", "Sparsify"}
     assert set(fedkin.graph.__all__) == public - stages_only
     plain = {"Difference", "EdgeScores", "load_graph", "from_networkx", "Signatures", "read_signatures"}
+    plain |= {"Interaction", "Placement", "read_rows"}
     for name in set(fedkin.graph.__all__) - plain:
         assert ">>>" in (getattr(fedkin.graph, name).__doc__ or ""), name
 
 
 def test_the_page_of_the_room() -> None:
     page = Path(__file__).parents[2] / "docs" / "graph.md"
-    assert doctest.testfile(str(page), module_relative=False).failed == 0
+    for one in (page, page.with_name("groups.md")):
+        assert doctest.testfile(str(one), module_relative=False).failed == 0
     text = page.read_text(encoding="utf-8")
     types = {"Difference", "EdgeScores", "Signatures"}
     assert [name for name in fedkin.graph.__all__ if f"`{name}`" not in text and name not in types] == []

@@ -39,8 +39,14 @@ _SIMILARITY = typer.Option(
 )
 _SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
 _GROUPS = typer.Option(
-    "louvain", help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone."
+    "louvain",
+    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone; of raw "
+    "rows, one per sample: same, same:ALPHA (who cannot be told apart).",
 )
+_CLIENT = typer.Option(
+    None, help="Raw rows (--groups same): the column with the client. Default: client.", metavar="COLUMN"
+)
+_TARGET = typer.Option(None, help="Raw rows (--groups same): the column with the target.", metavar="COLUMN")
 _OUT = typer.Option(None, help="Folder for graph.npz, .graphml, .json, .html and edges.csv.", metavar="DIR")
 
 
@@ -51,10 +57,17 @@ def graph(
     groups: str = _GROUPS,
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
     seed: int = typer.Option(0, min=0, help="Seed of the grouping and the picture."),
+    client: str | None = _CLIENT,
+    target: str | None = _TARGET,
     out: Path | None = _OUT,
     json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
 ) -> None:
-    """Find who belongs together, from one vector (or one set of vectors) per client."""
+    """Find who belongs together, from one vector (or one set of vectors) per client, or from raw samples."""
+    if groups.partition(":")[0] == "same":
+        _same(signatures, similarity, groups, client, target, seed, out, json)
+        return
+    if client or target:
+        raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
     from fedkin.graph.table import read_signatures
 
     table = read_signatures(signatures)
@@ -68,6 +81,22 @@ def graph(
         print(_json.dumps(summary, indent=2, ensure_ascii=False))
         return
     _print(summary)
+
+
+def _same(
+    table: Path, similarity: str | None, groups: str, client: str | None, target: str | None, seed: int,
+    out: Path | None, json: bool,
+) -> None:  # fmt: skip
+    from fedkin.cli._same import same
+
+    if similarity is not None:
+        raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
+    summary, lines = same(table, groups, client, target, seed, out)
+    if json:
+        print(_json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    for line in lines:
+        print(line)
 
 
 def _build(

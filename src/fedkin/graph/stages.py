@@ -3,7 +3,8 @@
     similarity_stage("cosine")(X) -> S                          vectors [n, d] to similarity [n, n]
     sparsify_stage("knn:10")(S, distances=None) -> A            affinity [n, n]
     control_stage("random")(A, seed=0, planted=None) -> A       the graph in its place
-    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None) -> [n]
+    groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None, signatures=None)
+        -> labels [n]
     centrality_stage("betweenness")(A) -> values [n]
 
 All but the first argument are by name, and a stage ignores those that it does not need.
@@ -16,8 +17,9 @@ sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D | soft:auto
 read `distances`, else 1 - S, of which they link only pairs with S > 0.
 
 groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
-bipartition:T | single (everyone together) | alone | planted. hierarchical reads `distances`, else 1 - A;
-kmeans reads `vectors`, else the rows of A; bipartition reads A as similarity.
+bipartition:T | same | same:ALPHA | single (everyone together) | alone | planted. hierarchical reads `distances`,
+else 1 - A; kmeans reads `vectors`, else the rows of A; bipartition reads A as similarity; same reads `signatures`,
+one per row (fedkin.graph.find, which it calls, says more: verdicts and the tree of tests).
 
 control: none | random | uniform | oracle | shuffled | self.
 
@@ -36,12 +38,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedkin.errors import ConfigError, GraphError, nearest
-from fedkin.graph import centrality, control, distances, groups, similarity, sparsify
+from fedkin.graph import centrality, control, distances, groups, same, similarity, sparsify
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
 
 __all__ = [
     "Control", "Groups", "Sparsify", "centrality_stage", "control_stage", "distance_stage", "groups_stage",
-    "similarity_stage", "sparsify_stage",
+    "same_alpha", "similarity_stage", "sparsify_stage",
 ]  # fmt: skip
 
 
@@ -56,7 +58,7 @@ class Groups(Protocol):
 
     def __call__(
         self, a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any =
-        None, vectors: Any = None,
+        None, vectors: Any = None, signatures: Any = None,
     ) -> Labels: ...  # fmt: skip
 
 
@@ -176,10 +178,12 @@ def groups_stage(spec: str) -> Groups:
     array([0, 1])
     """
     takes = dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), "")
-    takes |= {"hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD"}
+    takes |= {"hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA"}
     name, argument = _read(spec, "groups", takes)
     number: float | None = None
-    if name == "bipartition":
+    if name == "same":
+        number = same_alpha(spec)
+    elif name == "bipartition":
         number = _real(spec, str(argument), -1)
     elif argument is not None and argument not in ("auto", "silhouette"):
         number = _whole(spec, argument)
@@ -188,7 +192,7 @@ def groups_stage(spec: str) -> Groups:
 
     def stage(
         a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any = None,
-        vectors: Any = None,
+        vectors: Any = None, signatures: Any = None,
     ) -> Labels:  # fmt: skip
         n = as_matrix(a, symmetric=False).shape[0]
         if name in ("louvain", "leiden"):
@@ -204,11 +208,37 @@ def groups_stage(spec: str) -> Groups:
             return groups.kmeans(rows, int(number or 1), seed=seed)
         if name == "bipartition":
             return groups.recursive_bipartition(a, float(number or 0.0))
+        if name == "same":
+            return _same(signatures, n, float(number or 0.0), seed)
         if name == "planted":
             return groups.canonical(_known(planted, n, "groups 'planted'"))
         return np.zeros(n, dtype=np.int64) if name == "single" else np.arange(n)
 
     return stage
+
+
+def same_alpha(spec: str) -> float:
+    """The level of groups "same" or "same:ALPHA", .001 if it is not given.
+
+    >>> same_alpha("same"), same_alpha("same:0.01")
+    (0.001, 0.01)
+    """
+    argument = _read(spec, "groups", {"same": "?ALPHA"})[1]
+    alpha = 0.001 if argument is None else _real(spec, argument, 0, above=True)
+    if alpha >= 1:
+        raise ConfigError(f"{spec!r}: expected a level below 1 after the colon, got {argument!r}")
+    return alpha
+
+
+def _same(signatures: Any, n: int, alpha: float, seed: int) -> Labels:
+    if signatures is None:
+        raise GraphError(
+            "groups 'same' needs signatures=, what fedkin.graph.sign makes of each client's samples, and there are "
+            "none; a graph of similarities alone cannot tell chance from difference"
+        )
+    if len(signatures) != n:
+        raise GraphError(f"groups 'same': {len(signatures)} signatures for {n} clients; expected one per row")
+    return same.find(signatures, alpha=alpha, seed=seed).labels
 
 
 def control_stage(spec: str) -> Control:

@@ -1,0 +1,211 @@
+"""Raw rows of many clients in one table, and signatures in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import DataError, nearest
+from fedkin.graph.same.find import find
+from fedkin.graph.same.plan import Plan, Spread
+from fedkin.graph.same.sign import sign
+from fedkin.graph.same.signature import Signature
+from fedkin.graph.same.verdicts import Verdicts
+
+__all__ = ["Rows", "read_rows", "read_signed", "write_signed"]
+
+# A column of text with more values than this is a name, not a category.
+_MOST_CATEGORIES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples of many clients: ids [n] of clients, one per row; x [n, d]; y [n], or None; names of x's columns.
+
+    per_feature: columns have units of their own. target: how y was read, "classes", "number" or "none".
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(90, 2))
+    >>> rows = Rows(np.repeat(["a", "b", "c"], 30), x)
+    >>> rows.find().groups
+    {'a': 0, 'b': 0, 'c': 0}
+    """
+
+    ids: Any
+    x: Any
+    y: Any = None
+    names: tuple[str, ...] = ()
+    per_feature: bool = False
+
+    @property
+    def target(self) -> str:
+        """How the target was read."""
+        if self.y is None:
+            return "none"
+        return "number" if self.y.dtype.kind == "f" else "classes"
+
+    def sign(self, seed: int = 0) -> dict[str, Signature]:
+        """Every client's signature, in the order of first rows; rows of a client keep their order."""
+        found, first, of = np.unique(self.ids, return_index=True, return_inverse=True)
+        members = {str(found[c]): np.flatnonzero(of == c) for c in np.argsort(first)}
+        parts = {id: (self.x[rows], None if self.y is None else self.y[rows]) for id, rows in members.items()}
+        plan = Plan.of((Spread.of(x, y, per_feature=self.per_feature) for x, y in parts.values()), seed=seed)
+        return {id: sign(plan, x, y) for id, (x, y) in parts.items()}
+
+    def find(self, *, alpha: float = 0.001, least: float = 0.0, seed: int = 0) -> Verdicts:
+        """`find` of their signatures."""
+        return find(self.sign(seed), alpha=alpha, least=least, seed=seed)
+
+
+def read_rows(path: str | Path, client: str = "client", target: str | None = None) -> Rows:
+    """Raw rows, one per sample, from .csv, .parquet or .npz; DataError says which row or column is wrong.
+
+    .csv, .parquet: columns `client` and, if named, `target`; numbers are features, each scaled by itself;
+    text with up to 200 values is a category, one-hot. .npz: arrays `ids` [n], x [n, ...] and, if there, y
+    [n]. A target of text or whole numbers is a class, one of floats a number.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix.lower() == ".npz":
+        found = _from_npz(path)
+    elif path.suffix.lower() in (".csv", ".parquet"):
+        found = _from_table(path, client, target)
+    else:
+        raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
+    counts = np.unique(found.ids, return_counts=True)[1]
+    if len(counts) < 2 or counts.max() == 1:
+        what = "one client" if len(counts) < 2 else "one row per client"
+        raise DataError(f"{path}: {what}; expected the raw samples of two or more clients, one row each")
+    return found
+
+
+def _from_npz(path: Path) -> Rows:
+    arrays = _arrays(path)
+    if "ids" not in arrays or "x" not in arrays:
+        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(arrays)) or 'none'}")
+    ids, x, y = arrays["ids"], arrays["x"], arrays.get("y")
+    if ids.ndim != 1 or ids.dtype.kind not in "Uiu" or x.ndim < 2 or x.dtype.kind not in "fiub" or len(ids) != len(x):
+        raise DataError(f"{path}: expected 'ids' [n] of text or whole numbers and 'x' [n, ...] of numbers, one per row")
+    if y is not None and y.shape != ids.shape:
+        raise DataError(f"{path}: 'y': expected {len(ids)} targets, one per row, got shape {y.shape}")
+    return Rows(ids.astype(str), x.reshape(len(x), -1), None if y is None else _target(path, "y", y))
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    # A damaged archive can fail in any of the readers below it, each with errors of its own.
+    except Exception as error:
+        raise DataError(f"{path}: not a .npz file of plain arrays ({type(error).__name__})") from None
+
+
+def _from_table(path: Path, client: str, target: str | None) -> Rows:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix.lower() == ".csv":
+            options = csv.ConvertOptions(column_types={client: pa.string()})
+            table = csv.read_csv(path, convert_options=options)
+        else:
+            table = parquet.read_table(path.absolute())
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
+    for name in (client, target):
+        if name is not None and name not in table.column_names:
+            raise DataError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
+    ids = np.array(["" if id is None else str(id) for id in table[client].to_pylist()])
+    if (ids == "").any():
+        raise DataError(f"{path}: row {int(np.argmax(ids == '')) + 1} has no id in column {client!r}")
+    columns, names = [], []
+    for name in table.column_names:
+        if name not in (client, target):
+            values = np.asarray(_column(path, table, name))
+            labels, block = _features(path, name, values)
+            names += labels
+            columns.append(block)
+    if not columns:
+        raise DataError(f"{path}: expected columns of samples beside {client!r}, found none")
+    y = None if target is None else _target(path, target, np.asarray(_column(path, table, target)))
+    return Rows(ids, np.hstack(columns), y, tuple(names), per_feature=True)
+
+
+def _column(path: Path, table: Any, name: str) -> Any:
+    column = table[name].combine_chunks()
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise DataError(f"{path}: row {row + 1}, column {name!r}: missing; fill in or leave out such rows")
+    values = column.to_numpy(zero_copy_only=False)
+    return values.astype(str) if values.dtype == object else values
+
+
+def _features(path: Path, name: str, values: Any) -> tuple[list[str], Any]:
+    if values.dtype.kind in "fiub":
+        values = values.astype(np.float64)
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise DataError(f"{path}: row {row + 1}, column {name!r}: not finite; expected a number")
+        return [name], values[:, None]
+    found, of = np.unique(values, return_inverse=True)
+    if values.dtype.kind != "U" or len(found) > _MOST_CATEGORIES:
+        raise DataError(
+            f"{path}: column {name!r} has {len(found)} different values that are not numbers; expected numbers or at "
+            f"most {_MOST_CATEGORIES} categories; leave it out"
+        )
+    return [f"{name}={value}" for value in found], np.eye(len(found))[of]
+
+
+def _target(path: Path, name: str, values: Any) -> Any:
+    """Classes numbered 0.. for text and whole numbers, float64 for floats."""
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise DataError(f"{path}: target {name!r}: row {int(np.argmin(np.isfinite(values))) + 1} is not finite")
+        return values.astype(np.float64)
+    if values.dtype.kind not in "Uiub":
+        raise DataError(f"{path}: target {name!r}: expected classes or numbers, got {values.dtype}")
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def write_signed(path: str | Path, signatures: Mapping[str, Signature]) -> None:
+    """Signatures by client id as a .npz of plain arrays, for `read_signed`.
+
+    >>> import tempfile, pathlib
+    >>> import numpy as np
+    >>> from fedkin.graph import Rows
+    >>> signed = Rows(np.repeat(["a", "b"], 20), np.arange(40.0)[:, None]).sign()
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "signed.npz"
+    >>> write_signed(file, signed)
+    >>> list(read_signed(file))
+    ['a', 'b']
+    """
+    parts = [one.to_bytes() for one in signatures.values()]
+    ends = np.cumsum([len(part) for part in parts])
+    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    with Path(path).open("wb") as file:
+        np.savez(file, ids=np.array(list(signatures), dtype=str), ends=ends, signatures=data)
+
+
+def read_signed(path: str | Path) -> dict[str, Signature] | None:
+    """Signatures that `write_signed` wrote, or None if the file holds something else.
+
+    >>> read_signed("table.csv") is None
+    True
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return None
+    arrays = _arrays(path)
+    if not {"ids", "ends", "signatures"} <= set(arrays):
+        return None
+    starts = [0, *arrays["ends"][:-1].tolist()]
+    data = arrays["signatures"].tobytes()
+    return {
+        str(id): Signature.from_bytes(data[a:b])
+        for id, a, b in zip(arrays["ids"], starts, arrays["ends"].tolist(), strict=True)
+    }

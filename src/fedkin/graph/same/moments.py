@@ -1,0 +1,163 @@
+"""What one client says of one block of features: a mean, and how far a mean of so many samples strays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, as_vectors
+from fedkin.graph.same._pack import Arrays, pack, unpack
+from fedkin.keys import rng as keyed
+
+__all__ = ["Moments", "cross_traces", "pool", "pooled"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean of n samples of D features, and the traces of their covariance S; 2 D + 9 numbers.
+
+    n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance
+    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased, NaN where
+    too few samples say. free [3]: degrees of freedom behind each. effect: variance of the mean over that of n
+    independent samples, at least 1. noise: variance added on purpose to each entry of `mean` and `half`.
+
+    >>> import numpy as np
+    >>> p = np.random.default_rng(0).normal(size=(600, 4))
+    >>> one, two = Moments.of(p[:200]), Moments.of(p[200:])
+    >>> both = one.merge(two)
+    >>> both.n, bool(np.allclose(both.mean, p.mean(axis=0)))
+    (600, True)
+    >>> both.traces.round(1)
+    array([4. , 4. , 3.9])
+    """
+
+    n: int
+    mean: Array
+    half: Array
+    traces: Array
+    free: Array
+    effect: float = 1.0
+    noise: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """The number of independent samples whose mean is as sure as this one, noise left aside."""
+        return self.n / self.effect
+
+    @classmethod
+    def of(cls, p: Any, *, effect: float = 1.0, seed: int = 0) -> Moments:
+        """Of samples `p` [n, D]; which of them make the halves and thirds is drawn from `seed` and n."""
+        p = as_vectors(p, "p")
+        n, width = p.shape
+        p = p[keyed(seed, "moments", n).permutation(n)]
+        half = np.zeros(width)
+        if n > 1:
+            k = n // 2
+            half = (p[:k].mean(axis=0) - p[k : 2 * k].mean(axis=0)) / 2 * np.sqrt(2 * k / n * effect)
+        traces = _traces(p, effect)
+        free = np.where(np.isfinite(traces), max(n / effect - 1, 0.0), 0.0)
+        return cls(n, p.mean(axis=0), half, traces, free, effect)
+
+    @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no samples: it weighs nothing in any test."""
+        return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan), np.zeros(3))
+
+    def merge(self, other: Moments) -> Moments:
+        """Of both clients' samples, if all have one mean; in any order."""
+        return Moments.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Moments]) -> Moments:
+        """Of all clients' samples, if all have one mean."""
+        widths = sorted({len(m.mean) for m in parts})
+        if len(widths) != 1:
+            raise GraphError(f"moments of {widths or 'no'} features cannot be merged; expected one width")
+        parts = [m for m in parts if m.n] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        weight = np.array([m.weight for m in parts])
+        share, n = weight / weight.sum(), sum(m.n for m in parts)
+        mean, half = share @ np.stack([m.mean for m in parts]), share @ np.stack([m.half for m in parts])
+        traces, free = pooled(parts)
+        noise = float(share**2 @ np.array([m.noise for m in parts]))
+        return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
+
+    def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
+        """With normal noise of deviation `sigma` on each entry of mean and half, and its variance stated."""
+        if not self.n or not sigma:
+            return self
+        mean, half = (v + sigma * rng.standard_normal(len(v)) for v in (self.mean, self.half))
+        return replace(self, mean=mean, half=half, noise=self.noise + sigma**2)
+
+    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
+        """mean and half as `dtype`, all else as float32; float32 throughout where float16 would overflow."""
+        large = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0)) > 6e4
+        kind = np.float32 if large else dtype
+        numbers = np.array([self.n, self.effect, self.noise, *self.traces, *self.free], dtype=np.float32)
+        return {"mean": self.mean.astype(kind), "half": self.half.astype(kind), "numbers": numbers}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Moments:
+        """What `to_arrays` wrote."""
+        try:
+            mean, half, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in ("mean", "half", "numbers"))
+        except (KeyError, TypeError, ValueError):
+            raise GraphError("moments: expected arrays mean, half and numbers, as Moments.to_arrays gives") from None
+        whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
+        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not whole:
+            raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
+        return cls(round(numbers[0]), mean, half, numbers[3:6], numbers[6:], float(numbers[1]), float(numbers[2]))
+
+    def to_bytes(self, dtype: Any = np.float16) -> bytes:
+        """`to_arrays` in one piece."""
+        return pack(self.to_arrays(dtype))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Moments:
+        """What `to_bytes` wrote."""
+        return cls.from_arrays(unpack(data, "moments"))
+
+
+def _traces(p: Array, effect: float) -> Array:
+    """tr S from all samples; tr S^2 and tr S^3 from products of thirds, whose errors are independent.
+
+    NaN is "cannot say": tr S of one sample, the others of fewer than six.
+    """
+    n = len(p)
+    if n < 2 or n <= effect:
+        return np.full(3, np.nan)
+    # Of n samples whose mean varies as S effect / n, squares about the mean sum to (n - effect) S.
+    first = float(np.square(p - p.mean(axis=0)).sum() / (n - effect))
+    if n < 6:
+        return np.array([first, np.nan, np.nan])
+    parts = [third - third.mean(axis=0) for third in np.array_split(p, 3)]
+    return np.array([first, *cross_traces([q / np.sqrt(len(q) - 1) for q in parts])])
+
+
+def cross_traces(thirds: list[Array]) -> tuple[float, float]:
+    """tr S^2 and tr S^3 from three independent roots A, B, C of S, S = E A'A: tr A'A B'B and so on."""
+    a, b, c = thirds
+    if len(a) < a.shape[1]:
+        ab, bc, ca = a @ b.T, b @ c.T, c @ a.T
+        squares = np.square(ab).sum() + np.square(bc).sum() + np.square(ca).sum()
+        return float(squares) / 3, float((ab @ bc * ca.T).sum())
+    a, b, c = a.T @ a, b.T @ b, c.T @ c
+    return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
+
+
+def pooled(parts: Sequence[Any]) -> tuple[Array, Array]:
+    """Traces weighted by degrees of freedom, each over the parts that can say it, and their sums."""
+    traces, free = np.stack([m.traces for m in parts]), np.stack([m.free for m in parts])
+    return pool(traces, free)
+
+
+def pool(traces: Array, free: Array) -> tuple[Array, Array]:
+    """`pooled` of arrays [k, 3]."""
+    total = free.sum(axis=0)
+    sums: Array = (np.where(free > 0, traces, 0) * free).sum(axis=0)
+    return np.where(total > 0, sums / np.maximum(total, 1e-300), np.nan), total

@@ -1,0 +1,279 @@
+"""Groups: found when planted, not found when not, whatever the order, with noise, dependence and odd clients."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedkin.errors import ConfigError, GraphError
+from fedkin.graph import Plan, Signature, Spread, Verdicts, ari, canonical, find, groups_stage, place, sign
+
+
+def mixture(rng: Any, sizes: Any, classes: int = 5, d: int = 8, shares: Any = None) -> Any:
+    centres = 1.5 * rng.normal(size=(classes, d))
+    found = []
+    for row, n in enumerate(sizes):
+        p = None if shares is None else shares[row]
+        y = rng.choice(classes, size=n, p=p)
+        found.append((centres[y] + rng.normal(size=(n, d)), y))
+    return found
+
+
+def signed(data: Any, seed: int = 0, **options: Any) -> list[Signature]:
+    plan = Plan.of([Spread.of(x, y) for x, y in data], seed=seed)
+    return [sign(plan, x, y, **options) for x, y in data]
+
+
+def planted(rng: Any, k: int = 12, n: int = 80, groups: int = 3) -> tuple[Any, Any]:
+    """Groups that differ in the sign of some inputs."""
+    truth = np.arange(k) % groups
+    turns = np.where(rng.random((groups, 8)) < 0.5, -1, 1)
+    turns[0], turns[1:, 0] = 1, -1
+    return [(x * turns[g], y) for (x, y), g in zip(mixture(rng, [n] * k), truth, strict=True)], truth
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_planted_groups_are_found(seed: int) -> None:
+    data, truth = planted(np.random.default_rng(seed))
+    found = find(signed(data, seed))
+    assert ari(truth, found.labels) == 1
+    assert set(found.verdicts) == {"same"}
+    np.testing.assert_array_equal(found.labels, canonical(found.labels))
+
+
+def test_levels_of_a_small_run() -> None:
+    kinds = {
+        "classes": lambda r: mixture(r, [40] * 12),
+        "no targets": lambda r: [(r.normal(size=(30, 6)), None) for _ in range(8)],
+        "a number": lambda r: [(x, x[:, 0] + r.normal(size=40)) for x in r.normal(size=(10, 40, 4))],
+        "unequal": lambda r: mixture(r, np.exp(r.uniform(np.log(5), np.log(300), 10)).astype(int)),
+    }
+    split = 0
+    for name, make in kinds.items():
+        hits = 0
+        for seed in range(12):
+            one = signed(make(np.random.default_rng([seed, 7])), seed)
+            hits += len(find(one, alpha=0.05, seed=seed).verdicts) > 1
+            split += len(find(one, seed=seed).verdicts) > 1
+        # 12 at .05: more than three come once in 400.
+        assert hits <= 3, name
+    assert split == 0
+
+
+def test_privacy_noise_is_accounted_for() -> None:
+    hits, blind = 0, 0
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 11])
+        one = signed(mixture(rng, [40] * 12), seed)
+        noisy = [s.noised(0.05, rng) for s in one]
+        hits += len(find(noisy, alpha=0.05).verdicts) > 1
+        unsaid = [Signature.from_arrays(_silent(s.to_arrays(np.float64))) for s in noisy]
+        blind += len(find(unsaid, alpha=0.05).verdicts) > 1
+    assert hits <= 3
+    assert blind == 12
+    data, truth = planted(np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    assert ari(truth, find([s.noised(0.02, rng) for s in signed(data)]).labels) == 1
+
+
+def _silent(arrays: Any) -> Any:
+    """Noise that nobody told of."""
+    for name in [name for name in arrays if name.endswith("numbers")]:
+        arrays[name][2 if not name.startswith("cells") else 1] = 0
+    return arrays
+
+
+@given(st.permutations(range(12)), st.integers(0, 3))
+@settings(max_examples=12, deadline=None)
+def test_the_order_of_clients_changes_nothing(order: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data, _ = planted(rng, n=25, groups=3) if seed % 2 else (mixture(rng, rng.integers(5, 90, 12)), None)
+    one = {f"c{row}": s for row, s in enumerate(signed(data))}
+    first = find(one)
+    second = find({id: one[id] for id in [f"c{row}" for row in order]})
+    assert partition(first) == partition(second)
+    assert nodes_of(first) == nodes_of(second)
+
+
+def partition(found: Verdicts) -> set[Any]:
+    return {(frozenset(found.members(g)), verdict) for g, verdict in enumerate(found.verdicts)}
+
+
+def nodes_of(found: Verdicts) -> Any:
+    return sorted((sorted(node["clients"]), sorted(node["p"].items()), node["cut"] or "") for node in found.tree)
+
+
+def test_a_clumped_natural_spread_does_not_depend_on_the_order() -> None:
+    rng = np.random.default_rng(0)
+    data = [(x + 0.8 * rng.normal(size=8) + 4 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [120] * 24))]
+    one = {f"c{row}": s for row, s in enumerate(signed(data))}
+    first, second = find(one), find(dict(reversed(one.items())))
+    assert partition(first) == partition(second)
+    assert nodes_of(first) == nodes_of(second)
+    assert ari(np.arange(24) % 2, first.labels) == 1
+    assert set(first.verdicts) == {"offsets"}
+
+
+def test_label_shares_alone_are_shares() -> None:
+    rng = np.random.default_rng(0)
+    data = mixture(rng, [100] * 20, shares=rng.dirichlet(np.full(5, 0.3), size=20))
+    found = find(signed(data))
+    assert found.verdicts == ("shares",)
+    assert {"y"} <= set(found.tree[0]["rejected"]) <= {"x", "xy", "y"}
+    two = mixture(rng, [100] * 12, classes=4, shares=[[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]] * 6)
+    found = find(signed(two))
+    assert ari(np.arange(12) % 2, found.labels) == 1
+
+
+def test_relabelled_classes_are_groups() -> None:
+    rng = np.random.default_rng(0)
+    swap = np.array([1, 0, 2, 3, 4])
+    data = [(x, swap[y] if i % 2 else y) for i, (x, y) in enumerate(mixture(rng, [100] * 12))]
+    assert ari(np.arange(12) % 2, find(signed(data)).labels) == 1
+    assert len(find(signed([(x, None) for x, _ in data])).verdicts) == 1  # what inputs alone cannot see
+
+
+def test_everyone_different_is_alone() -> None:
+    rng = np.random.default_rng(0)
+    data = [mixture(np.random.default_rng(i), [150])[0] for i in range(5)]
+    found = find(signed(data))
+    assert found.verdicts == ("alone",) * 5
+    assert find(signed(mixture(rng, [30]))).verdicts == ("alone",)
+
+
+def test_two_regressions() -> None:
+    rng = np.random.default_rng(0)
+    data = [(x, (1 - 2 * (i % 2)) * x[:, 0] + x[:, 1]) for i, x in enumerate(rng.normal(size=(10, 80, 4)))]
+    assert ari(np.arange(10) % 2, find(signed(data)).labels) == 1
+
+
+def test_small_differences_are_merged_when_they_do_not_pay() -> None:
+    rng = np.random.default_rng(0)
+    data = [(x + 0.25 * (i % 2), y) for i, (x, y) in enumerate(mixture(rng, [600] * 10))]
+    one = signed(data)
+    assert ari(np.arange(10) % 2, find(one).labels) == 1
+    assert len(find(one, least=0.05).verdicts) == 1
+    far, truth = planted(rng)
+    assert ari(truth, find(signed(far), least=0.03).labels) == 1
+
+
+def series(rng: Any, k: int = 10, n: int = 200, rho: float = 0.85) -> Any:
+    found = []
+    for _ in range(k):
+        x = rng.normal(size=(n, 4))
+        for t in range(1, n):
+            x[t] = rho * x[t - 1] + np.sqrt(1 - rho**2) * x[t]
+        found.append((x, None))
+    return found
+
+
+def test_dependent_samples_are_counted_for_less_and_said() -> None:
+    rng = np.random.default_rng(0)
+    good, bad = 0, 0
+    for seed in range(12):
+        data = series(rng)
+        good += len(find(signed(data, seed)).verdicts) == 1
+        bad += len(find(signed(data, seed, ordered=False)).verdicts) == 1
+    assert good >= 11
+    assert bad <= 1
+    found = find(signed(series(rng)))
+    assert any("stored order" in text for text in found.warnings)
+    twice = [(np.vstack([x, x]), np.tile(y, 2)) for x, y in mixture(rng, [40] * 10)]
+    found = find(signed(twice))
+    assert len(found.verdicts) == 1
+    assert any("more than once" in text and "10 of 10" in text for text in found.warnings)
+    assert find(signed(mixture(rng, [40] * 10))).warnings == ()
+
+
+def test_samples_sorted_by_class_are_not_dependent() -> None:
+    data = [(x[np.argsort(y)], np.sort(y)) for x, y in mixture(np.random.default_rng(0), [80] * 10)]
+    assert all(one.flags == 0 for one in signed(data))
+
+
+def test_newcomers_find_their_group() -> None:
+    rng = np.random.default_rng(0)
+    data, truth = planted(rng, k=18, n=100)
+    plan = Plan.of([Spread.of(x, y) for x, y in data])
+    every = [sign(plan, x, y) for x, y in data]
+    found = find(every[:12])
+    assert found.labels.max() == 2
+    for row in range(12, 18):
+        seen = place(every[row], found)
+        assert seen.group == found.labels[row - 12 + (truth[row] - truth[row - 12])]
+        assert len(seen.p) == 3
+    stranger = sign(plan, rng.normal(size=(80, 8)) * 5, rng.integers(5, size=80))
+    assert place(stranger, found).group is None
+    with pytest.raises(GraphError, match="another plan"):
+        place(signed(data, seed=5)[0], found)
+
+
+def test_newcomers_of_shares_and_offsets() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(5, 0.5), size=21)
+    for shift, verdict in ((0.0, "shares"), (0.7, "offsets")):
+        data = [(x + shift * rng.normal(size=8), y) for x, y in mixture(rng, [100] * 21, shares=shares)]
+        plan = Plan.of([Spread.of(x, y) for x, y in data])
+        every = [sign(plan, x, y) for x, y in data]
+        found = find(every[:20])
+        assert found.verdicts == (verdict,)
+        assert place(every[20], found).group == 0
+        assert place(sign(plan, -data[20][0], data[20][1]), found).group is None
+
+
+def test_result_is_plain_data_and_words() -> None:
+    data, _ = planted(np.random.default_rng(0))
+    found = find({f"site {i}": s for i, s in enumerate(signed(data))})
+    again = json.loads(json.dumps(found.to_json()))
+    assert again["tree"][0]["clients"] == [f"site {i}" for i in range(12)]
+    for node in again["tree"]:
+        children = [again["tree"][c]["clients"] for c in node["children"]]
+        assert (node["verdict"] is None) == bool(children)
+        if children:
+            assert sorted(id for part in children for id in part) == sorted(node["clients"])
+            assert node["cut"]
+            assert all(again["tree"][c]["parent"] == node["node"] for c in node["children"])
+    text = str(found)
+    assert "12 clients, 3 groups" in text
+    assert "inputs (p " in text
+    assert sum(profile.n for profile in found.profiles) == 12 * 80
+
+
+def test_what_find_refuses() -> None:
+    one = signed(mixture(np.random.default_rng(0), [20] * 3))
+    other = signed(mixture(np.random.default_rng(0), [20] * 3), seed=1)
+    for bad, match in [([], "at least one"), ([one[0], other[0]], "two plans"), ([one[0], 3], "Signature")]:
+        with pytest.raises(GraphError, match=match):
+            find(bad)
+    for options in ({"alpha": 0.0}, {"alpha": 1.0}, {"least": -1.0}):
+        with pytest.raises(GraphError, match="expected a number"):
+            find(one, **options)
+
+
+def test_the_stage() -> None:
+    data, truth = planted(np.random.default_rng(0))
+    one = signed(data)
+    a = np.zeros((12, 12))
+    for spec in ("same", "same:0.01"):
+        labels = groups_stage(spec)(a, seed=0, signatures=one)
+        assert ari(truth, labels) == 1
+    with pytest.raises(GraphError, match="needs signatures"):
+        groups_stage("same")(a)
+    with pytest.raises(GraphError, match="12 clients"):
+        groups_stage("same")(a, signatures=one[:5])
+    for bad in ("same:", "same:0", "same:1", "same:often"):
+        with pytest.raises(ConfigError):
+            groups_stage(bad)
+
+
+@pytest.mark.slow
+def test_thousands_of_clients() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(10, size=3000)
+    shift = 6 * rng.normal(size=(10, 8))
+    data = [(x + shift[g], y) for (x, y), g in zip(mixture(rng, [30] * 3000), truth, strict=True)]
+    assert ari(truth, find(signed(data)).labels) > 0.99

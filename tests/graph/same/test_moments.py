@@ -1,0 +1,160 @@
+"""Moments and messages: unbiased, mergeable, small, the same after a journey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedkin.errors import DataError, GraphError
+from fedkin.graph import Cells, Moments, Plan, Signature, Spread, sign
+
+
+def close(one: Moments, two: Moments, rtol: float = 1e-9) -> None:
+    for key in ("n", "mean", "half", "traces", "free", "effect", "noise"):
+        np.testing.assert_allclose(getattr(one, key), getattr(two, key), rtol=rtol, atol=1e-12, err_msg=key)
+
+
+@pytest.mark.parametrize("n", [6, 20, 100])
+@pytest.mark.parametrize("width", [3, 50])
+def test_traces_and_halves_are_unbiased(n: int, width: int) -> None:
+    rng = np.random.default_rng(n)
+    spectrum = 1 / np.arange(1, width + 1)
+    found = [Moments.of(rng.normal(size=(n, width)) * np.sqrt(spectrum), seed=s) for s in range(600)]
+    traces = np.array([m.traces for m in found])
+    truth = [np.sum(spectrum**j) for j in (1, 2, 3)]
+    assert (np.abs(traces.mean(axis=0) - truth) < 4 * traces.std(axis=0) / np.sqrt(600)).all()
+    # Half the difference of halves varies as the mean does.
+    for key in ("mean", "half"):
+        size = np.array([n * np.square(getattr(m, key)).sum() for m in found])
+        assert abs(size.mean() - truth[0]) < 4 * size.std() / np.sqrt(600)
+
+
+@given(st.lists(st.integers(1, 12), min_size=3, max_size=3), st.floats(1, 3), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_merging_is_associative_and_commutative(sizes: Any, effect: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b, c = (
+        Moments.of(rng.normal(size=(n, 4)), effect=e, seed=1) for n, e in zip(sizes, (1, effect, 1), strict=True)
+    )
+    b = b.noised(0.3, rng)
+    close(a.merge(b), b.merge(a))
+    close(a.merge(b).merge(c), a.merge(b.merge(c)))
+    close(a.merge(Moments.empty(4)), a)
+    assert a.merge(b).weight == pytest.approx(a.weight + b.weight)
+
+
+def test_noise_is_stated() -> None:
+    rng = np.random.default_rng(0)
+    one = Moments.of(rng.normal(size=(50, 400)))
+    noisy = one.noised(0.5, rng).noised(0.5, rng)
+    assert noisy.noise == 0.5
+    assert np.square(noisy.mean - one.mean).mean() == pytest.approx(0.5, rel=0.2)
+    assert np.square(noisy.half - one.half).mean() == pytest.approx(0.5, rel=0.2)
+
+
+def signature(classes: int = 10, n: int = 200, **settings: Any) -> tuple[Plan, Signature]:
+    rng = np.random.default_rng(classes)
+    x, y = rng.normal(size=(n, 30)), rng.integers(classes, size=n)
+    plan = Plan.of([Spread.of(x, y)], classes=classes, **settings)
+    return plan, sign(plan, x, y)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 64, 65, 1000])
+def test_a_signature_is_small_and_travels(classes: int) -> None:
+    _, one = signature(classes, n=4000)
+    data = one.to_bytes()
+    assert len(data) <= 4096
+    back = Signature.from_bytes(data)
+    assert back.to_bytes() == data
+    exact = Signature.from_arrays(one.to_arrays(np.float64))
+    for name in one.blocks:
+        np.testing.assert_allclose(back.blocks[name].mean, one.blocks[name].mean, rtol=1e-3, atol=1e-6)
+        close(exact.blocks[name], one.blocks[name], rtol=1e-6)
+    assert (back.n, back.plan, back.flags) == (4000, one.plan, one.flags)
+    assert len(one.cells.classes) == min(classes, 16)
+
+
+def test_bytes_that_are_no_signature() -> None:
+    data = signature()[1].to_bytes()
+    for bad in (b"", data[:100], data + b"x", b"zip" + data):
+        with pytest.raises(DataError, match="send it again"):
+            Signature.from_bytes(bad)
+    arrays = signature()[1].to_arrays()
+    arrays["x.half"] = arrays["x.half"][:5]
+    with pytest.raises(GraphError, match="send them again"):
+        Signature.from_arrays(arrays)
+    with pytest.raises(GraphError, match="head"):
+        Signature.from_arrays({})
+
+
+def test_plans_and_spreads_travel_and_merge() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 4)), rng.normal(size=90)
+    parts = [Spread.of(x[a : a + 30], y[a : a + 30], per_feature=True) for a in (0, 30, 60)]
+    plan = Plan.of(parts, seed=3)
+    again = Plan.of([Spread.from_arrays(one.to_arrays()) for one in parts[::-1]], seed=3)
+    np.testing.assert_allclose(plan.var, again.var)
+    assert plan.target == pytest.approx((y.mean(), y.std()))
+    single = {k: v.astype("f4") if v.dtype.kind == "f" else v for k, v in plan.to_arrays().items()}
+    assert Plan.from_arrays(plan.to_arrays()).key == Plan.from_arrays(single).key == plan.key
+    assert Plan.of(parts, seed=4).key != plan.key
+    within = np.concatenate([p - p.mean(axis=0) for p in np.split(x, 3)])
+    np.testing.assert_allclose(plan.var, np.square(within).sum(axis=0) / 87, rtol=1e-6)
+
+
+def test_units_of_a_column_change_nothing_when_scaled_each() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    found = []
+    for scale in ([1, 1, 1], [1, 1024, 2**-10]):
+        plan = Plan.of([Spread.of(x * scale, per_feature=True)])
+        found.append(sign(plan, x * scale).blocks["x"].mean)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+def test_few_samples_are_left_out_where_they_say_nothing() -> None:
+    plan, _ = signature()
+    x = np.random.default_rng(0).normal(size=(7, 30))
+    one = sign(plan, x, np.array([0, 0, 0, 1, 1, 2, 2]))
+    assert one.cells.classes.tolist() == [0]
+    two = sign(plan, x[:1], np.array([4]))
+    assert two.blocks["xy"].n == 0
+    assert np.isnan(two.blocks["x"].traces).all()
+    assert len(two.cells.classes) == 0
+    assert two.merge(one).n == 8
+
+
+def test_what_cannot_be_signed() -> None:
+    plan, one = signature()
+    x, y = np.zeros((5, 30)), np.zeros(5, dtype=int)
+    for bad, match in [
+        ((x[:, :9], y), "plan was made for 30"), ((x, None), "one per sample"), ((x, y + 10), "class 10"),
+        ((x, y * 0.5), "whole numbers"), ((x, y[:3]), "expected 5"), ((x[:0], y[:0]), "at least one sample"),
+        ((x * np.nan, y), "sample 0"),
+    ]:  # fmt: skip
+        with pytest.raises(GraphError, match=match):
+            sign(plan, *bad)
+    with pytest.raises(GraphError, match="two plans"):
+        one.merge(signature(seed=1)[1])
+    with pytest.raises(GraphError, match="classes"):
+        Plan.of([Spread.of(x, y), Spread.of(x, y * 0.5)])
+
+
+def test_cells_merge_to_the_cells_of_all() -> None:
+    rng = np.random.default_rng(0)
+    plan, _ = signature(4)
+    x, y = rng.normal(size=(200, 30)), np.tile(np.arange(4), 50)
+    parts = [sign(plan, x[a:b], y[a:b]).cells for a, b in ((0, 40), (40, 120), (120, 200))]
+    merged = parts[0].merge(parts[1]).merge(parts[2])
+    whole = sign(plan, x, y).cells
+    np.testing.assert_allclose(merged.means, whole.means, atol=1e-12)
+    np.testing.assert_array_equal(merged.counts, whole.counts)
+    empty = Cells(
+        np.zeros(0, dtype=int), np.zeros(0), np.zeros((0, 32)), np.zeros(0), np.zeros(0), np.full(3, np.nan), 0.0
+    )
+    np.testing.assert_array_equal(empty.merge(whole).means, whole.means)
+    assert empty.merge(empty).effect == 1

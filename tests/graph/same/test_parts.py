@@ -1,0 +1,184 @@
+"""The parts that find is made of, against independent answers: scipy's Ward, least squares, simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import linkage
+
+from fedkin.errors import GraphError
+from fedkin.graph import clump_p, interaction, ward
+from fedkin.graph.same.cluster import Tree, two_means
+from fedkin.graph.same.effective import repeats, serial
+
+
+@given(st.integers(2, 40), st.integers(0, 999))
+@settings(max_examples=30, deadline=None)
+def test_ward_without_weights_is_scipys(k: int, seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=(k, 3))
+    mine, theirs = ward(x, np.ones(k)), linkage(x, "ward")
+    np.testing.assert_array_equal(mine[:, [0, 1, 3]], theirs[:, [0, 1, 3]])
+    np.testing.assert_allclose(mine[:, 2], theirs[:, 2] ** 2 / 2)
+
+
+def test_a_weight_is_that_many_equal_points() -> None:
+    rng = np.random.default_rng(0)
+    x, n = rng.normal(size=(12, 3)), rng.integers(1, 6, size=12)
+    mine = ward(x, n)[:, 2]
+    theirs = linkage(np.repeat(x, n, axis=0), "ward")[:, 2] ** 2 / 2
+    np.testing.assert_allclose(mine, theirs[-11:])
+    np.testing.assert_allclose(theirs[:-11], 0, atol=1e-12)
+
+
+def test_a_branch_of_the_tree_is_the_tree_of_the_branch() -> None:
+    rng = np.random.default_rng(1)
+    x, n = rng.normal(size=(60, 4)), rng.uniform(1, 9, size=60)
+    tree = Tree(ward(x, n))
+    for child in tree.children(tree.root):
+        rows = tree.leaves(child)
+        if len(rows) > 2:
+            alone = Tree(ward(x[rows], n[rows]))
+            inside = {tuple(tree.leaves(c)) for c in tree.children(child)}
+            assert {tuple(rows[alone.leaves(c)]) for c in alone.children(alone.root)} == inside
+
+
+def test_two_means_finds_two_groups() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=300)
+    x = rng.normal(size=(300, 6))
+    x[:, 2] += 9 * truth
+    label = two_means(x, rng.uniform(1, 5, 300))
+    assert len({tuple(pair) for pair in zip(label, truth, strict=True)}) == 2
+
+
+def by_least_squares(client: Any, kind: Any, n: Any, m: Any) -> tuple[float, float, int, int]:
+    """Sums of squares gained by clients and left over, with their degrees of freedom, by explicit designs."""
+    one_hot = [np.equal.outer(v, np.unique(v)).astype(float) for v in (kind, client)]
+    w = np.sqrt(n)[:, None]
+    left, rank = [], []
+    for design in (one_hot[0], np.hstack(one_hot)):
+        fit = np.linalg.lstsq(design * w, m * w, rcond=None)
+        left.append(np.square(m * w - design * w @ fit[0]).sum())
+        rank.append(int(fit[2]))
+    return left[0] - left[1], left[1], rank[1] - rank[0], len(n) - rank[1]
+
+
+@given(st.integers(0, 999), st.floats(0.2, 1))
+@settings(max_examples=30, deadline=None)
+def test_interaction_is_two_way_analysis_of_variance(seed: int, filled: float) -> None:
+    rng = np.random.default_rng(seed)
+    client, kind = np.nonzero(rng.random((7, 5)) < filled)
+    if len(client) < 3:
+        return
+    n, m = rng.uniform(3, 40, len(client)), rng.normal(size=(len(client), 6)) / 3
+    gained, left, d0, d1 = by_least_squares(client, kind, n, m)
+    from fedkin.graph import null_p
+
+    found = interaction(client, kind, n, m, [6, 6, 6])
+    if d0:
+        assert found.offset_p == pytest.approx(float(null_p(gained, d0, [6, 6, 6])), rel=1e-6, abs=1e-12)
+    if d1:
+        assert found.concept_p == pytest.approx(float(null_p(left, d1, [6, 6, 6])), rel=1e-6, abs=1e-12)
+    assert found.offset_p == 1 or d0
+    assert found.concept_p == 1 or d1
+
+
+def federation(rng: Any, spread: Any, offset: float = 0.0, concept: float = 0.0) -> Any:
+    """Cells of 15 clients and 6 classes, some empty, classes that vary by `spread`; P = 8."""
+    client, kind, n, m, scatter = [], [], [], [], []
+    classes = rng.normal(size=(6, 8))
+    for i in range(15):
+        shift = offset * rng.normal(size=8)
+        for c in range(6):
+            count = int(rng.integers(0, 25))
+            if count < 3:
+                continue
+            x = classes[c] + shift + concept * rng.normal(size=8) + spread[c] * rng.normal(size=(count, 8))
+            client.append(i)
+            kind.append(c)
+            n.append(count)
+            m.append(x.mean(axis=0))
+            scatter.append(np.square(x - x.mean(axis=0)).sum())
+    n, of = np.array(n, dtype=float), np.array(kind)
+    t1 = np.sum(scatter) / (n - 1).sum()
+    free = np.bincount(of, n - 1, 6)
+    own = np.bincount(of, scatter, 6) / free
+    return interaction(client, kind, n, np.array(m), [t1, t1**2 / 8, t1**3 / 64], own[of], free[of])
+
+
+def test_levels_of_the_interaction_where_classes_vary_differently() -> None:
+    rng = np.random.default_rng(0)
+    found = [federation(rng, np.linspace(0.3, 2, 6)) for _ in range(300)]
+    for name in ("offset_p", "concept_p"):
+        share = np.mean([getattr(one, name) < 0.05 for one in found])
+        assert 0.01 < share < 0.05 + 3 * np.sqrt(0.05 / 300)
+
+
+def test_offset_and_concept_are_told_apart_and_measured() -> None:
+    rng = np.random.default_rng(1)
+    shifted = [federation(rng, np.ones(6), offset=0.5) for _ in range(60)]
+    assert max(one.offset_p for one in shifted) < 1e-9
+    assert np.mean([one.concept_p < 0.05 for one in shifted]) < 0.15
+    assert np.mean([one.offset_size for one in shifted]) == pytest.approx(0.25, rel=0.15)
+    changed = [federation(rng, np.ones(6), concept=0.5) for _ in range(60)]
+    assert max(one.concept_p for one in changed) < 1e-9
+    assert np.mean([one.concept_size for one in changed]) == pytest.approx(0.25, rel=0.25)
+
+
+def clients(rng: Any, k: int, apart: float, noise: float = 0.2) -> Any:
+    n = np.exp(rng.uniform(np.log(20), np.log(200), k))
+    truth = rng.normal(size=(k, 6)) * [1, 0.7, 0.5, 0.3, 0.2, 0.1]
+    truth[:, 0] += apart * (np.arange(k) % 2)
+    return truth + rng.normal(size=(k, 6)) * np.sqrt(noise / n)[:, None], n, np.eye(6) * noise
+
+
+@pytest.mark.parametrize("k", [24, pytest.param(170, marks=pytest.mark.slow)])
+def test_clumps_are_found_and_gaussian_spread_is_not(k: int) -> None:
+    rng = np.random.default_rng(k)
+    times = 8 if k < 100 else 2
+    none = [clump_p(*clients(rng, k, 0.0), seed=s)[0] for s in range(times)]
+    assert np.sum(np.array(none) <= 0.05) <= 2
+    two = [clump_p(*clients(rng, k, 9.0), seed=s)[0] for s in range(times)]
+    assert np.max(two) <= 0.01
+    assert clump_p(*clients(rng, 3, 9.0)) == (1.0, 0.0)
+    with pytest.raises(GraphError, match="clump_p"):
+        clump_p(np.zeros((5, 2)), np.ones(4), np.eye(2))
+
+
+def test_independent_samples_have_an_effect_near_one() -> None:
+    rng = np.random.default_rng(0)
+    found = [serial(rng.normal(size=(100, 10)) / np.arange(1, 11)) for _ in range(200)]
+    assert np.mean([effect > 1 for effect, _ in found]) < 0.1
+    assert not any(sure for _, sure in found)
+    assert serial(rng.normal(size=(8, 3))) == (1.0, False)
+    assert serial(np.zeros((50, 3))) == (1.0, False)
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9])
+def test_a_time_series_has_the_effect_of_its_correlation(rho: float) -> None:
+    rng = np.random.default_rng(1)
+    effects = []
+    for _ in range(40):
+        x = rng.normal(size=(400, 10))
+        for t in range(1, 400):
+            x[t] = rho * x[t - 1] + np.sqrt(1 - rho**2) * x[t]
+        effect, sure = serial(x - x.mean(axis=0))
+        assert sure
+        effects.append(effect)
+    # The estimate errs on the safe side: the largest of several block lengths, and a deviation more.
+    truth = (1 + rho) / (1 - rho)
+    assert truth < np.mean(effects) < 2 * truth
+
+
+def test_rows_that_repeat() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 5)).astype("f4")
+    assert repeats(x) == 1
+    assert repeats(np.vstack([x, x])) == 2
+    assert repeats(np.vstack([x, x[:1], x[:1]])) == pytest.approx((9 + 29) / 32)
+    assert repeats(np.vstack([x, x])[:, :2]) == 2
+    # Categories are equal by chance.
+    assert repeats(np.random.default_rng(0).integers(3, size=(60, 3))) == 1
