@@ -23,8 +23,10 @@ _PRIOR = 1.0
 
 @dataclass(frozen=True)
 class Interaction:
-    """p-values and sizes (variance between clients / scatter within) of a client's offset beyond class, and of
-    client by class, the concept."""
+    """What is tested beyond class: a client's own offset, and client by class, the concept.
+
+    p: p-values; size: variance between clients / scatter within.
+    """
 
     offset_p: float = 1.0
     offset_size: float = 0.0
@@ -37,7 +39,8 @@ class CellTable:
     """All clients' class means in long form: one row per client and class that it has.
 
     client, kind [E]; n [E]: weights; bare [E]: what they would be without noise; noise [E]: its
-    variance; means [E, P]; scatter, dof [E]; traces [k, 3], free [k]."""
+    variance; means [E, P]; scatter, dof [E]; traces [k, 3], free [k].
+    """
 
     client: Labels
     kind: Labels

@@ -17,8 +17,11 @@ __all__ = ["Placement", "place"]
 
 @dataclass(frozen=True)
 class Placement:
-    """p [groups]: corrected p-value of "the client belongs to this group". group: the likeliest, or None if
-    it belongs to none."""
+    """Where a client belongs.
+
+    p [groups]: corrected p-value of "the client belongs to this group". group: the likeliest, or None if it belongs to
+    none.
+    """
 
     p: tuple[float, ...]
     group: int | None

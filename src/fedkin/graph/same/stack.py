@@ -19,8 +19,11 @@ _ROUNDING = 2.0**-11
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces, free
-    [k, 3]: as in Moments. shares: means are shares of classes."""
+    """One block of k clients.
+
+    means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces, free
+    [k, 3]: as in Moments. shares: means are shares of classes.
+    """
 
     means: Array
     halves: Array
