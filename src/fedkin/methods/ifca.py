@@ -19,7 +19,8 @@ from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
-from fedkin.methods.blocks.clusters import Weights, cluster_means, mean_of_clusters, mean_weights, members_graph
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
+from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Ifca", "State", "redrawn"]
