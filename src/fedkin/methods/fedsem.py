@@ -66,7 +66,7 @@ class FedSem(ServerMethod):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Train the model in the message on the client\'s own samples."""
+        """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
