@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.federation import Change, Client, Federation, Samples, Scale
 
-__all__ = ["Arena", "Layout", "Lent", "Parcel", "SharedClients", "borrow", "lend", "place"]
+__all__ = ["Arena", "Lent", "Parcel", "Place", "SharedClients", "borrow", "lend", "place"]
 
 ALIGN = 64
 
@@ -31,14 +31,8 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-Layout = dict[str, Place]
-
-
-class Parcel(NamedTuple):
-    """A tree in two halves: tensors as places in an arena, small values as they are."""
-
-    layout: Layout
-    small: dict[str, Any]
+# A tree's leaves by pointer, in its order: tensors as places in an arena, small values as they are.
+Parcel = dict[str, Any]
 
 
 class Arena:
@@ -66,23 +60,22 @@ def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
     """Copy the tree's tensors into the arena; None when they do not fit."""
     if room_for(tree) > arena.size:
         return None
-    layout: Layout = {}
-    small: dict[str, Any] = {}
+    parcel: Parcel = {}
     offset = 0
     for name, leaf in codec.leaves(tree):
-        if not isinstance(leaf, Tensor):
-            small[name] = leaf
-            continue
-        layout[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
-        arena.view(layout[name]).copy_(leaf.detach())
-        offset += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
-    return Parcel(layout, small)
+        parcel[name] = leaf
+        if isinstance(leaf, Tensor):
+            where = parcel[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
+            arena.view(where).copy_(leaf.detach())
+            offset += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
+    return parcel
 
 
 def take(arena: Arena, parcel: Parcel) -> dict[str, Any]:
     """A copy of what `place` laid there."""
-    tensors = {name: arena.view(place).clone() for name, place in parcel.layout.items()}
-    return codec.tree_of({**tensors, **parcel.small})
+    return codec.tree_of(
+        {name: arena.view(leaf).clone() if isinstance(leaf, Place) else leaf for name, leaf in parcel.items()}
+    )
 
 
 class Lent(NamedTuple):
