@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
 
-__all__ = ["CPU", "Resident", "checked", "device_of", "drawn", "exact", "moved", "opened", "title"]
+__all__ = ["CPU", "Resident", "arranged", "checked", "device_of", "drawn", "exact", "moved", "opened", "title"]
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -86,6 +86,14 @@ def exact(device: torch.device) -> Iterator[None]:
 def device_of(module: nn.Module) -> torch.device:
     """Where a module's parameters are."""
     return next(module.parameters()).device
+
+
+def arranged(tensor: Tensor) -> Tensor:
+    """Images and kernels with channels last: convolutions on a CPU run about 1.3 times as fast in training and 2 times
+    in inference (benchmarks/layout.py)."""
+    if tensor.device != CPU:
+        return tensor.contiguous()
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
 
 def moved(tree: Any, device: torch.device) -> Any:

@@ -44,9 +44,10 @@ class Member:
 
 @lru_cache(maxsize=16)
 def stackable(net: Net) -> bool:
-    """Whether clients can be stacked without changing a number: no buffers, no dropout."""
-    modules = list(net.module.modules())
-    return not list(net.module.buffers()) and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in modules)
+    """Whether clients can be stacked without changing a number: no dropout, no buffers but statistics at rest."""
+    resting = {id(b) for name in net.module.resting for b in net.module.get_submodule(name).buffers()}
+    buffers = any(id(buffer) not in resting for buffer in net.module.buffers())
+    return not buffers and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in net.module.modules())
 
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:

@@ -30,6 +30,7 @@ from fedkin.engines.executors.mapped import (
     take,
     temporary,
 )  # fmt: skip
+from fedkin.engines.executors.packed import PackedNet, pack, unpack
 from fedkin.errors import FedkinError, RunError
 from fedkin.federation import Federation, Samples
 from fedkin.flow import Fitted
@@ -43,13 +44,13 @@ _AHEAD = 2  # jobs at each worker: one under way and one waiting, so that none s
 class _Order(NamedTuple):
     """A job for a worker: its tensors lie in the slot's arena, its net goes by number, its samples by name.
 
-    new: the net, the first time that this worker needs it.
+    new: where the net is, the first time that this worker needs it.
     """
 
     job: Job
     parcel: Parcel
     net: int
-    new: Net | None
+    new: PackedNet | None
     data: Lent | Samples | None
 
 
@@ -73,11 +74,28 @@ class _Done(NamedTuple):
     value: Any
 
 
+class _Nets:
+    """The nets of all workers' jobs, each in one file for all of them."""
+
+    def __init__(self, net: Net, folder: Path) -> None:
+        self.net, self.folder = net, folder
+        # Nets are held, so that no other can come to have the same id.
+        self.known: dict[int, tuple[int, PackedNet, Net]] = {}
+
+    def __call__(self, net: Net | None) -> tuple[int, PackedNet]:
+        """(the number of this net, or of the run's own, and where it is)."""
+        net = net or self.net
+        if id(net) not in self.known:
+            number = len(self.known)
+            self.known[id(net)] = number, pack(net, self.folder / f"net-{number}"), net
+        return self.known[id(net)][:2]
+
+
 class _Worker:
     """The parent's side of one process."""
 
-    def __init__(self, number: int, clients: SharedClients, net: Net, folder: Path) -> None:
-        self.number, self.folder, self.clients, self.net = number, folder, clients, net
+    def __init__(self, number: int, clients: SharedClients, nets: _Nets, folder: Path) -> None:
+        self.number, self.folder, self.clients, self.nets = number, folder, clients, nets
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, clients), daemon=True)
@@ -86,8 +104,7 @@ class _Worker:
         self.arenas: dict[int, Arena] = {}
         self.jobs: dict[int, Job] = {}
         self.made = 0
-        # Held, so that no other net can come to have the same id.
-        self.nets: dict[int, tuple[int, Net]] = {}
+        self.has: set[int] = set()
 
     def send(self, job: Job) -> None:
         """Lay the job's tensors into a free slot and tell the worker."""
@@ -114,12 +131,12 @@ class _Worker:
         except ConnectionError:
             raise self._gone() from None
 
-    def _net(self, job: Job) -> tuple[int, Net | None]:
-        """(the number of the job's net, the net itself if the worker does not have it yet)."""
-        net = job.net or self.net
-        known = id(net) in self.nets
-        number, _ = self.nets.setdefault(id(net), (len(self.nets), net))
-        return number, None if known else net
+    def _net(self, job: Job) -> tuple[int, PackedNet | None]:
+        """(the number of the job's net, where it is if the worker does not have it yet)."""
+        number, packed = self.nets(job.net)
+        known = number in self.has
+        self.has.add(number)
+        return number, None if known else packed
 
     def _data(self, job: Job) -> Lent | Samples | None:
         """The job's own samples: by name where their arrays are lent, else its rows of them."""
@@ -162,7 +179,8 @@ class Workers(Executor):
         self.folder = temporary()
         folder = Path(self.folder.name)
         clients = lend(federation, folder)
-        self.workers = [_Worker(number, clients, net, folder) for number in range(workers)]
+        nets = _Nets(net, folder)
+        self.workers = [_Worker(number, clients, nets, folder) for number in range(workers)]
 
     @property
     def room(self) -> int:
@@ -204,20 +222,21 @@ def _serve(pipe: Connection, shared: SharedClients) -> None:
                 path, size = letter.arena
                 arenas[letter.slot] = Arena(Path(path), size, create=False)
                 Path(path).unlink()
-            order = _read(letter)
+            order = _read(letter, nets)
             if isinstance(order, RunError):
                 pipe.send(_Done(letter.slot, None, order))
                 continue
-            if order.new is not None:
-                nets[order.net] = order.new
             job = _together(order, take(arenas[letter.slot], order.parcel), clients)
             pipe.send(_answer(letter.slot, attempt(job, nets[order.net], modules, clients), arenas[letter.slot]))
 
 
-def _read(letter: _Letter) -> _Order | RunError:
-    """The order, or what keeps this process from reading it: anything, for it is other people's code that is loaded."""
+def _read(letter: _Letter, nets: dict[int, Net]) -> _Order | RunError:
+    """The order, its net among `nets`; or what keeps this process from reading it: anything, for it is other people's
+    code that is loaded."""
     try:
         order: _Order = pickle.loads(letter.order)
+        if order.new is not None:
+            nets[order.net] = unpack(order.new)
         return order
     except Exception as error:
         return RunError(
