@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +31,11 @@ class BodyHead(nn.Module):
         for name, module in (extra or {}).items():
             self.add_module(name, module)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Features [batch, d]."""
+    def features(self, x: Any) -> Tensor:
+        """Features [batch, d] of inputs [batch, ...], or of a dict of them."""
         return self.body(x)  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """Outputs [batch, classes]."""
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
@@ -181,9 +181,7 @@ class Net:
 
     def width(self, task: Task) -> int:
         """Length of a feature vector, for inputs of the task's shape."""
-        module = self.scratch().eval()
-        with torch.no_grad():
-            z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
+        z = self._answer(task, head=False)
         if z.ndim != 2:
             raise ConfigError(
                 f"model: this method needs features [batch, d], the body gives {tuple(z.shape)} for one sample"
@@ -192,19 +190,32 @@ class Net:
 
     def check(self, task: Task) -> None:
         """Raise ConfigError unless inputs of the task's shape give features [1, d] and an output per class."""
-        module = self.scratch().eval()
-        try:
-            with torch.no_grad():
-                z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
-                out = module.head(z)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise ConfigError(f"model: the net does not take inputs of shape {task.shape} ({error})") from None
+        out = self._answer(task, head=True)
         pixels = task.target_shape if task.kind == "segmentation" else ()
         given = out.shape[1] if out.ndim > 1 else 0
         enough = given >= task.outputs if task.labels else given == task.outputs
         if not enough or tuple(out.shape[2:]) != pixels:
             expected = ", ".join(map(str, ("batch", task.outputs, *pixels)))
             raise ConfigError(f"model: expected outputs [{expected}], got {tuple(out.shape)} for one sample")
+
+    def _answer(self, task: Task, head: bool) -> Tensor:
+        """Features, or outputs, of one made-up sample; raises ConfigError."""
+        module = self.scratch().eval()
+        made = {
+            name: torch.ones(1, *shape, dtype=torch.int64)
+            if name in task.codes
+            else torch.zeros(1, *shape, dtype=self.dtype)
+            for name, shape in task.shapes.items()
+        }
+        try:
+            with torch.no_grad():
+                z = module.features(made if isinstance(task.shape, Mapping) else made["x"])
+                return module.head(z) if head else z
+        except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
+            held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
+            raise ConfigError(
+                f"model: the net does not take inputs of shape {task.shape}{held} ({type(error).__name__}: {error})"
+            ) from None
 
     def fingerprint(self) -> str:
         """A hash of the architecture and of the initial values."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.federation import Samples
+from fedkin.federation import Federation, Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.methods.blocks.clusters import Array, Labels, Weights, aggregated, centre, members_graph, ordered
 from fedkin.views import ClientView, ServerView
@@ -53,6 +53,12 @@ class PcaKmHc(ServerMethod):
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
     choose: Literal["gap", "silhouette"] = "gap"
     weights: Weights = "samples"
+
+    def check(self, federation: Federation) -> None:
+        federation.task.numbers(
+            "method.name: 'pca-km-hc'",
+            "choose a method that groups clients by their models: method.name = 'ifca' or 'cfl'",
+        )
 
     def start(self, server: ServerView) -> None:
         server.state.update(basis={}, signatures={}, where={}, models={}, common=server.initial)
@@ -176,7 +182,8 @@ class PcaKmHc(ServerMethod):
 
 def _rows(samples: Samples) -> Tensor:
     """The inputs as rows [n, d], in double precision."""
-    return samples.inputs(slice(None), torch.float64).flatten(1)
+    x: Tensor = samples.inputs(slice(None), torch.float64)
+    return x.flatten(1)
 
 
 def _sets(signatures: Mapping[str, Mapping[str, Tensor]], ids: Sequence[str]) -> list[Array]:

@@ -144,9 +144,7 @@ class _Worker:
         if data is None:
             return None
         named = self.clients.named(data)
-        if named is not None or data.rows is None:
-            return named or data
-        return Samples(data.x[data.rows], data.y[data.rows], None, data.scale)
+        return named if named is not None else data.own()
 
     def receive(self) -> tuple[Job, Any]:
         """One answer; raises RunError when the process is gone."""

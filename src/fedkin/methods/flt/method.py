@@ -131,7 +131,7 @@ class Flt(ServerMethod):
 
     def signatures(self, server: ServerView, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """What these clients sent of k centres each; line 1 sends them the encoder."""
-        state, shape = server.state, server.task.shape
+        state, shape = server.state, server.task.numbers("method.encoder")
         if not ids:
             return {}
         if "encoder" not in state:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
+from fedkin.federation.inputs import parts
 from fedkin.flow import ClientFlow, Fit, Infer, Message, Params
 from fedkin.learning.encoders import (
     Encode,
@@ -115,7 +116,9 @@ class EncoderSettings(Settings):
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for inputs that the encoder cannot take."""
-        shape = federation.task.shape
+        shape = federation.task.numbers(
+            "method.encoder", "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
+        )
         net = self.net(shape)
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
@@ -123,6 +126,7 @@ class EncoderSettings(Settings):
         held = ((id, now.train) for id, client in federation.items() for now in client.phases)
         for id, samples in held:
             x, scale = samples.x, samples.scale
+            assert isinstance(x, Tensor)
             if (x.data_ptr(), x.numel()) in known:
                 continue
             known.add((x.data_ptr(), x.numel()))
@@ -143,7 +147,7 @@ def view_of(samples: Samples, shape: Shape, sums: Mapping[str, Any]) -> View:
 
 def codes(client: ClientView, message: Message, settings: EncoderSettings) -> ClientFlow[Tensor]:
     """At a client: the codes [n, dims] of its samples, after J epochs of fine-tuning on them."""
-    shape = client.task.shape
+    shape = client.task.numbers("method.encoder")
     view = view_of(client.train, shape, message.get("moments", {}))
     net = settings.net(shape)
     if net is None:
@@ -190,6 +194,6 @@ def content(samples: Samples) -> str:
     """A hash of what the samples hold, by which a client sees that its data have changed."""
     rows = slice(None) if samples.rows is None else samples.rows
     digest = blake2b(repr(samples.scale).encode(), digest_size=16)
-    for values in (samples.x[rows], samples.y[rows]):
-        digest.update(values.contiguous().numpy().tobytes())
+    for values in (*parts(samples.x).values(), samples.y):
+        digest.update(values[rows].contiguous().numpy().tobytes())
     return digest.hexdigest()
