@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors import safe_open
+from safetensors.torch import load, load_file, save
 
 from fedkin import codec
 from fedkin.errors import MethodError
@@ -52,10 +53,56 @@ def test_round_trip_and_size(tree: dict[str, Any]) -> None:
 
 
 @given(trees)
-def test_the_bytes_are_those_of_safetensors(tree: dict[str, Any]) -> None:
+def test_the_bytes_are_those_of_safetensors_but_for_the_order_of_the_header(tree: dict[str, Any]) -> None:
     data = codec.encode(tree)
-    meta = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    assert save({name: tensor.clone() for name, tensor in codec.tensors_of(tree).items()}, meta) == data
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    tensors = {name: tensor.clone() for name, tensor in codec.tensors_of(tree).items()}
+    theirs = save(tensors, header["__metadata__"])
+    assert (len(theirs), theirs[:8], theirs[start:]) == (len(data), data[:8], data[start:])
+    assert json.loads(theirs[8:start]) == header
+    assert list(header) == ["__metadata__", *tensors]
+    assert same(load(data), tensors)
+
+
+def small_leaves(tree: dict[str, Any]) -> list[str]:
+    return [name for name, leaf in codec.leaves(tree) if not isinstance(leaf, torch.Tensor)]
+
+
+@given(trees)
+def test_tensors_and_small_values_come_back_in_their_order(tree: dict[str, Any]) -> None:
+    back = codec.decode(codec.encode(tree))
+    assert list(codec.tensors_of(back)) == list(codec.tensors_of(tree))
+    assert small_leaves(back) == small_leaves(tree)
+
+
+def test_what_holds_both_keeps_its_place_and_loose_tensors_come_first(tmp_path: Path) -> None:
+    t = torch.ones(1)
+    client = {"params": {"z": t, "a": t}, "weights": {"q": 1, "b": 2}, "gone": []}
+    clients = {"b": client, "only": {"x": t}, "a": client, "none": {"n": 1}, "c": client}
+    tree = {"round": 3, "clients": clients, "end": {"n": 1, "x": t}}
+    path = tmp_path / "tree"
+    with path.open("wb") as file:
+        codec.write(tree, file)
+    for back in (codec.decode(codec.encode(tree)), codec.read(path)):
+        assert list(back) == ["round", "clients", "end"]
+        assert list(back["end"]) == ["x", "n"]
+        assert list(back["clients"]) == ["b", "only", "a", "none", "c"]
+        for id in "abc":
+            assert list(back["clients"][id]) == ["params", "weights", "gone"]
+            assert list(back["clients"][id]["params"]) == ["z", "a"]
+            assert list(back["clients"][id]["weights"]) == ["q", "b"]
+
+
+def test_other_readers_of_safetensors_take_the_file(tmp_path: Path) -> None:
+    tree = {"z": torch.randn(3, 2), "b": torch.arange(3), "a": torch.randn(2), "n": 3}
+    path = tmp_path / "tree.safetensors"
+    with path.open("wb") as file:
+        codec.write(tree, file)
+    assert same(load_file(path), codec.tensors_of(tree))
+    with safe_open(path, "np") as file:
+        for name, tensor in codec.tensors_of(tree).items():
+            np.testing.assert_array_equal(file.get_tensor(name), tensor.numpy())
 
 
 def test_a_file_is_read_as_its_bytes_are_and_may_be_removed_while_in_use(tmp_path: Path) -> None:

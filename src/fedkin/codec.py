@@ -3,6 +3,9 @@
 A tree is a dict with text keys whose leaves are tensors or small JSON values (text, numbers, true, false,
 None, lists of these). Its leaves are named by JSON pointers (RFC 6901): {"params": {"head.bias": t}} has the
 leaf "params/head.bias". Tensors are stored as safetensors; the rest as JSON in the same file's metadata.
+
+Dicts keep their order: in each, the values that hold tensors come back in their order, and so do those that hold small
+values. A dict that has both, side by side, gets its tensors first.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def tensors_of(tree: Tree) -> dict[str, Tensor]:
 
 
 def encode(tree: Tree) -> bytes:
-    """The tree as safetensors bytes; the same tree gives the same bytes."""
+    """The tree as safetensors bytes; the same tree in the same order gives the same bytes."""
     file = BytesIO()
     write(tree, file)
     return file.getvalue()
@@ -91,9 +94,7 @@ def decode(data: bytes) -> dict[str, Any]:
     """The tree that `encode` wrote; raises MethodError for bytes that are not such a tree."""
     try:
         length = int.from_bytes(data[:8], "little")
-        meta = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        small = dict(json.loads(meta[_META]))
-        return tree_of({**load(data), **small})
+        return _restored(json.loads(data[8 : 8 + length]), load(data))
     except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
         raise MethodError(f"not a fedkin message: {len(data)} bytes that do not parse ({error})") from None
 
@@ -108,6 +109,27 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(part, {})
         place[last] = leaf
     return tree
+
+
+def _restored(header: dict[str, Any], loaded: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The tree of these tensors and the header's small values, in the order in which the header names them."""
+    small = json.loads(header.pop("__metadata__")[_META])
+    return _merged(tree_of({name: loaded[name] for name in header}), tree_of(small))
+
+
+def _merged(tensors: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
+    """Both trees in one. A key of both stands where either has it; between two of these, tensors come first."""
+    merged: dict[str, Any] = {}
+    later = iter(small.items())
+    for key, value in tensors.items():
+        if key in small:
+            for name, held in later:
+                if name == key:
+                    value = _merged(value, held)
+                    break
+                merged[name] = held
+        merged[key] = value
+    return merged | dict(later)
 
 
 def write(tree: Tree, file: BinaryIO) -> None:
@@ -125,8 +147,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            meta = json.loads(file.read(min(length, path.stat().st_size))).get("__metadata__", {})
-        return tree_of({**load_file(path), **json.loads(meta[_META])})
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+        return _restored(header, load_file(path))
     except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
         raise MethodError(f"not a fedkin message: {path} does not parse ({error})") from None
 
@@ -142,9 +164,10 @@ def size(tree: Tree) -> tuple[int, int]:
 def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[bytes, list[str]]:
     """(safetensors' header, preceded by its length; names of the tensors in their order in the file)."""
     meta = f'"{_META}":{json.dumps(_dumps(small), ensure_ascii=False)}'
-    entries = ['"__metadata__":{' + meta + "}"]
-    # safetensors orders tensors by decreasing alignment, then by name.
+    # safetensors orders tensors by decreasing alignment, then by name. The header may name them in any order, so the
+    # tree's order costs no byte.
     order = sorted(tensors, key=lambda name: (-_RANK[tensors[name].dtype], name.encode()))
+    entries = dict.fromkeys(["__metadata__", *tensors], '"__metadata__":{' + meta + "}")
     offset = 0
     for name in order:
         tensor = tensors[name]
@@ -152,15 +175,15 @@ def _header(tensors: Mapping[str, Tensor], small: Mapping[str, Any]) -> tuple[by
         end = offset + tensor.numel() * width
         shape = ",".join(map(str, tensor.shape))
         quoted = json.dumps(name, ensure_ascii=False)
-        entries.append(f'{quoted}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{offset},{end}]}}')
+        entries[name] = f'{quoted}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{offset},{end}]}}'
         offset = end
-    header = ("{" + ",".join(entries) + "}").encode()
+    header = ("{" + ",".join(entries.values()) + "}").encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header, order
 
 
 def _dumps(small: Mapping[str, Any]) -> str:
-    return json.dumps(small, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+    return json.dumps(small, separators=(",", ":"), ensure_ascii=True)
 
 
 # The order of safetensors' own dtype enumeration, highest first in a file.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from fedkin.errors import ConfigError, DataError
 
-__all__ = ["METRICS", "Kind", "Metric", "Task"]
+__all__ = ["METRICS", "Kind", "Metric", "Shape", "Task"]
 
 Kind = Literal["classification", "risk", "regression", "segmentation"]
+
+# Of one sample: of its array, or of each array of a dict.
+Shape: TypeAlias = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
 
 class Metric(NamedTuple):
@@ -51,7 +55,10 @@ _FIGURES: dict[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a model predicts from inputs of `shape` (channels first for images).
+    """What a model predicts from inputs of `shape` (channels first for images; by name for a dict of arrays).
+
+    codes: which arrays hold token ids or category codes, whole numbers that are kept ("x" is an array alone); a
+    Federation finds them itself.
 
     classification   one of `classes` labels: y [n] int64
     risk             0 or 1, judged by the ranking of samples: y [n] int64; two classes, so two outputs
@@ -63,9 +70,10 @@ class Task:
     """
 
     classes: int
-    shape: tuple[int, ...]
+    shape: Shape
     kind: Kind = "classification"
     targets: int = 0
+    codes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in _FIGURES:
@@ -80,11 +88,11 @@ class Task:
             raise DataError(f"a {self.kind} task needs at least 2 classes, got {self.classes}")
         if self.kind == "risk" and self.classes != 2:
             raise DataError(f"a risk task has 2 classes, 0 and 1, got {self.classes}")
-        if self.kind == "segmentation" and len(self.shape) != 3:
+        if self.kind == "segmentation" and (isinstance(self.shape, Mapping) or len(self.shape) != 3):
             raise DataError(f"a segmentation task needs images [channels, height, width], got shape {self.shape}")
 
     @classmethod
-    def regression(cls, targets: int, shape: tuple[int, ...]) -> Task:
+    def regression(cls, targets: int, shape: Shape) -> Task:
         """`targets` numbers from inputs of `shape`."""
         return cls(0, shape, "regression", targets)
 
@@ -113,7 +121,29 @@ class Task:
         """Shape of one sample's target."""
         if self.kind == "regression":
             return (self.targets,)
-        return self.shape[1:] if self.kind == "segmentation" else ()
+        return self.shapes["x"][1:] if self.kind == "segmentation" else ()
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each array; one alone is called "x"."""
+        return self.shape if isinstance(self.shape, Mapping) else {"x": self.shape}
+
+    def numbers(
+        self, where: str, instead: str = "pass a (body, head) pair of modules that takes them"
+    ) -> tuple[int, ...]:
+        """The shape of one array of numbers, for what can take nothing else; raises ConfigError.
+
+        where: the setting that needs it; instead: what else to choose.
+
+        >>> Task(2, (30,)).numbers("model.name: 'mlp'")
+        (30,)
+        """
+        if not isinstance(self.shape, Mapping) and not self.codes:
+            return self.shape
+        kind = f"a dict of {', '.join(self.shape)}" if isinstance(self.shape, Mapping) else (
+            "whole numbers, which are kept as token ids or category codes (hand over quantities as floats)"
+        )  # fmt: skip
+        raise ConfigError(f"{where} needs inputs that are one array of numbers, and these are {kind}: {instead}")
 
     def need_labels(self, where: str, why: str) -> None:
         """Raise ConfigError unless a sample has one class label; `where` names the setting, `why` what needs it."""

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from fedkin import graph as g
 from fedkin.cli.graph import graph
@@ -111,7 +112,8 @@ def test_rows_from_npz(tmp_path: Path) -> None:
     ids = np.repeat(["a", "b", "c", "d"], 50)
     x = rng.normal(size=(200, 2, 3)) + 2.0 * np.isin(ids, ["b", "d"])[:, None, None]
     for y, target in ((rng.integers(3, size=200), "classes"), (rng.normal(size=200), "number"), (None, "none")):
-        np.savez(tmp_path / "rows.npz", ids=ids, x=x, **({} if y is None else {"y": y}))
+        arrays = {"ids": ids, "x": x} if y is None else {"ids": ids, "x": x, "y": y}
+        np.savez(tmp_path / "rows.npz", **arrays)
         found = run_json(tmp_path / "rows.npz", "--groups", "same")
         assert found["table"] == f"200 samples of 6 numbers, target: {target}"
         if target != "classes":  # two clients each: with classes the shift is seen to be an offset of all

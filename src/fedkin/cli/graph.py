@@ -102,8 +102,7 @@ def _same(
 def _build(
     table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
 ) -> tuple[Graph, Any]:
-    """The graph with its groups, and the similarities that inner similarity is read from (None: the
-    edges')."""
+    """The graph with its groups, and the similarities from which inner similarity is read (None: the edges')."""
     from fedkin import graph as room
 
     if table.sets != (similarity in _SETS):
@@ -164,8 +163,7 @@ def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]
 
 
 def _group(found: Graph, similar: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Size, members and the mean similarity of pairs inside; of edges inside where no matrix of all pairs
-    was made."""
+    """Size, members and the mean similarity of pairs inside; of edges if there is no matrix of all pairs."""
     pairs = len(rows) * (len(rows) - 1)
     if similar is not None:
         block = similar[rows][:, rows]

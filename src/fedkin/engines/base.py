@@ -48,8 +48,11 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a round did: who took part, the graph it learned, messages, training samples processed by id, how many
-    samples went through a net without training (Infer), and the floating-point operations of both."""
+    """What a round did.
+
+    sampled: who took part; graph: what it learned; traffic: messages; samples: training samples processed, by id;
+    inferred: samples that went through a net without training (Infer); flops: floating-point operations of both.
+    """
 
     round: int
     sampled: tuple[str, ...]

@@ -18,7 +18,9 @@ _SAMPLES = 32  # of each class of a client: its mean feature needs no more
 
 
 def features_of(side: ClientSide, id: str, params: Params) -> Message:
-    """means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
+    """A client's classes under these parameters.
+
+    means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
     vectors [C, d] and vectors_known [C]: what the method keeps of each class, if it keeps any.
 
     Empty for a client without samples, and for a net without features [batch, d].

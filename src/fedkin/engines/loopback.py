@@ -13,8 +13,11 @@ __all__ = ["LoopbackEngine"]
 
 
 class LoopbackEngine(LocalEngine):
-    """Every message and every client's state passes through bytes, clients answer in shuffled order, and each
-    client holds its own copy of the method: whatever a method smuggles past its messages is lost here."""
+    """Every message and every client's state passes through bytes.
+
+    Clients answer in shuffled order, and each has its own copy of the method: what a method passes outside its messages
+    is lost here.
+    """
 
     name: ClassVar[str] = "loopback"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedkin.federation.federation import Federation
+from fedkin.federation.inputs import Inputs
 from fedkin.federation.samples import Change, Client, Samples, Scale, constant
 from fedkin.tasks import Task
 
-__all__ = ["Change", "Client", "Federation", "Samples", "Scale", "Task", "constant"]
+__all__ = ["Change", "Client", "Federation", "Inputs", "Samples", "Scale", "Task", "constant"]

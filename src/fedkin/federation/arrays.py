@@ -11,16 +11,17 @@ import torch
 
 from fedkin.errors import DataError
 from fedkin.federation.checks import (
-    as_inputs,
     as_names,
     as_numpy,
+    as_parts,
     check_count,
     check_ids,
     first_not_finite,
 )
+from fedkin.federation.inputs import parts, shape_of
 from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.federation.split import hold_out, rows_by_name
-from fedkin.tasks import Kind, Task
+from fedkin.tasks import Kind, Shape, Task
 
 __all__ = ["clients_of", "group_of_each", "which_test"]
 
@@ -36,17 +37,20 @@ def clients_of(
 
     Raises DataError naming the argument, and the client if the error concerns one client.
     """
-    inputs = as_inputs(x, "x")
-    count = len(inputs)
+    inputs = as_parts(x, "x")
+    entries = parts(inputs)
+    count = len(next(iter(entries.values())))
     owner = as_names(client, "client", count)
     rows = rows_by_name(owner)
     check_ids(rows, "client")
-    bad = first_not_finite(inputs)
-    if bad is not None:
-        raise DataError(f"x: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
-    if scale is not None:
-        scale.check(inputs.shape[1], "scale")
-    task, targets = _targets(y, owner, classes, kind, tuple(inputs.shape[1:]))
+    for name, part in entries.items():
+        where = "x" if part is inputs else f"x[{name!r}]"
+        bad = first_not_finite(part)
+        if bad is not None:
+            raise DataError(f"{where}: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
+        if scale is not None and (part is inputs or part.dtype == torch.uint8):
+            scale.check(part.shape[1] if part.ndim > 1 else 1, "scale" if part is inputs else f"scale of {where}")
+    task, targets = _targets(y, owner, classes, kind, shape_of(inputs))
     groups = {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
     if split is None:
         held = hold_out(owner, test_fraction, seed)
@@ -84,9 +88,7 @@ def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
     return test
 
 
-def _targets(
-    y: Any, owner: Names, classes: int | None, kind: Kind, shape: tuple[int, ...]
-) -> tuple[Task, npt.NDArray[Any]]:
+def _targets(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Shape) -> tuple[Task, npt.NDArray[Any]]:
     """(the task, the targets in its type and shape)."""
     if kind == "regression":
         if classes is not None:
@@ -105,6 +107,8 @@ def _targets(
         return Task.regression(table.shape[1], shape), kept
     if kind == "segmentation":
         array = as_numpy(y, "y")
+        if isinstance(shape, Mapping):
+            raise DataError("x: segmentation needs images [N, channels, height, width] in one array, got a dict")
         if array.dtype.kind not in "bui" or array.shape != (len(owner), *shape[1:]) or len(shape) != 3:
             raise DataError(
                 f"y: expected whole numbers {[len(owner), *shape[1:]]} for images x [N, channels, height, width], "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
+from fedkin.federation.inputs import Inputs
 
-__all__ = ["as_inputs", "as_names", "as_numpy", "check_count", "check_ids", "first_not_finite"]
+__all__ = ["as_inputs", "as_names", "as_numpy", "as_parts", "check_count", "check_ids", "first_not_finite"]
 
 _KEPT = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.float64))
+_CODES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
@@ -28,20 +30,46 @@ def as_numpy(values: Any, where: str) -> npt.NDArray[Any]:
         raise DataError(f"{where}: expected one array, got {type(values).__name__} ({said})") from None
 
 
-def as_inputs(values: Any, where: str) -> Tensor:
+def as_inputs(values: Any, where: str, codes: bool = False, least: int = 2) -> Tensor:
     """[N, ...] numbers as a tensor: uint8, float32 and float64 keep their type, other numbers become float32.
+
+    codes: int32 and int64 keep theirs, too: they are token ids or category codes. least: number of dimensions.
 
     The array is copied only if necessary. NaN passes: see `first_not_finite`. Raises DataError.
     """
     array = as_numpy(values, where)
     if array.dtype.kind not in "buif":
         raise DataError(f"{where}: expected numbers, got dtype {array.dtype}")
-    if array.ndim < 2 or 0 in array.shape:
+    if array.ndim < least or 0 in array.shape:
         raise DataError(f"{where}: expected shape [N, ...] with at least one sample, got {list(array.shape)}")
     native = array.dtype.newbyteorder("=")
     # torch refuses negative strides, and warns about memory that is read-only.
-    array = np.ascontiguousarray(array.astype(native if native in _KEPT else np.float32, copy=False))
+    kept = _KEPT + _CODES if codes else _KEPT
+    array = np.ascontiguousarray(array.astype(native if native in kept else np.float32, copy=False))
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_parts(values: Any, where: str) -> Inputs:
+    """[N, ...] numbers, or a dict of such arrays [N] or [N, ...] (booleans stay booleans there). Raises DataError."""
+    if not isinstance(values, Mapping):
+        return as_inputs(values, where, codes=True)
+    made: dict[str, Tensor] = {}
+    for name, entry in values.items():
+        place = f"{where}[{name!r}]"
+        if not isinstance(name, str):
+            raise DataError(f"{place}: the arrays of a dict are named by text")
+        array = as_numpy(entry, place)
+        made[name] = as_inputs(array, place, codes=True, least=1)
+        if array.dtype == np.bool_:
+            made[name] = made[name].bool()
+    if not made:
+        raise DataError(f"{where}: a dict without a single array; expected at least one")
+    counts = {name: len(part) for name, part in made.items()}
+    first = next(iter(counts))
+    for name, count in counts.items():
+        if count != counts[first]:
+            raise DataError(f"{where}[{name!r}]: {count} rows, {where}[{first!r}] has {counts[first]}")
+    return made
 
 
 def as_names(values: Any, where: str, count: int) -> npt.NDArray[np.str_]:

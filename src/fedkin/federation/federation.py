@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of
+from fedkin.federation.inputs import codes_in, parts, shape_of
 from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
@@ -37,6 +38,8 @@ class Federation(Mapping[str, Client]):
     def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
         self._clients: dict[str, Client] = {}
         self.task, self.name = task, name
+        if clients and not task.codes:
+            self.task = task = replace(task, codes=codes_in(clients[0].train.x, clients[0].train.scale is not None))
         for client in clients:
             _check_id(client.id)
             if client.id in self._clients:
@@ -131,7 +134,7 @@ class Federation(Mapping[str, Client]):
     @classmethod
     def from_arrays(
         cls,
-        x: npt.ArrayLike,
+        x: npt.ArrayLike | Mapping[str, npt.ArrayLike],
         y: npt.ArrayLike,
         client: Sequence[str | int] | npt.NDArray[Any],
         *,
@@ -146,9 +149,11 @@ class Federation(Mapping[str, Client]):
     ) -> Self:
         """A federation from one row per sample.
 
-        x: [N, ...] numbers; y: [N] labels 0..classes-1, or targets in the form of this `kind` of task; client: [N] id
-        of each sample's client; group: [N] planted group of its client (one per client); split: [N] "train" or "test",
-        or None to hold out `test_fraction` of each client's samples, drawn with a key of (seed, client id).
+        x: [N, ...] numbers, or a dict of arrays [N, ...] that the net takes together; int32 and int64 are token ids or
+        category codes and stay whole numbers (give quantities as floats). y: [N] labels 0..classes-1, or targets in
+        the form of this `kind` of task. client: [N] id of each sample's client; group: [N] planted group of its client
+        (one per client); split: [N] "train" or "test", or None to hold out `test_fraction` of each client's samples,
+        drawn with a key of (seed, client id).
         """
         return cls(*clients_of(x, y, client, group, split, test_fraction, classes, scale, seed, kind), name)
 
@@ -170,12 +175,7 @@ def _check_changes(client: Client) -> None:
 
 
 def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
-    shape = tuple(samples.x.shape[1:])
-    if shape != task.shape:
-        raise DataError(f"client {id!r}: {part} inputs have shape {shape}, the task's is {task.shape}")
-    if samples.scale is not None:
-        channels = task.shape[0] if len(task.shape) > 1 else 1
-        samples.scale.check(channels, f"client {id!r}: the scale of {part} inputs")
+    _check_inputs(id, part, samples, task, checked)
     if samples.rows is not None and samples.rows.dtype != torch.int64:
         raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
     if samples.rows is not None and len(samples.rows):
@@ -183,12 +183,32 @@ def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: se
         if low < 0 or high >= len(samples.y):
             raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
     _check_targets(f"client {id!r}: {part}", samples.labels(), task)
-    # Clients usually share one array, so it is searched for NaN once.
-    stored = (samples.x.data_ptr(), samples.x.numel())
-    if samples.x.is_floating_point() and stored not in checked:
-        checked.add(stored)
-        if not bool(torch.isfinite(samples.x).all()):
-            raise DataError(f"client {id!r}: {part} inputs hold NaN or infinite values")
+
+
+def _check_inputs(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
+    where = f"client {id!r}: {part} inputs"
+    shape, alone = shape_of(samples.x), isinstance(samples.x, Tensor)
+    if isinstance(shape, dict) and isinstance(task.shape, Mapping) and shape.keys() != task.shape.keys():
+        raise DataError(f"{where} are {', '.join(shape)}, the task's are {', '.join(task.shape)}")
+    if isinstance(shape, dict) != isinstance(task.shape, Mapping) or (alone and shape != task.shape):
+        raise DataError(f"{where} have shape {shape}, the task's is {task.shape}")
+    codes = codes_in(samples.x, samples.scale is not None)
+    for name, array in parts(samples.x).items():
+        place = where if alone else f"{where} {name!r}"
+        own, wanted = tuple(array.shape[1:]), task.shapes[name]
+        if own != wanted:
+            raise DataError(f"{place} have shape {own}, the task's is {wanted}")
+        if (name in codes) != (name in task.codes):
+            expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
+            raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
+        if samples.scale is not None and (alone or array.dtype == torch.uint8):
+            samples.scale.check(wanted[0] if len(wanted) > 1 else 1, f"client {id!r}: the scale of {part} inputs")
+        # Clients usually share one array: looking for NaN in it once is enough.
+        stored = (array.data_ptr(), array.numel())
+        if array.is_floating_point() and stored not in checked:
+            checked.add(stored)
+            if not bool(torch.isfinite(array).all()):
+                raise DataError(f"{place} hold NaN or infinite values")
 
 
 def _check_targets(where: str, targets: Tensor, task: Task) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import DataError
+from fedkin.federation.inputs import CODES, Inputs, check_parts, each, parts
 
-__all__ = ["Change", "Client", "Samples", "Scale", "constant", "hash_of"]
+__all__ = ["Change", "Client", "Samples", "Scale", "constant", "hash_of", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -52,26 +53,29 @@ def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) 
 class Samples:
     """Samples of one client: `rows` of arrays that several clients may share.
 
-    x: [N, ...] uint8 or float; y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks;
-    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used unchanged).
+    x: [N, ...], or a dict of such arrays, as the net takes them: floats and uint8 become inputs of the net's type;
+    int32 and int64 (token ids, category codes) stay whole numbers; booleans in a dict (masks) become 0 and 1 in int64.
+    y: [N, ...] targets in the task's form, int64 class labels [N] for most tasks;
+    rows: int64 indices into both (None: all); scale: turns stored values into inputs (None: x is used unchanged), in a
+    dict those of uint8.
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     rows: Tensor | None = None
     scale: Scale | None = None
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise DataError(f"samples and labels differ in number: {len(self.x)} and {len(self.y)}")
+        check_parts(self.x, len(self.y))
 
     def __len__(self) -> int:
         return len(self.y) if self.rows is None else len(self.rows)
 
-    def inputs(self, rows: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The scaled inputs of these rows (positions within this client's samples)."""
-        x = self.x[rows] if self.rows is None else self.x[self.rows[rows]]
-        return x.to(dtype) if self.scale is None else self.scale(x, dtype)
+    def inputs(self, rows: Tensor | slice, dtype: torch.dtype = torch.float32) -> Any:
+        """The scaled inputs of these rows (positions within this client's samples): a tensor, or a dict of them."""
+        where = rows if self.rows is None else self.rows[rows]
+        x = self.x[where] if isinstance(self.x, Tensor) else {name: part[where] for name, part in self.x.items()}
+        return prepared(x, self.scale, dtype)
 
     def labels(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """The targets of these rows."""
@@ -81,6 +85,26 @@ class Samples:
         """These rows only, without copying a sample."""
         wanted = torch.as_tensor(rows, dtype=torch.int64)
         return replace(self, rows=wanted if self.rows is None else self.rows[wanted])
+
+    def own(self) -> Samples:
+        """The same samples in arrays that hold no others: what another process needs."""
+        rows = self.rows
+        if rows is None:
+            return self
+        return Samples(each(lambda part: part[rows], self.x), self.y[rows], None, self.scale)
+
+
+def prepared(x: Inputs, scale: Scale | None, dtype: torch.dtype) -> Any:
+    """Stored values as a net takes them: a tensor, or a dict of tensors."""
+    if isinstance(x, Tensor):
+        if scale is not None:
+            return scale(x, dtype)
+        return x if x.dtype in CODES else x.to(dtype)
+    return {
+        name: part.long() if part.dtype == torch.bool
+        else prepared(part, scale if part.dtype == torch.uint8 else None, dtype)
+        for name, part in x.items()
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +155,10 @@ class Client:
 def hash_of(samples: Samples) -> bytes:
     """A hash of the samples' values, independent of how they are stored."""
     digest = blake2b(repr(samples.scale).encode(), digest_size=16)
-    for values in (samples.x.numpy(), samples.y.numpy()):
+    if not isinstance(samples.x, Tensor):
+        digest.update(repr(sorted(samples.x)).encode())
+    for array in (*(part for _, part in sorted(parts(samples.x).items())), samples.y):
+        values = array.numpy()
         # numpy: torch's threads cost more than this small work, and far more on a busy machine.
         held = values if samples.rows is None else values[samples.rows.numpy()]
         digest.update(repr((held.dtype.str, held.shape)).encode())

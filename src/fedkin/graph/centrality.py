@@ -223,8 +223,7 @@ def eigenvector(a: Any) -> Array:
 
 
 def pagerank(a: Any, *, damping: float = 0.85) -> Array:
-    """Stationary share of a walk that follows edge weights, and with 1 - damping jumps anywhere (Page et al.
-    1999).
+    """Stationary share of a walk along edge weights that jumps anywhere with 1 - damping (Page et al. 1999).
 
     `a` may be directed (a_ij: from i to j). From a client without edges the walk jumps. Sums to 1.
 

@@ -1,5 +1,4 @@
-"""Control graphs: what a learned graph must beat. Each keeps the clients' order and the matrix's shape and
-kind."""
+"""Control graphs: what a learned graph must beat. Each keeps the clients' order, and the matrix's shape and kind."""
 
 from __future__ import annotations
 

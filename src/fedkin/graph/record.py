@@ -126,8 +126,7 @@ class Graph:
         return [(self.ids[i], self.ids[j], w) for i, j, w in zip(row, column, weight, strict=True)]
 
     def to_graphml(self, path: str | Path) -> None:
-        """Write GraphML (Gephi, Cytoscape, yEd, networkx): weight on edges; group and scalar values on
-        nodes."""
+        """Write GraphML (Gephi, Cytoscape, yEd, networkx): edges have weights, nodes groups and scalar values."""
         from fedkin.graph._export import write_graphml
 
         write_graphml(self, Path(path))

@@ -20,7 +20,8 @@ __all__ = ["Signatures", "read_signatures"]
 class Signatures:
     """One vector, or one set of vectors, per client.
 
-    ids: unique texts. x: vectors [n, d], or sets of vectors: [n, k, d], or n arrays [k_i, d] if sizes differ."""
+    ids: unique texts. x: vectors [n, d], or sets of vectors: [n, k, d], or n arrays [k_i, d] if sizes differ.
+    """
 
     ids: tuple[str, ...]
     x: np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.federation import constant
+from fedkin.errors import ConfigError
+from fedkin.federation import Task, constant
 from fedkin.settings import Settings
 
 __all__ = ["Augment"]
@@ -25,6 +26,8 @@ _TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 
 
 class Augment(Settings):
     """A random view of each sample of x [n, ...]; images are [n, 1 or 3, height, width], other inputs get noise only.
+
+    Inputs that are no numbers have no such views: `check` refuses them unless `on` is false.
 
     on: false gives every sample back as it is.
     crop: smallest share of the area that a crop keeps (1: no crop); it is resized to the whole, with sides in a
@@ -54,9 +57,19 @@ class Augment(Settings):
             raise ValueError(f"sigma must be two ascending numbers above 0, got {self.sigma}")
         return self
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def check(self, task: Task) -> None:
+        """Raise ConfigError for inputs of which there are no views."""
+        if self.on:
+            task.numbers("method.augment", "set method.augment.on = false")
+
+    def __call__(self, x: Any) -> Any:
         if not self.on:
             return x
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ConfigError(
+                "method.augment makes views of images and numbers, and these inputs are codes or a dict: set "
+                "method.augment.on = false"
+            )
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             return x + self.noise * torch.randn_like(x) if self.noise else x
         low, high = (values.reshape(-1, 1, 1, 1) for values in x.flatten(1).aminmax(dim=1))

@@ -58,7 +58,9 @@ def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
             layers[-1] = layers[-1]._replace(relu=True)
         else:
             return None
-    return layers if (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1) else None
+    # Weights that do not train are not in a stack.
+    whole = sum(1 if layer.bias is None else 2 for layer in layers) == len(net.trainable)
+    return layers if whole and (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1) else None
 
 
 def _inner(loss: Loss) -> Loss:

@@ -22,8 +22,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples
+from fedkin.federation.inputs import each, parts
 
-__all__ = ["CPU", "Resident", "checked", "device_of", "drawn", "exact", "moved", "opened", "title"]
+__all__ = ["CPU", "Resident", "arranged", "checked", "device_of", "drawn", "exact", "moved", "opened", "title"]
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -88,6 +89,18 @@ def device_of(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
 
 
+def arranged(tensor: Any) -> Any:
+    """Images and kernels, also in a dict, with channels last.
+
+    Convolutions on a CPU run about 1.3 times as fast in training and 2 times in inference (benchmarks/layout.py).
+    """
+    if isinstance(tensor, dict):
+        return {name: arranged(part) for name, part in tensor.items()}
+    if tensor.device != CPU:
+        return tensor.contiguous()
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
 def moved(tree: Any, device: torch.device) -> Any:
     """A tree with all its tensors on the device; those that are there already are the same objects."""
     if isinstance(tree, Tensor):
@@ -125,12 +138,11 @@ class Resident:
         if self.device == CPU:
             return samples
         rows = samples.rows
-        if self._room(samples.x, samples.y):
-            return replace(
-                samples, x=self._put(samples.x), y=self._put(samples.y), rows=None if rows is None else self._put(rows)
-            )
-        x, y = (t if rows is None else t[rows] for t in (samples.x, samples.y))
-        return replace(samples, x=x.to(self.device), y=y.to(self.device), rows=None)
+        if self._room(*parts(samples.x).values(), samples.y):
+            x, y = each(self._put, samples.x), self._put(samples.y)
+            return replace(samples, x=x, y=y, rows=None if rows is None else self._put(rows))
+        own = samples.own()
+        return replace(own, x=each(lambda part: part.to(self.device), own.x), y=own.y.to(self.device))
 
     def _room(self, *arrays: Tensor) -> bool:
         new = sum(array.nbytes for array in arrays if array not in self.held)

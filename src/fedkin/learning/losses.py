@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,9 +24,13 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """x: inputs [b, ...]; y: targets [b, ...]; mask: 1 for a sample, 0 for padding [b]; whole: there is no padding."""
+    """Samples of one step.
 
-    x: Tensor
+    x: inputs [b, ...], or a dict of them; y: targets [b, ...]; mask: 1 for a sample, 0 for padding [b]; whole: there is
+    no padding.
+    """
+
+    x: Any
     y: Tensor
     mask: Tensor
     whole: bool = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from hashlib import blake2b
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from fedkin.codec import Params
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
+from fedkin.learning.devices import CPU, arranged
 
 __all__ = ["BodyHead", "Net", "head_of"]
 
@@ -28,11 +31,11 @@ class BodyHead(nn.Module):
         for name, module in (extra or {}).items():
             self.add_module(name, module)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Features [batch, d]."""
+    def features(self, x: Any) -> Tensor:
+        """Features [batch, d] of inputs [batch, ...], or of a dict of them."""
         return self.body(x)  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """Outputs [batch, classes]."""
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
@@ -41,12 +44,72 @@ class BodyHead(nn.Module):
         """The trainable parameters by name, as a loss sees them."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
+    @cached_property
+    def travels(self) -> tuple[str, ...]:
+        """Names of what training changes: parameters, then buffers; see Net."""
+        trainable = [name for name, p in self.named_parameters() if p.requires_grad]
+        frozen = self._frozen
+        return (*trainable, *(name for name in self.persistent if not _inside(name, frozen)))
+
+    @cached_property
+    def persistent(self) -> tuple[str, ...]:
+        """Names of the buffers that are part of the model's state, as PyTorch has it."""
+        passing = {
+            f"{place}.{name}" for place, module in self.named_modules() for name in module._non_persistent_buffers_set
+        }
+        return tuple(name for name, _ in self.named_buffers() if name not in passing)
+
+    @cached_property
+    def resting(self) -> tuple[str, ...]:
+        """Names of frozen layers with running statistics, which stay in evaluation mode."""
+        frozen = self._frozen
+        return tuple(
+            name for name, module in self.named_modules()
+            if getattr(module, "track_running_stats", False) and _inside(f"{name}.", frozen)
+        )  # fmt: skip
+
+    @property
+    def _frozen(self) -> tuple[str, ...]:
+        """Names of the modules that have parameters, none of which is trained."""
+        return tuple(
+            name for name, module in self.named_modules()
+            if not any(p.requires_grad for p in module.parameters()) and any(True for _ in module.parameters())
+        )  # fmt: skip
+
+    @cached_property
+    def _constant(self) -> tuple[str, ...]:
+        """Names of the buffers of frozen modules, but for statistics at rest."""
+        return tuple(n for n in self.persistent if n not in self.travels and not _inside(n, self.resting))
+
+    def constants(self) -> dict[str, tuple[int, int]]:
+        """By name of each buffer that must not change: which tensor it is, and how often it was written to."""
+        return {name: (id(buffer), buffer._version) for name in self._constant for buffer in [self.get_buffer(name)]}
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name in self.resting if mode else ():
+            self.get_submodule(name).eval()
+        return self
+
+
+def _inside(name: str, modules: tuple[str, ...]) -> bool:
+    """Whether a parameter or a buffer belongs to one of these modules, or to a module in them."""
+    return any(name.startswith(f"{module}.") for module in modules)
+
 
 class Net:
-    """An architecture and its initial parameters (buffers included), named "body..." and "head...".
+    """An architecture and what training starts from, named "body..." and "head...".
 
     A pair of modules starts from the values that it holds (a pretrained body stays so). extra: modules that are
     trained beside body and head, by name.
+
+    `initial` holds what training changes, and nothing else travels or is stored for a client:
+    - parameters with `requires_grad`;
+    - persistent buffers, but for those of frozen modules (modules with parameters, none of which is trained). Constants
+      that need not travel are registered with `persistent=False`, as for PyTorch's own checkpoints.
+    What is frozen stays in the net, which every process has once. Layers with running statistics (batch normalisation)
+    inside a frozen module stay in evaluation mode, so that these are frozen too: a pretrained body that is not trained
+    computes the same features at every client, in training and in use. Dropout there is as everywhere.
 
     >>> from torch import nn
     >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -62,10 +125,12 @@ class Net:
         self.module = BodyHead(*copy.deepcopy((body, head, dict(extra or {})))).to(dtype)
         self.dtype = dtype
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
-        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        self.initial: Params = _Fixed({name: tensor.detach().clone() for name, tensor in named.items()})
+        named = self._named()
+        self.initial: Params = _Fixed({name: named[name].detach().clone() for name in self.module.travels})
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
+        for tensor in self.frozen.values():
+            tensor.data = arranged(tensor.data)
 
     @classmethod
     def build(
@@ -95,15 +160,30 @@ class Net:
         """The modules beside body and head."""
         return {name: m for name, m in self.module.named_children() if name not in ("body", "head")}
 
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """What every module of this net holds and training leaves as it is: parameters, then persistent buffers."""
+        kept = {*self.module.persistent, *(name for name, _ in self.module.named_parameters())}
+        return {name: t for name, t in self._named().items() if name in kept and name not in self.initial}
+
+    def _named(self) -> dict[str, Tensor]:
+        return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+
     def scratch(self, device: torch.device | str = "cpu") -> BodyHead:
-        """A module of its own for a runner to load parameters into."""
-        return copy.deepcopy(self.module).to(device)
+        """A module for a runner to load parameters into.
+
+        On the processor, frozen tensors are the net's own: one copy serves all modules, and no code may write to it.
+        """
+        if torch.device(device) == CPU:
+            return copy.deepcopy(self.module, {id(tensor): tensor for tensor in self.frozen.values()})
+        module = copy.deepcopy(self.module).to(device)
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data = tensor.data.contiguous()
+        return module
 
     def width(self, task: Task) -> int:
         """Length of a feature vector, for inputs of the task's shape."""
-        module = self.scratch().eval()
-        with torch.no_grad():
-            z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
+        z = self._answer(task, head=False)
         if z.ndim != 2:
             raise ConfigError(
                 f"model: this method needs features [batch, d], the body gives {tuple(z.shape)} for one sample"
@@ -112,13 +192,7 @@ class Net:
 
     def check(self, task: Task) -> None:
         """Raise ConfigError unless inputs of the task's shape give features [1, d] and an output per class."""
-        module = self.scratch().eval()
-        try:
-            with torch.no_grad():
-                z = module.features(torch.zeros(1, *task.shape, dtype=self.dtype))
-                out = module.head(z)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise ConfigError(f"model: the net does not take inputs of shape {task.shape} ({error})") from None
+        out = self._answer(task, head=True)
         pixels = task.target_shape if task.kind == "segmentation" else ()
         given = out.shape[1] if out.ndim > 1 else 0
         enough = given >= task.outputs if task.labels else given == task.outputs
@@ -126,10 +200,29 @@ class Net:
             expected = ", ".join(map(str, ("batch", task.outputs, *pixels)))
             raise ConfigError(f"model: expected outputs [{expected}], got {tuple(out.shape)} for one sample")
 
+    def _answer(self, task: Task, head: bool) -> Tensor:
+        """Features, or outputs, of one made-up sample; raises ConfigError."""
+        module = self.scratch().eval()
+        made = {
+            name: torch.ones(1, *shape, dtype=torch.int64)
+            if name in task.codes
+            else torch.zeros(1, *shape, dtype=self.dtype)
+            for name, shape in task.shapes.items()
+        }
+        try:
+            with torch.no_grad():
+                z = module.features(made if isinstance(task.shape, Mapping) else made["x"])
+                return module.head(z) if head else z
+        except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
+            held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
+            raise ConfigError(
+                f"model: the net does not take inputs of shape {task.shape}{held} ({type(error).__name__}: {error})"
+            ) from None
+
     def fingerprint(self) -> str:
         """A hash of the architecture and of the initial values."""
         digest = blake2b(repr(self.module).encode(), digest_size=16)
-        for name, tensor in sorted(self.initial.items()):
+        for name, tensor in sorted({**self._named(), **self.initial}.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 

@@ -23,6 +23,8 @@ from torch.utils import _pytree as pytree
 from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
+from fedkin.federation.inputs import joined, parts
+from fedkin.federation.samples import prepared
 from fedkin.learning.devices import CPU, device_of, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
@@ -44,9 +46,10 @@ class Member:
 
 @lru_cache(maxsize=16)
 def stackable(net: Net) -> bool:
-    """Whether clients can be stacked without changing a number: no buffers, no dropout."""
-    modules = list(net.module.modules())
-    return not list(net.module.buffers()) and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in modules)
+    """Whether clients can be stacked without changing a number: no dropout, no buffers but statistics at rest."""
+    resting = {id(b) for name in net.module.resting for b in net.module.get_submodule(name).buffers()}
+    buffers = any(id(buffer) not in resting for buffer in net.module.buffers())
+    return not buffers and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in net.module.modules())
 
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
@@ -138,14 +141,16 @@ class Batches:
             self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
         # Steps first, so that the rows of one step lie together.
         self.rows = rows.transpose(0, 1).contiguous().unbind(0)
-        self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:]) if self.shared and reuse else None
+        self.space: Tensor | None = None
+        if self.shared and reuse and isinstance(first.x, Tensor):
+            self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:])
 
     def at(self, step: int) -> Batch:
         """One batch a member still training, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
         active, width = self.plan.active(step), self.widths[step]
         return Batch(self.inputs(step), self.labels[:active, step, :width], self.masks[:active, step, :width])
 
-    def inputs(self, step: int) -> Tensor:
+    def inputs(self, step: int) -> Any:
         """The inputs of `at`."""
         where = self.rows[step]
         shape = self.plan.active(step), self.widths[step]
@@ -153,20 +158,27 @@ class Batches:
             where = where[: shape[0], : shape[1]]
         if not self.shared:
             pairs = zip(self.samples, where, strict=False)
-            return torch.stack([s.inputs(rows, self.net.dtype) for s, rows in pairs])
+            return pytree.tree_map(
+                lambda *each: torch.stack(each), *[s.inputs(rows, self.net.dtype) for s, rows in pairs]
+            )
         first, flat = self.samples[0], where.reshape(-1)
+        if not isinstance(first.x, Tensor):
+            taken = prepared({name: part[flat] for name, part in first.x.items()}, first.scale, self.net.dtype)
+            return {name: part.view(*shape, *part.shape[1:]) for name, part in taken.items()}
         out = self.space if self.space is None or len(self.space) == len(flat) else self.space[: len(flat)]
-        x = torch.index_select(first.x, 0, flat, out=out)
-        x = x.to(self.net.dtype) if first.scale is None else first.scale(x, self.net.dtype)
+        x = prepared(torch.index_select(first.x, 0, flat, out=out), first.scale, self.net.dtype)
         return x.view(*shape, *x.shape[1:])
 
 
 def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
     """Samples of which each has arrays of its own, in one array that all index: a step is then one gather for all."""
-    kinds = {(s.x.shape[1:], s.x.dtype, s.y.shape[1:], s.y.dtype, s.scale) for s in samples}
+    kinds = {
+        (tuple((name, x.shape[1:], x.dtype) for name, x in parts(s.x).items()), s.y.shape[1:], s.y.dtype, s.scale)
+        for s in samples
+    }
     if len(kinds) > 1 or len({id(s.x) for s in samples}) == 1:
         return samples
-    x = torch.cat([s.x if s.rows is None else s.x[s.rows] for s in samples])
+    x = joined([s.own().x for s in samples])
     y = torch.cat([s.labels() for s in samples])
     every = torch.arange(len(y), device=y.device)
     ends = accumulate(map(len, samples), initial=0)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.codec import Tree
+from fedkin.federation import Federation
+from fedkin.federation.inputs import joined
 from fedkin.flow import Fit, Params
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
@@ -40,7 +41,7 @@ class ContrastedViews:
     augment: Augment
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
-        z = model.features(torch.cat([self.augment(batch.x), self.augment(batch.x)]))
+        z = model.features(joined([self.augment(batch.x), self.augment(batch.x)]))
         entropy = F.cross_entropy(model.head(z[: len(batch.y)]), batch.y, reduction="none")
         contrast = supervised_contrastive(z, batch.y.repeat(2), batch.mask.repeat(2), self.temperature)
         away = sum(
@@ -64,6 +65,9 @@ class FedClassAvg(FedSim):
     temperature: float = Field(0.1, gt=0)
     predict: Literal["shared", "own"] = "own"
     augment: Augment = Augment()
+
+    def check(self, federation: Federation) -> None:
+        self.augment.check(federation.task)
 
     def fit(self, client: ClientView[ClientState], params: Params) -> Fit:
         head = {name: params[name] for name in client.net.trainable if name.startswith("head.")}

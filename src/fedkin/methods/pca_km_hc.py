@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.federation import Samples
+from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.methods.blocks.clusters import Array, cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import centres_of
 from fedkin.methods.blocks.means import Weights
-from fedkin.methods.blocks.pca import factor, pooled, principal
+from fedkin.methods.blocks.pca import factor, pooled, principal, rows_of
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
@@ -78,6 +77,10 @@ class PcaKmHc(ServerMethod):
     choose: Literal["gap", "silhouette"] = "gap"
     weights: Weights = "samples"
 
+    def check(self, federation: Federation) -> None:
+        instead = "choose a method that groups clients by their models: method.name = 'ifca' or 'cfl'"
+        federation.task.numbers("method.name: 'pca-km-hc'", instead)
+
     def start(self, server: ServerView[State]) -> None:
         server.state = State(basis={}, signatures={}, cluster={}, models={}, common=server.initial)
 
@@ -91,13 +94,13 @@ class PcaKmHc(ServerMethod):
     @phase
     def moments(self, client: ClientView, message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
-        mean, rows = factor(_rows(client.train), self.rank)
+        mean, rows = factor(rows_of(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
     @phase
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
-        x = _rows(client.train)
+        x = rows_of(client.train)
         seed = int(client.rng("k-means").integers(2**31))
         if "axes" in message:
             places = (x - message["mean"].double()) @ message["axes"].double().T
@@ -190,11 +193,6 @@ class PcaKmHc(ServerMethod):
         if server.state["cluster"]:
             yield from self.take_signatures(server, ids)
         return {id: self.offer(server, id) for id in ids}
-
-
-def _rows(samples: Samples) -> Tensor:
-    """The inputs as rows [n, d], in double precision."""
-    return samples.inputs(slice(None), torch.float64).flatten(1)
 
 
 def _sets(signatures: Mapping[str, Signature], ids: Sequence[str]) -> list[Array]:

@@ -29,6 +29,7 @@ def images(count: int = 40, shape: tuple[int, ...] = (2, 6, 6)) -> Dataset:
 
 
 def stored(samples: Samples) -> torch.Tensor:
+    assert isinstance(samples.x, torch.Tensor)
     return samples.x if samples.rows is None else samples.x[samples.rows]
 
 

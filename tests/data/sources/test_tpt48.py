@@ -102,7 +102,8 @@ def test_ordinary_least_squares_on_the_real_temperatures(split: str, error: floa
 
 
 def _inputs(samples: fedkin.Samples) -> np.ndarray:
-    return samples.inputs(slice(None)).double().numpy()
+    inputs: np.ndarray = samples.inputs(slice(None)).double().numpy()
+    return inputs
 
 
 def _targets(samples: fedkin.Samples) -> np.ndarray:

@@ -8,6 +8,7 @@ import torch
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples
+from fedkin.federation.inputs import joined
 
 __all__ = ["POOLED", "pooled"]
 
@@ -39,5 +40,4 @@ def together(parts: Sequence[Samples], name: str) -> Samples:
     if all(part.x is first.x and part.y is first.y and part.rows is not None for part in parts):
         rows = torch.cat([part.rows for part in parts if part.rows is not None])
         return Samples(first.x, first.y, rows, first.scale)
-    taken = [(p.x, p.y) if p.rows is None else (p.x[p.rows], p.y[p.rows]) for p in parts]
-    return Samples(torch.cat([x for x, _ in taken]), torch.cat([y for _, y in taken]), scale=first.scale)
+    return Samples(joined([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)

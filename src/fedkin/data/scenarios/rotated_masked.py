@@ -69,7 +69,7 @@ class RotatedMasked(Scenario):
         return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
     def _sides(self, dataset: Dataset) -> tuple[int, int]:
-        shape = dataset.task.shape
+        shape = dataset.task.numbers("scenario.name: 'rotated-masked'")
         if len(shape) not in (2, 3):
             raise ConfigError(
                 f"scenario.name: {self.name} turns images [C, H, W] or [H, W]; inputs of {dataset.name} "

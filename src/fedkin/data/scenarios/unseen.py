@@ -10,6 +10,7 @@ import torch
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Client, Federation, Samples
+from fedkin.federation.inputs import joined
 from fedkin.keys import rng
 
 __all__ = ["GROUP", "Unseen", "UnseenTest", "groups_of", "set_apart"]
@@ -94,5 +95,5 @@ def _joined(train: Samples, test: Samples) -> Samples:
         return train
     if train.scale != test.scale:
         raise ConfigError('scenario.unseen_test: "all" needs training and test samples on one scale; use "test"')
-    parts = [(s.x, s.y) if s.rows is None else (s.x[s.rows], s.y[s.rows]) for s in (train, test)]
-    return Samples(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), scale=train.scale)
+    x, y = joined([train.own().x, test.own().x]), torch.cat([train.labels(), test.labels()])
+    return Samples(x, y, scale=train.scale)

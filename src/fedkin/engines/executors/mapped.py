@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.federation import Change, Client, Samples, Scale
 
-__all__ = ["Arena", "Layout", "Lent", "Parcel", "SharedClients", "borrow", "lend", "place"]
+__all__ = ["Arena", "Lent", "Parcel", "Place", "SharedClients", "borrow", "lend", "place"]
 
 ALIGN = 64
 
@@ -31,14 +31,8 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-Layout = dict[str, Place]
-
-
-class Parcel(NamedTuple):
-    """A tree in two halves: tensors as places in an arena, small values as they are."""
-
-    layout: Layout
-    small: dict[str, Any]
+# A tree's leaves by pointer, in its order: tensors as places in an arena, small values as they are.
+Parcel = dict[str, Any]
 
 
 class Arena:
@@ -66,29 +60,28 @@ def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
     """Copy the tree's tensors into the arena; None when they do not fit."""
     if room_for(tree) > arena.size:
         return None
-    layout: Layout = {}
-    small: dict[str, Any] = {}
+    parcel: Parcel = {}
     offset = 0
     for name, leaf in codec.leaves(tree):
-        if not isinstance(leaf, Tensor):
-            small[name] = leaf
-            continue
-        layout[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
-        arena.view(layout[name]).copy_(leaf.detach())
-        offset += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
-    return Parcel(layout, small)
+        parcel[name] = leaf
+        if isinstance(leaf, Tensor):
+            where = parcel[name] = Place(offset, leaf.dtype, tuple(leaf.shape))
+            arena.view(where).copy_(leaf.detach())
+            offset += -(-leaf.numel() * leaf.element_size() // ALIGN) * ALIGN
+    return parcel
 
 
 def take(arena: Arena, parcel: Parcel) -> dict[str, Any]:
     """A copy of what `place` laid there."""
-    tensors = {name: arena.view(place).clone() for name, place in parcel.layout.items()}
-    return codec.tree_of({**tensors, **parcel.small})
+    return codec.tree_of(
+        {name: arena.view(leaf).clone() if isinstance(leaf, Place) else leaf for name, leaf in parcel.items()}
+    )
 
 
 class Lent(NamedTuple):
-    """Samples with their arrays named instead of held."""
+    """Samples with their arrays named instead of held; those of a dict in its order."""
 
-    x: str
+    x: str | dict[str, str]
     y: str
     rows: np.ndarray[Any, np.dtype[np.int64]] | None
     scale: Scale | None
@@ -105,16 +98,22 @@ class SharedClients(NamedTuple):
 
     def named(self, samples: Samples) -> Lent | None:
         """These samples by the names of their arrays, or None when the arrays are not lent."""
-        x, y = _name(samples.x), _name(samples.y)
-        return _lent(samples, x, y) if x in self.arrays and y in self.arrays else None
+        lent = _lent(samples, _name)
+        return lent if all(name in self.arrays for name in (*_named(lent.x), lent.y)) else None
 
 
 def _name(tensor: Tensor) -> str:
     return f"{tensor.data_ptr():x}-{tensor.dtype}-{tuple(tensor.shape)}-{tensor.stride()}"
 
 
-def _lent(samples: Samples, x: str, y: str) -> Lent:
-    return Lent(x, y, None if samples.rows is None else samples.rows.numpy(), samples.scale)
+def _lent(samples: Samples, name: Callable[[Tensor], str]) -> Lent:
+    x = samples.x
+    names = name(x) if isinstance(x, Tensor) else {key: name(part) for key, part in x.items()}
+    return Lent(names, name(samples.y), None if samples.rows is None else samples.rows.numpy(), samples.scale)
+
+
+def _named(x: str | dict[str, str]) -> Iterable[str]:
+    return (x,) if isinstance(x, str) else x.values()
 
 
 def lend(federation: Mapping[str, Client], folder: Path) -> SharedClients:
@@ -131,7 +130,7 @@ def lend(federation: Mapping[str, Client], folder: Path) -> SharedClients:
         return known
 
     def pack(samples: Samples) -> Lent:
-        return _lent(samples, name(samples.x), name(samples.y))
+        return _lent(samples, name)
 
     clients = {
         id: tuple(
@@ -163,7 +162,9 @@ class Borrowed(Mapping[str, Client]):
     def samples(self, lent: Lent) -> Samples:
         """The samples that these names stand for."""
         rows = None if lent.rows is None else torch.from_numpy(lent.rows)
-        return Samples(self.arrays[lent.x], self.arrays[lent.y], rows, lent.scale)
+        held = self.arrays
+        x = held[lent.x] if isinstance(lent.x, str) else {key: held[name] for key, name in lent.x.items()}
+        return Samples(x, held[lent.y], rows, lent.scale)
 
     def __getitem__(self, id: str) -> Client:
         return self.clients[id]

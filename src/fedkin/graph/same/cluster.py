@@ -21,6 +21,7 @@ class Tree:
 
     @property
     def root(self) -> int:
+        """The node that holds all rows."""
         return 2 * self.size - 2
 
     def children(self, node: int) -> tuple[int, int]:

@@ -63,6 +63,7 @@ def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) ->
     adapt: images get a grey channel repeated, or colours averaged; sides are padded with black around the middle,
     or the middle is cut out. A new array is made.
     """
+    assert isinstance(samples.x, Tensor)  # of a data set
     own = tuple(samples.x.shape[1:])
     if own == shape:
         return samples
@@ -73,7 +74,8 @@ def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) ->
             f"method.encoder.pretrain: the inputs of {name} have shape {own}, the clients' have {shape}; {hint}"
             "choose a data set of that shape"
         )
-    x = samples.x if samples.rows is None else samples.x[samples.rows]
+    x = samples.own().x
+    assert isinstance(x, Tensor)
     scale = samples.scale or Scale((0.0,), (1.0,), 255.0 if x.dtype == torch.uint8 else 1.0)
     x = _resized(_channels(x, shape[0]), shape[1:]).contiguous()
     # Only brightness matters to an encoder: its view takes the scale back.
@@ -155,7 +157,8 @@ def _digest(net: Net, samples: Samples, training: Training, seed: int, view: Vie
     digest = blake2b(digest_size=20)
     told = (_FORMAT, torch.__version__, net.fingerprint(), training.model_dump_json(), seed, view, samples.scale)
     digest.update(repr(told).encode())
-    x = samples.x if samples.rows is None else samples.x[samples.rows]
+    x = samples.own().x
+    assert isinstance(x, Tensor)
     digest.update(repr((x.dtype, tuple(x.shape))).encode())
     digest.update(x.contiguous().numpy().tobytes())
     return digest.hexdigest()

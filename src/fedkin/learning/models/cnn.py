@@ -20,12 +20,13 @@ __all__ = ["CnnCifar", "CnnFedAvg", "CnnMnist", "LeNet", "LeafCnn"]
 
 def _image(task: Task, name: str, halvings: int) -> tuple[int, int, int]:
     """(channels, height, width) of the task's images; raises ConfigError when they are too small."""
-    if len(task.shape) != 3 or min(task.shape[1:]) < 2**halvings:
+    shape = task.numbers(f"model.name: {name!r}")
+    if len(shape) != 3 or min(shape[1:]) < 2**halvings:
         raise ConfigError(
             f"model.name: {name!r} needs images [channels, height, width] of at least {2**halvings} pixels a side, "
-            f"the task's inputs have shape {task.shape}"
+            f"the task's inputs have shape {shape}"
         )
-    channels, height, width = task.shape
+    channels, height, width = shape
     return channels, height, width
 
 

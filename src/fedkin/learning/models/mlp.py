@@ -22,7 +22,7 @@ class Mlp(Model):
     hidden: tuple[PositiveInt, ...] = Field((200,), min_length=1)
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        widths = [math.prod(task.shape), *self.hidden]
+        widths = [math.prod(task.numbers(f"model.name: {self.name!r}")), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for inside, outside in pairwise(widths):
             layers += [nn.Linear(inside, outside), nn.ReLU()]
@@ -35,4 +35,4 @@ class Linear(Model):
     name: Literal["linear"] = "linear"
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        return nn.Flatten(), nn.Linear(math.prod(task.shape), task.outputs)
+        return nn.Flatten(), nn.Linear(math.prod(task.numbers(f"model.name: {self.name!r}")), task.outputs)

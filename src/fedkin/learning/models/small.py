@@ -33,14 +33,15 @@ class _Small(Model):
         """Inputs [b, channels, h, w] to feature maps of about a quarter of the height and the width."""
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        if len(task.shape) != 3 or min(task.shape[1:]) < 8:
+        shape = task.numbers(f"model.name: {self.name!r}")
+        if len(shape) != 3 or min(shape[1:]) < 8:
             raise ConfigError(
                 f"model.name: {self.name!r} needs images [channels, height, width] of at least 8 pixels a side, the "
-                f"task's inputs have shape {task.shape}"
+                f"task's inputs have shape {shape}"
             )
-        stem = nn.Sequential(self.stem(task.shape[0]), Pool(_GRID), nn.Flatten())
+        stem = nn.Sequential(self.stem(shape[0]), Pool(_GRID), nn.Flatten())
         with torch.no_grad():
-            made = stem(torch.zeros(1, *task.shape)).shape[1]
+            made = stem(torch.zeros(1, *shape)).shape[1]
         return nn.Sequential(*stem, nn.Linear(made, self.width), nn.ReLU()), nn.Linear(self.width, task.classes)
 
 

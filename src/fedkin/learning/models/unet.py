@@ -34,7 +34,7 @@ class UNet(Model):
         """(body, head); raises ConfigError unless the task's images halve `depth` times."""
         if task.kind != "segmentation":
             raise ConfigError(f"model.name: {self.name!r} labels every pixel, and this task is {task.kind}")
-        channels, *sides = task.shape
+        channels, *sides = task.numbers(f"model.name: {self.name!r}")
         if any(side % 2**self.depth for side in sides):
             raise ConfigError(
                 f"model.depth: {self.depth} halvings need sides that {2**self.depth} divides, the images are "

@@ -36,12 +36,13 @@ class _Vision(Model):
         """The net, with `width` outputs; side: the shorter side of the images."""
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        if len(task.shape) != 3 or min(task.shape[1:]) < self.least:
+        shape = task.numbers(f"model.name: {self.name!r}")
+        if len(shape) != 3 or min(shape[1:]) < self.least:
             raise ConfigError(
                 f"model.name: {self.name!r} needs images [channels, height, width] of at least {self.least} pixels "
-                f"a side, the task's inputs have shape {task.shape}"
+                f"a side, the task's inputs have shape {shape}"
             )
-        net = self.net(torchvision_models(), task.shape[0], min(task.shape[1:]))
+        net = self.net(torchvision_models(), shape[0], min(shape[1:]))
         return nn.Sequential(with_bearing_norms(net), nn.ReLU()), nn.Linear(self.width, task.classes)
 
 

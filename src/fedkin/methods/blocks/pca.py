@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["factor", "pooled", "principal", "spectrum"]
+from fedkin.federation import Samples
+
+__all__ = ["factor", "pooled", "principal", "rows_of", "spectrum"]
 
 
 def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,3 +65,9 @@ def pooled(
     between = counts.sqrt()[:, None] * (centres - mean)
     rows = torch.cat([*(rows.double() for rows in factors), between])
     return mean, principal(rows, components)
+
+
+def rows_of(samples: Samples) -> Tensor:
+    """The inputs as rows [n, d], in double precision."""
+    x: Tensor = samples.inputs(slice(None), torch.float64)
+    return x.flatten(1)

@@ -110,7 +110,9 @@ class EncoderSettings(Settings):
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for inputs that the encoder cannot take."""
-        shape = federation.task.shape
+        shape = federation.task.numbers(
+            "method.encoder", "choose a method that groups clients without an encoder: method.name = 'ifca' or 'cfl'"
+        )
         net = self.net(shape)
         if net is None or not any(isinstance(layer, nn.Sigmoid) for layer in net.module.head.modules()):
             return
@@ -118,6 +120,7 @@ class EncoderSettings(Settings):
         held = ((id, now.train) for id, client in federation.items() for now in client.phases)
         for id, samples in held:
             x, scale = samples.x, samples.scale
+            assert isinstance(x, Tensor)
             if (x.data_ptr(), x.numel()) in known:
                 continue
             known.add((x.data_ptr(), x.numel()))

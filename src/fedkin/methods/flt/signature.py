@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkin.federation import Samples
+from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
 from fedkin.learning.encoders import Encode, Reconstruction
 from fedkin.methods.flt.encoder import EncoderSettings, view_of
@@ -42,7 +43,7 @@ def signatures(
 
 def _encoder_made(server: ServerView[State], settings: EncoderSettings, ids: Sequence[str]) -> ServerFlow[bool]:
     """Make the encoder, once; False if the moments that it needs did not come."""
-    state, shape = server.state, server.task.shape
+    state, shape = server.state, server.task.numbers("method.encoder")
     if "encoder" in state:
         return True
     sums: dict[str, Any] = {}
@@ -59,7 +60,7 @@ def _encoder_made(server: ServerView[State], settings: EncoderSettings, ids: Seq
 
 def codes(client: ClientView[ClientState], message: Message, settings: EncoderSettings) -> ClientFlow[Tensor]:
     """At a client: the codes [n, dims] of its samples, after J epochs of fine-tuning on them."""
-    shape = client.task.shape
+    shape = client.task.numbers("method.encoder")
     view = view_of(client.train, shape, message.get("moments", {}))
     net = settings.net(shape)
     if net is None:
@@ -106,6 +107,6 @@ def content(samples: Samples) -> str:
     """A hash of the samples' values and labels, by which a client knows that its data have changed."""
     rows = slice(None) if samples.rows is None else samples.rows
     digest = blake2b(repr(samples.scale).encode(), digest_size=16)
-    for values in (samples.x[rows], samples.y[rows]):
-        digest.update(values.contiguous().numpy().tobytes())
+    for values in (*parts(samples.x).values(), samples.y):
+        digest.update(values[rows].contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.codec import Tree
+from fedkin.federation.inputs import joined
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Form, prototype_loss, supervised_contrastive, uniformity_loss
 from fedkin.learning.losses import Batch, masked_mean
@@ -39,7 +40,7 @@ class TwoViews:
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         # Line 2: two views of each sample. Lines 3 and 4: their features z and projections p.
         twice = Batch(
-            self.augment(torch.cat([batch.x, batch.x])),
+            self.augment(joined([batch.x, batch.x])),
             torch.cat([batch.y, batch.y]), torch.cat([batch.mask, batch.mask]), batch.whole,
         )  # fmt: skip
         z = model.features(twice.x)

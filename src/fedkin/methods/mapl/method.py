@@ -85,6 +85,7 @@ class Mapl(PeerMethod):
                 f"method.name: {self.name!r} contrasts classes, one label for each sample; {federation.name} is a task "
                 f"of {kind}. Choose a method of `fedkin methods` that does without classes"
             )
+        self.augment.check(federation.task)
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
         """Body and head, with a projection f_psi and prototypes xi [K, d] beside them (Section 4.1)."""

@@ -1,0 +1,272 @@
+"""What training does not change stays in the net: it neither travels nor is it stored for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedkin
+from fedkin import codec
+from fedkin.engines import LocalEngine, Setup
+from fedkin.errors import MethodError
+from fedkin.federation import Task
+from fedkin.learning import CrossEntropy, Net, Training
+from fedkin.learning.sgd import fit, infer
+from fedkin.learning.stacked import stackable
+from support import cases, small_federation
+
+WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
+TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
+PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
+
+
+class Adapted(nn.Module):
+    """act(W_0 x + B A x): W_0 is frozen, or (as the oracle) a constant that the net knows nothing of."""
+
+    def __init__(self, inside: int, outside: int, rank: int, hidden: bool) -> None:
+        super().__init__()
+        weight = torch.randn(outside, inside) / inside**0.5
+        if hidden:
+            self.register_buffer("base", weight, persistent=False)
+        else:
+            self.base = nn.Parameter(weight, requires_grad=False)
+        self.down = nn.Parameter(torch.randn(rank, inside) / inside**0.5) if rank else None
+        self.up = nn.Parameter(0.1 * torch.randn(outside, rank)) if rank else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = F.linear(x, self.base)
+        if self.down is not None and self.up is not None:
+            made = made + F.linear(F.linear(x, self.down), self.up)
+        return torch.tanh(made)
+
+
+def adapted(hidden: bool = False, adapters: bool = True) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(3)
+    body = nn.Sequential(
+        nn.Flatten(), Adapted(WIDTH, INNER, 0, hidden), Adapted(INNER, INNER, RANK if adapters else 0, hidden)
+    )
+    return body, nn.Linear(INNER, CLASSES)
+
+
+def norms() -> tuple[nn.Module, nn.Module]:
+    """A frozen body with batch normalisation, a trained part with another, and constants of all kinds."""
+    torch.manual_seed(3)
+    frozen = nn.Sequential(nn.Linear(WIDTH, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6, affine=False), nn.ReLU())
+    frozen.requires_grad_(False)
+    frozen[1].running_mean += 0.3
+    frozen[0].register_buffer("note", torch.arange(3))
+    trained = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7))
+    trained.register_buffer("mine", torch.ones(2))
+    trained.register_buffer("passing", torch.ones(2), persistent=False)
+    return nn.Sequential(frozen, trained), nn.Linear(7, CLASSES)
+
+
+def names_in(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all tensors."""
+    for name in codec.tensors_of(tree):
+        yield name.rpartition("/")[2]
+
+
+def test_a_net_starts_from_what_is_trained_and_keeps_the_rest() -> None:
+    net = Net(*adapted())
+    assert list(net.initial) == list(net.trainable)
+    assert sum(t.numel() for t in net.initial.values()) == net.parameters() == TRAINED
+    assert set(net.frozen) == {"body.1.base", "body.2.base"}
+    assert net.scratch().body[1].base is net.module.body[1].base
+
+
+def test_which_buffers_travel() -> None:
+    net = Net(*norms())
+    assert list(net.initial) == [
+        "body.1.0.weight", "body.1.0.bias", "body.1.1.weight", "body.1.1.bias", "head.weight", "head.bias",
+        "body.1.mine", "body.1.1.running_mean", "body.1.1.running_var", "body.1.1.num_batches_tracked",
+    ]  # fmt: skip
+    assert "body.0.0.note" in net.frozen
+    assert "body.0.2.running_var" in net.frozen
+    assert "body.1.passing" not in net.frozen
+
+
+def test_the_fingerprint_covers_what_is_frozen() -> None:
+    body, head = adapted()
+    before = Net(body, head).fingerprint()
+    assert before == Net(body, head).fingerprint()
+    with torch.no_grad():
+        body[1].base[0, 0] += 1
+    assert Net(body, head).fingerprint() != before
+
+
+def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> None:
+    net, samples = Net(*norms()), small_federation()["site-i"].train
+    module = net.scratch()
+    fitted = fit(net, module, net.initial, CrossEntropy(), samples, Training(local_epochs=1, batch_size=8), {}, {},
+                 np.random.default_rng(0))  # fmt: skip
+    assert list(fitted.params) == list(net.initial)
+    assert not torch.equal(fitted.params["body.1.1.running_mean"], net.initial["body.1.1.running_mean"])
+    for name, tensor in net.frozen.items():
+        assert torch.equal({**dict(module.named_parameters()), **dict(module.named_buffers())}[name], tensor)
+    # Features of the frozen part are those of evaluation mode, in training too.
+    x = samples.inputs(slice(None))
+    assert torch.equal(module.train().body[0](x), module.eval().body[0](x))
+
+
+class Counting(nn.Module):
+    """A frozen module that counts its calls in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return x * self.scale
+
+
+def test_a_buffer_that_changes_at_home_is_refused() -> None:
+    with pytest.raises(MethodError, match=r"changed the buffer 'body.1.calls', which belongs to a frozen module"):
+        fedkin.run("fedavg", small_federation(), model=(nn.Sequential(nn.Linear(5, 3), Counting()), nn.Linear(3, 4)),
+                   training=PLAN)  # fmt: skip
+
+
+def plain_fedavg(body: nn.Module, head: nn.Module, rounds: int, settings: Training) -> dict[str, Tensor]:
+    """FedAvg as people write it, with batches in the order of the library's keys."""
+    from fedkin.keys import key
+
+    federation = small_federation()
+    model = nn.Sequential(body, head).double()
+    new = {name: t.clone() for name, t in model.state_dict().items()}
+    total = sum(federation.sizes.values())
+    for number in range(1, rounds + 1):
+        sums = {name: torch.zeros_like(t) for name, t in new.items()}
+        for id in sorted(federation):
+            model.load_state_dict(new)
+            model.train()
+            body[0].eval()
+            samples = federation[id].train
+            rng = np.random.default_rng(key(0, id, number, "train.fit0"))
+            rng.integers(2**63)
+            optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], settings.lr)
+            for rows in settings.batches(len(samples), rng):
+                optimiser.zero_grad()
+                F.cross_entropy(model(samples.x[rows].double()), samples.y[rows]).backward()
+                optimiser.step()
+            for name, t in model.state_dict().items():
+                if t.is_floating_point():
+                    sums[name] += t * (len(samples) / total)
+                else:
+                    sums[name] = torch.maximum(sums[name], t)
+        new = sums
+    return {f"{'body' if name[0] == '0' else 'head'}{name[1:]}": t for name, t in new.items()}
+
+
+HOW = [
+    {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
+    """Equal to a plain loop whose frozen part is in evaluation mode."""
+    want = plain_fedavg(*norms(), 2, Training.model_validate(PLAN))
+    got = fedkin.run("fedavg", small_federation(), model=norms(), training=PLAN, settings={"dtype": "float64", **how})
+    for params in got.models.values():
+        assert list(params) == list(Net(*norms()).initial)
+        for name, tensor in params.items():
+            torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [adapted, lambda: adapted(adapters=False)])
+def test_stacks_of_nets_with_frozen_weights(make: Any) -> None:
+    assert stackable(Net(*make()))
+    alone, stacked = (
+        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
+        for mode in ("one-by-one", "stacked")
+    )
+    for id, params in alone.models.items():
+        for name, tensor in params.items():
+            torch.testing.assert_close(stacked.models[id][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_frozen_layer_among_written_out_ones() -> None:
+    """A net whose layers are of the kind that is trained by written-out products, one of them frozen."""
+
+    def make() -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(1)
+        body = nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 7), nn.ReLU())
+        body[1].requires_grad_(False)
+        return body, nn.Linear(7, 4)
+
+    alone, stacked = (
+        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
+        for mode in ("one-by-one", "stacked")
+    )
+    assert "body.1.weight" not in stacked.models["site-i"]
+    for name, tensor in alone.models["site-i"].items():
+        torch.testing.assert_close(stacked.models["site-i"][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_at_rest_can_be_stacked() -> None:
+    def make() -> tuple[nn.Module, nn.Module]:
+        body, _ = norms()
+        del body[0][0].note
+        return body[0], nn.Linear(6, CLASSES)
+
+    assert stackable(Net(*make()))
+    alone, stacked = (
+        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
+        for mode in ("one-by-one", "stacked")
+    )
+    for name, tensor in alone.models["site-i"].items():
+        torch.testing.assert_close(stacked.models["site-i"][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])
+@pytest.mark.parametrize("case", cases())
+def test_frozen_weights_are_constants_to_every_method(case: str, adapters: bool) -> None:
+    """Messages, states and models are those of a net that hides its frozen weights from the library."""
+    method, federation = cases()[case], small_federation()
+    seen, hidden = (
+        fedkin.run(method, federation, model=adapted(hide, adapters), training=PLAN) for hide in (False, True)
+    )
+    assert seen.messages == hidden.messages
+    assert seen.models.keys() == hidden.models.keys()
+    for id, params in hidden.models.items():
+        assert list(params) == list(seen.models[id])
+        assert all(torch.equal(tensor, seen.models[id][name]) for name, tensor in params.items())
+    net = Net(*adapted(adapters=adapters))
+    engine = LocalEngine(Setup(method, federation, net, Training.model_validate(PLAN)))
+    engine.round(1)
+    assert not any(name.endswith("base") for name in names_in(engine.state()))
+    engine.close()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "sfmtl-graph", "mapl-plus"])
+def test_ten_million_frozen_numbers_cost_nothing(method: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(5, 3200), nn.ReLU(), nn.Linear(3200, 3200), nn.ReLU(), nn.Linear(3200, 16))
+    trunk.requires_grad_(False)
+    body, head = nn.Sequential(trunk, nn.Linear(16, 40), nn.ReLU()), nn.Linear(40, 4)
+    assert sum(p.numel() for p in trunk.parameters()) > 10_000_000
+    result = fedkin.run(
+        method, small_federation(clients=3), model=(body, head), training={**PLAN, "rounds": 1},
+        settings={"checkpoint_every": 1}, out=tmp_path / "run",
+    )  # fmt: skip
+    assert max(message[-1] for message in result.messages) <= 680 + 164 + 4 * 40
+    assert max(message[-2] for message in result.messages) < 8_000
+    assert sum(p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file()) < 1_000_000
+
+
+def test_what_is_frozen_is_used_when_outputs_are_found() -> None:
+    net, samples = Net(*adapted()), small_federation()["site-i"].train
+    module = nn.Sequential(*adapted())
+    want = module(samples.x)
+    torch.testing.assert_close(infer(net, net.scratch(), net.initial, "logits", samples), want.detach())
+    net.check(Task(CLASSES, (WIDTH,)))

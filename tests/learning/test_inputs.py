@@ -1,0 +1,298 @@
+"""Token ids, category codes and dicts of arrays reach the net as they are, in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedkin
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.keys import key
+from fedkin.learning import CrossEntropy, Net, Training
+from fedkin.learning.augment import Augment
+from fedkin.learning.devices import Resident
+from fedkin.learning.sgd import fit
+from fedkin.learning.stacked import Member, fit_stacked, stackable
+
+WORDS, LENGTH, CLASSES = 12, 6, 3
+PLAN = {"rounds": 2, "lr": 0.2, "batch_size": 4, "local_steps": 5}
+DOUBLE = {"dtype": "float64"}
+
+
+class Bag(nn.Module):
+    """Mean embedding of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(WORDS, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype in (torch.int32, torch.int64)
+        return torch.tanh(self.out(self.words(x).mean(-2)))
+
+
+class Masked(Bag):
+    """The same of the words that are there, with a number beside them."""
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tensor:  # type: ignore[override]
+        assert x["input_ids"].dtype == torch.int64
+        assert x["attention_mask"].dtype == torch.int64
+        there = x["attention_mask"].unsqueeze(-1)
+        mean = (self.words(x["input_ids"]) * there).sum(-2) / there.sum(-2)
+        return torch.tanh(self.out(mean) + x["age"].unsqueeze(-1))
+
+
+def model(kind: str) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(4)
+    return (Bag() if kind == "ids" else Masked()), nn.Linear(4, CLASSES)
+
+
+def arrays(count: int = 66) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(inputs, labels, clients): a class prefers its own words; clients of unlike sizes."""
+    draw = np.random.default_rng(2)
+    y = draw.integers(0, CLASSES, count)
+    ids = (4 * y[:, None] + draw.integers(0, 6, (count, LENGTH))) % WORDS
+    mask = np.arange(LENGTH) < draw.integers(1, LENGTH + 1, count)[:, None]
+    age = draw.normal(size=count).astype(np.float32)
+    return {"input_ids": ids, "attention_mask": mask, "age": age}, y, np.sort(draw.integers(0, 4, count))
+
+
+def federation(kind: str) -> Federation:
+    x, y, client = arrays()
+    return Federation.from_arrays(x["input_ids"] if kind == "ids" else x, y, client, name=kind)
+
+
+def apart(whole: Federation) -> Federation:
+    """The same with arrays of its own for every client."""
+    return Federation(
+        [Client(c.id, c.train.own(), c.test.own()) for c in whole.values()], whole.task, whole.name
+    )  # fmt: skip
+
+
+def plain_fedavg(kind: str) -> dict[str, Tensor]:
+    """FedAvg as people write it, with batches in the order of the library's keys."""
+    clients, settings = federation(kind), Training.model_validate(PLAN)
+    body, head = (part.double() for part in model(kind))
+    net = nn.ModuleDict({"body": body, "head": head})
+    x, y, _ = arrays()
+    stored = {
+        "input_ids": torch.from_numpy(x["input_ids"]), "attention_mask": torch.from_numpy(x["attention_mask"]).long(),
+        "age": torch.from_numpy(x["age"]).double(),
+    }  # fmt: skip
+    labels, total = torch.from_numpy(y), sum(clients.sizes.values())
+    new = {name: t.clone() for name, t in net.state_dict().items()}
+    for number in range(1, settings.rounds + 1):
+        sums = {name: torch.zeros_like(t) for name, t in new.items()}
+        for id in sorted(clients):
+            net.load_state_dict(new)
+            mine = clients[id].train.rows
+            assert mine is not None
+            rng = np.random.default_rng(key(0, id, number, "train.fit0"))
+            rng.integers(2**63)
+            optimiser = torch.optim.SGD(net.parameters(), settings.lr)
+            for rows in settings.batches(len(mine), rng):
+                batch = {name: t[mine[rows]] for name, t in stored.items()}
+                optimiser.zero_grad()
+                outputs = head(body(batch["input_ids"] if kind == "ids" else batch))
+                F.cross_entropy(outputs, labels[mine[rows]]).backward()
+                optimiser.step()
+            for name, t in net.state_dict().items():
+                sums[name] += t * (len(mine) / total)
+        new = sums
+    return new
+
+
+HOW = [
+    {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kind", ["ids", "dict"])
+def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
+    want = plain_fedavg(kind)
+    for clients in (federation(kind), apart(federation(kind))):
+        got = fedkin.run("fedavg", clients, model=model(kind), training=PLAN, settings={**DOUBLE, **how})
+        for params in got.models.values():
+            for name, tensor in params.items():
+                torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
+        assert got.summary["flops"]["local_training"] > 0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", ["ids", "dict"])
+def test_texts_are_really_stacked(kind: str, shared: bool) -> None:
+    """The executor would hide a failure: what torch cannot stack, it does one by one."""
+    clients, net = federation(kind), Net(*model(kind), torch.float64)
+    assert stackable(net)
+    held = (clients if shared else apart(clients)).values()
+    stack = [Member(net.initial, client.train, {}, {}, number) for number, client in enumerate(held)]
+    training = Training.model_validate(PLAN)
+    together = fit_stacked(net, net.scratch(), CrossEntropy(), training, stack)
+    for member, got in zip(stack, together, strict=True):
+        want = fit(net, net.scratch(), net.initial, CrossEntropy(), member.samples, training, {}, {},
+                   np.random.default_rng(member.key))  # fmt: skip
+        for name, tensor in want.params.items():
+            torch.testing.assert_close(got.params[name], tensor, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["sfmtl-graph", "fedproto", "mapl-plus", "ifca", "fedsr", "cfl", "tfl"])
+@pytest.mark.parametrize("kind", ["ids", "dict"])
+def test_other_methods_and_modes_agree(kind: str, method: str) -> None:
+    options = {"augment": {"on": False}} if method.startswith("mapl") else {}
+    modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" else HOW
+    runs = [
+        fedkin.run(method, federation(kind), model=model(kind), training=PLAN, settings={**DOUBLE, **how}, **options)
+        for how in modes
+    ]
+    for other in runs[1:]:
+        for id, params in runs[0].models.items():
+            for name, tensor in params.items():
+                torch.testing.assert_close(other.models[id][name], tensor, rtol=1e-8, atol=1e-9)
+
+
+def test_the_task_knows_shapes_and_codes() -> None:
+    ids, both = federation("ids").task, federation("dict").task
+    assert (ids.shape, ids.codes) == ((LENGTH,), ("x",))
+    assert both.shape == {"input_ids": (LENGTH,), "attention_mask": (LENGTH,), "age": ()}
+    assert both.codes == ("input_ids", "attention_mask")
+    assert Federation.from_arrays(np.zeros((4, 2), np.float32), [0, 1, 0, 1], list("aabb")).task.codes == ()
+    for kind, task in (("ids", ids), ("dict", both)):
+        net = Net(*model(kind))
+        net.check(task)
+        assert net.width(task) == 4
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [(np.int64, torch.int64), (np.int32, torch.int32), (np.uint8, torch.float64), (np.int16, torch.float64),
+     (np.float32, torch.float64)],
+)  # fmt: skip
+def test_what_becomes_of_numbers(stored: Any, given: torch.dtype) -> None:
+    x = np.arange(8).reshape(4, 2).astype(stored)
+    for values in (x, {"one": x}):
+        clients = Federation.from_arrays(values, [0, 1, 0, 1], list("aabb"), test_fraction=0)
+        made = clients["a"].train.inputs(slice(None), torch.float64)
+        made = made if isinstance(made, Tensor) else made["one"]
+        assert made.dtype == given
+        assert made.tolist() == [[0, 1], [2, 3]]
+
+
+def test_a_scale_says_that_numbers_are_quantities() -> None:
+    x, scale = np.full((4, 2), 255, np.int64), Scale()
+    clients = Federation.from_arrays(x, [0, 1, 0, 1], list("aabb"), scale=scale)
+    assert clients.task.codes == ()
+    assert clients["a"].train.inputs(slice(None)).tolist() == [[1.0, 1.0]]
+    both = {"image": x.astype(np.uint8), "code": x}
+    made = Federation.from_arrays(both, [0, 1, 0, 1], list("aabb"), scale=scale)["a"].train.inputs(slice(None))
+    assert made["image"].tolist() == [[1.0, 1.0]]
+    assert made["code"].tolist() == [[255, 255]]
+
+
+def test_the_fingerprint_is_of_what_inputs_hold() -> None:
+    for kind in ("ids", "dict"):
+        assert federation(kind).fingerprint() == apart(federation(kind)).fingerprint()
+    x, y, client = arrays()
+    whole = Federation.from_arrays(x, y, client).fingerprint()
+    assert Federation.from_arrays(dict(reversed(x.items())), y, client).fingerprint() == whole
+    assert Federation.from_arrays({**x, "age": x["age"] + 1}, y, client).fingerprint() != whole
+    assert Federation.from_arrays({"ids" if k == "input_ids" else k: v for k, v in x.items()}, y, client
+                                  ).fingerprint() != whole  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"age": np.zeros(65)}, r"x\['age'\]: 65 rows, x\['input_ids'\] has 66"),
+        ({"age": np.full(66, np.nan)}, r"x\['age'\]: row 0, of client '0', holds NaN"),
+        ({"age": np.array(["a"] * 66)}, r"x\['age'\]: expected numbers, got dtype"),
+        ({3: np.zeros(66)}, r"x\[3\]: the arrays of a dict are named by text"),
+    ],
+)
+def test_errors_name_the_entry(changes: dict[Any, Any], said: str) -> None:
+    x, y, client = arrays()
+    with pytest.raises(DataError, match=said):
+        Federation.from_arrays({**x, **changes}, y, client)
+
+
+def test_clients_must_have_the_same_entries() -> None:
+    one = federation("dict")
+    first, second, *_ = one.values()
+    train = second.train.own()
+    assert isinstance(train.x, dict)
+
+    def with_second(x: dict[str, Tensor]) -> list[Client]:
+        return [first, Client(second.id, Samples(x, train.y), Samples(x, train.y))]
+
+    less = {name: t for name, t in train.x.items() if name != "age"}
+    with pytest.raises(DataError, match="client '1': training inputs are input_ids, attention_mask, the task's are"):
+        Federation(with_second(less), one.task)
+    with pytest.raises(DataError, match=r"client '1': training inputs 'age' have shape \(1,\), the task's is \(\)"):
+        Federation(with_second({**train.x, "age": train.x["age"][:, None]}), one.task)
+    with pytest.raises(DataError, match=r"client '1': training inputs 'input_ids' are torch.float32; expected int32"):
+        Federation(with_second({**train.x, "input_ids": train.x["input_ids"].float()}), one.task)
+    with pytest.raises(DataError, match=r"client '1': training inputs 'age' hold NaN"):
+        Federation(with_second({**train.x, "age": train.x["age"] * torch.nan}), one.task)
+    with pytest.raises(DataError, match=r"x\['age'\] and labels differ in number: 1 and"):
+        Samples({**train.x, "age": torch.zeros(1)}, train.y)
+    with pytest.raises(DataError, match="without a single array"):
+        Samples({}, torch.zeros(0))
+
+
+@pytest.mark.parametrize("kind", ["ids", "dict"])
+@pytest.mark.parametrize("name", ["mlp", "linear", "cnn-mnist", "small-plain"])
+def test_nets_of_numbers_say_so(kind: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' needs inputs that are one array of numbers, and these are"):
+        fedkin.run("fedavg", federation(kind), model=name, training=PLAN)
+
+
+def test_a_net_that_cannot_take_codes_says_so() -> None:
+    with pytest.raises(ConfigError, match="where x holds token ids or category codes"):
+        fedkin.run("fedavg", federation("ids"), model=(nn.Linear(LENGTH, 3), nn.Linear(3, 3)), training=PLAN)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("flt", r"method.encoder needs inputs .* method.name = 'ifca' or 'cfl'"),
+        ("pca-km-hc", r"'pca-km-hc' needs inputs .* method.name = 'ifca' or 'cfl'"),
+        ("mapl", r"method.augment needs inputs .* set method.augment.on = false"),
+        ("fedclassavg", r"method.augment needs inputs .* set method.augment.on = false"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["ids", "dict"])
+def test_methods_of_numbers_say_which_setting_helps(kind: str, method: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        fedkin.run(method, federation(kind), model=model(kind), training=PLAN)
+
+
+def test_there_are_no_views_of_codes() -> None:
+    for x in (torch.zeros(2, 3, dtype=torch.int64), {"a": torch.zeros(2, 3)}):
+        assert Augment(on=False)(x) is x
+        with pytest.raises(ConfigError, match=r"set method\.augment\.on = false"):
+            Augment()(x)
+
+
+def test_samples_of_a_dict_go_to_a_device_entry_by_entry() -> None:
+    samples = federation("dict")["0"].train
+    resident = Resident(torch.device("meta"))
+    there, again = resident(samples), resident(samples)
+    assert isinstance(there.x, dict)
+    assert isinstance(again.x, dict)
+    assert all(there.x[name] is again.x[name] for name in there.x)
+    assert {t.device.type for t in there.x.values()} == {"meta"}
+    assert Resident(torch.device("meta"), limit=0)(samples).rows is None
+
+
+def test_a_task_of_a_dict_can_be_written_by_hand() -> None:
+    task = Task(2, {"a": (3,), "b": ()}, codes=("b",))
+    assert task.shapes["a"] == (3,)
+    with pytest.raises(DataError, match="needs images"):
+        Task(2, {"a": (3,)}, "segmentation")
