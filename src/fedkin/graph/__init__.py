@@ -26,7 +26,6 @@ from fedkin.graph.centrality import (
     eigenvector,
     pagerank,
     sampled_betweenness,
-    softmax,
 )  # fmt: skip
 from fedkin.graph.collaboration import (
     collaboration_loss,
@@ -112,7 +111,7 @@ from fedkin.graph.similarity import (
     row_cosine,
     update_cosine,
 )  # fmt: skip
-from fedkin.graph.simplex import norm_regularised, project
+from fedkin.graph.simplex import norm_regularised, project, softmax
 from fedkin.graph.sparsify import (
     epsilon,
     gamma,

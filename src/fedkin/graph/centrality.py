@@ -14,33 +14,17 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Labels, as_sparse, as_vectors
+from fedkin.graph._check import Array, Labels, as_sparse
 
 __all__ = [
     "betweenness", "closeness", "current_flow_betweenness", "current_flow_closeness", "degree", "eigenvector",
-    "pagerank", "sampled_betweenness", "softmax",
+    "pagerank", "sampled_betweenness",
 ]  # fmt: skip
 
 # Sources handled together: a few matrices [n, 64] rather than [n, n].
 _BATCH = 64
 # Similarity graphs are shallow, and matrix products then beat rustworkx, which is better on long chains.
 _DEEPEST = 32
-
-
-def softmax(values: Any, temperature: float = 1.0) -> Array:
-    """exp(c_k / temperature) / sum of it: a prior [n] on clients from centralities [n] (TFL).
-
-    temperature: above 0; large is near uniform, small is near one-hot.
-
-    >>> softmax([0.0, 0.0])
-    array([0.5, 0.5])
-    """
-    c = as_vectors(values, "values", ndim=1)
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise GraphError(f"temperature: expected a number above 0, got {temperature}")
-    with np.errstate(over="ignore"):
-        weight = np.exp((c - c.max()) / temperature)
-    return np.asarray(weight / weight.sum())
 
 
 def degree(a: Any, *, weighted: bool = False) -> Array:

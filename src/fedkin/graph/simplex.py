@@ -9,7 +9,7 @@ import numpy as np
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, as_counts, as_vectors
 
-__all__ = ["norm_regularised", "project"]
+__all__ = ["norm_regularised", "project", "softmax"]
 
 
 def project(v: Any, *, floor: float = 0.0) -> Array:
@@ -90,3 +90,19 @@ def _rows(v: Any, name: str) -> tuple[Array, tuple[int, ...]]:
         raise GraphError(f"{name}: expected a vector [n] or rows [m, n], got {ndim} axes")
     array = as_vectors(v, name, ndim=ndim)
     return array.reshape(-1, array.shape[-1]), array.shape
+
+
+def softmax(values: Any, temperature: float = 1.0) -> Array:
+    """exp(c_k / temperature) / sum of it: a prior [n] on clients from centralities [n] (TFL).
+
+    temperature: above 0; large is near uniform, small is near one-hot.
+
+    >>> softmax([0.0, 0.0])
+    array([0.5, 0.5])
+    """
+    c = as_vectors(values, "values", ndim=1)
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise GraphError(f"temperature: expected a number above 0, got {temperature}")
+    with np.errstate(over="ignore"):
+        weight = np.exp((c - c.max()) / temperature)
+    return np.asarray(weight / weight.sum())

@@ -44,6 +44,7 @@ class Search:
         self._dendrograms: dict[tuple[str, bytes], tuple[Labels, Tree, int]] = {}
 
     def run(self) -> None:
+        """Test and cut until nothing is left to cut."""
         todo = [self._node(np.arange(self.size), None)]
         while todo:
             todo.extend(self._settle(todo.pop()))
@@ -121,6 +122,7 @@ class Search:
         return self._seen[key]
 
     def interaction(self, rows: Labels) -> Interaction:
+        """The tests beyond class of these clients; without cells, nothing rejects."""
         return Interaction() if self.table is None else self.table.rows(rows).test()
 
     def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
