@@ -83,6 +83,15 @@ class Engine(ABC):
     def roster(self) -> Roster:
         """The clients of the current round."""
 
+    @property
+    @abstractmethod
+    def everyone(self) -> Roster:
+        """All clients of the run, whenever they are there."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What records and reports say of the clients (`engines.facts`)."""
+
     @abstractmethod
     def round(self, number: int) -> Outcome:
         """Run one round, numbered from 1."""

@@ -11,6 +11,7 @@ from fedkin.engines.accounting.traffic import Scales
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.base import Engine, Outcome, Score, Traffic
 from fedkin.engines.client_side import Outbox
+from fedkin.engines.facts import facts_of
 from fedkin.engines.observer import Observer
 from fedkin.engines.roster import Roster
 from fedkin.engines.server_side import ServerSide
@@ -62,6 +63,13 @@ class Simulation(Engine):
     @property
     def roster(self) -> Roster:
         return self.server_side.roster
+
+    @property
+    def everyone(self) -> Roster:
+        return self.server_side.whole
+
+    def facts(self) -> dict[str, Any]:
+        return facts_of(self.setup.federation)
 
     @property
     def federation(self) -> Federation:

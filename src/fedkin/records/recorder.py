@@ -24,8 +24,7 @@ import math
 import re
 import shutil
 import tomllib
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,6 @@ from fedkin import codec
 from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import MethodError, RunError
-from fedkin.federation import Client, Federation
 from fedkin.records import metrics, reading, schema
 from fedkin.records.files import read_json, write_bytes, write_json, write_with
 from fedkin.records.tables import csv_text
@@ -46,7 +44,7 @@ from fedkin.tasks import Task
 if TYPE_CHECKING:
     from fedkin.graph import Graph
 
-__all__ = ["MESSAGES", "Records", "about", "client_schema", "rounds_so_far", "rows_of"]
+__all__ = ["MESSAGES", "Records", "client_schema", "rounds_so_far", "rows_of"]
 
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
 MESSAGES = pa.schema(
@@ -60,32 +58,6 @@ _LINES = ("rounds", "timing")
 def client_schema(*figures: str) -> pa.Schema:
     """The columns of clients.parquet, with these of the task's figures."""
     return pa.schema([*_CLIENTS, *((name, pa.float64()) for name in figures)])
-
-
-def about(federation: Federation) -> dict[str, Any]:
-    """What a report says of the federation: never a sample, only counts."""
-    task = federation.task
-    told: dict[str, Any] = {"classes": task.classes, "shape": list(task.shape)}
-    if task.kind != "classification":
-        told |= {"kind": task.kind, "outputs": task.outputs, "metric": task.metric.name}
-    return {
-        "name": federation.name,
-        "fingerprint": federation.fingerprint(),
-        "task": told,
-        "clients": {id: _client(client, task) for id, client in sorted(federation.items())},
-    }
-
-
-def _client(client: Client, task: Task) -> dict[str, Any]:
-    labels = Counter(client.train.labels().tolist()) if task.labels else {}
-    return {
-        "n_train": len(client.train),
-        "n_test": len(client.test),
-        "group": client.group,
-        "labels": {str(y): n for y, n in sorted(labels.items())},
-        "about": dict(client.about),
-        **({} if client.seen else {"seen": False}),
-    }
 
 
 def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
@@ -173,12 +145,15 @@ class Records:
             for left in self.folder.rglob("*.part"):
                 left.unlink()
 
-    def describe(self, federation: Federation) -> None:
-        """Write `federation.json`, or check that a run to go on with began with these very samples."""
-        self.figures = tuple(metric.name for metric in federation.task.figures)
+    def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Write `federation.json`, or check that a run to go on with began with these very samples.
+
+        facts: gives what `engines.facts` says of the clients. It reads samples, so it is called only for a folder.
+        """
+        self.figures = tuple(metric.name for metric in task.figures)
         if self.folder is None:
             return
-        kept, now = self.folder / "federation.json", about(federation)
+        kept, now = self.folder / "federation.json", facts()
         if (
             kept.exists()
             and reading.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from fedkin.engines import Setup
+from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import PeerMethod, ServerMethod
@@ -101,7 +103,7 @@ def run(
             "run": chosen.model_dump(mode="json"),
         }
         claim(folder, tomli_w.dumps(without_none(described)), resume=True)
-        Records(folder).describe(federation)
+        Records(folder).describe(federation.task, partial(facts_of, federation))
         if (folder / "summary.json").exists():
             return read_result(folder)
     return execute(setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told)

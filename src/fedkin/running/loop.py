@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import torch
 from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
+from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
 from fedkin.flow import Params
 from fedkin.learning.devices import title
@@ -57,7 +57,8 @@ class Result:
     """A finished run: the summary, a row a round, a row a client and round, the last graph, the models.
 
     clients: (round, client, n, loss, accuracy or the task's other figures) tuples; scores: of the last evaluation by
-    client id; models: the parameters each client would use now (empty when read back from a folder); unseen: ids of
+    client id; models: the parameters each client would use now, without frozen ones, which are the net's (empty when
+    read back from a folder); unseen: ids of
     clients that never took part.
     """
 
@@ -103,26 +104,26 @@ def execute(
     begun = time.perf_counter()
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder)
-    records.describe(setup.federation)
     done = 0
     before: dict[str, float] = {}
-    resumed = records.resume()
     mode = records.kept_mode()
     setup = replace(setup, engine=run)
     if mode is not None and run.mode == "auto":
         # Another mode would round differently: go on with the one that was chosen.
         setup = setup.having(mode=mode)
     engine = (make or ENGINES[run.engine])(setup)
-    setup = engine.setup
-    if resumed is not None:
-        done, state = resumed
-        engine.restore(state["engine"])
-        before.update(state["seconds"])
-    seconds = _Seconds(begun, before, engine)
-    if watcher is not None:
-        watcher.started(setup.training.rounds, done)
+    setup, everyone = engine.setup, engine.everyone
     outcome, scores = None, {}
     try:
+        records.describe(everyone.task, engine.facts)
+        resumed = records.resume()
+        if resumed is not None:
+            done, state = resumed
+            engine.restore(state["engine"])
+            before.update(state["seconds"])
+        seconds = _Seconds(begun, before, engine)
+        if watcher is not None:
+            watcher.started(setup.training.rounds, done)
         tracking.started(described(setup, run, folder), f"{name}-{setup.method.name}-seed{setup.seed}", done)
         for number in range(done + 1, setup.training.rounds + 1):
             outcome = engine.round(number)
@@ -156,7 +157,7 @@ def execute(
                 tracking.round_done(row)
         with seconds.of("records"):
             records.finish()
-        summary = _summary(setup, run, name, scenario, records, scores, seconds(), engine.mode)
+        summary = _summary(engine, run, name, scenario or everyone.name, records, scores, seconds())
         if folder is not None:
             write_json(folder / "summary.json", summary)
             records.tidy()
@@ -174,28 +175,19 @@ def execute(
         outcome,
         models,
         folder,
-        setup.federation.unseen,
+        everyone.unseen,
     )
 
 
-class _Seconds:
+class _Seconds(Clock):
     """Time spent, the time before a resume included."""
 
     def __init__(self, begun: float, before: Mapping[str, float], engine: Engine) -> None:
+        super().__init__("records", "checkpoint")
         self.begun, self.before, self.engine = begun, before, engine
-        self.own = {"records": 0.0, "checkpoint": 0.0}
-
-    @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """Add the time spent inside to the loop's own share."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.own[what] += time.perf_counter() - start
 
     def __call__(self) -> dict[str, float]:
-        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.own}
+        now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.seconds}
         names = [*now, *(name for name in self.before if name not in now and not name.startswith("step "))]
         spent = {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
         return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
@@ -228,24 +220,24 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
 
 
 def _summary(
-    setup: Setup, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
-    seconds: Mapping[str, float], mode: str,
+    engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
+    seconds: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
-    rounds = records.rows["rounds"]
+    rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
     return {
         "name": name,
         "method": setup.method.name,
-        "scenario": scenario or setup.federation.name,
+        "scenario": scenario,
         "seed": setup.seed,
         "rounds": setup.training.rounds,
-        "clients": len(setup.federation),
-        **metrics.judged(scores, setup.federation),
-        **_traffic_summary(records, setup.federation),
+        "clients": len(everyone),
+        **metrics.judged(scores, everyone),
+        **_traffic_summary(records, everyone),
         "groups": _group_summary(rounds),
         "flops": {"local_training": _flops(rounds)},
         "seconds": dict(seconds),
         "engine": run.engine,
-        "mode": mode,
+        "mode": engine.mode,
         "device": run.device,
         "dtype": run.dtype,
         "parameters": setup.net.parameters(),
