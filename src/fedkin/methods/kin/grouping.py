@@ -61,7 +61,7 @@ def _make(method: Kin, server: ServerView[State]) -> None:
     """Find all groups; each goes on from the model of the old group that most of its members come from."""
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    found = _verdicts(method, server)
+    found = _verdicts(method, server, list(state["signatures"]))
     before = [int(state["group"][id]) if id in state["group"] else None for id in found.ids]
     numbers = continued(found.labels.tolist(), before, [int(number) for number in state["verdict"]])
     whole = common(server)
@@ -102,7 +102,8 @@ def _join(method: Kin, server: ServerView[State], ids: Sequence[str]) -> None:
 
 def nearest(method: Kin, server: ServerView[State], signed: Mapping[str, Tensor]) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
-    found, group = _verdicts(method, server), server.state["group"]
+    group, placed = server.state["group"], server.state["placed"]
+    found = _verdicts(method, server, [id for id in group if id not in placed])
     number = [group[found.members(label)[0]] for label in range(len(found.verdicts))]
     joins = {id: place(Signature.from_bytes(_bytes(data)), found).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
@@ -118,11 +119,10 @@ def common(server: ServerView[State]) -> Params:
 # -- from the state, and to the records -------------------------------------------------------------------------------
 
 
-def _verdicts(method: Kin, server: ServerView[State]) -> Verdicts:
-    """What was found in the signatures of all who were not placed."""
+def _verdicts(method: Kin, server: ServerView[State], ids: Sequence[str]) -> Verdicts:
+    """What these clients' signatures say, at the level of the last look."""
     state = server.state
-    founders = [id for id in state["signatures"] if id not in state["placed"]]
-    signed = tuple((id, _bytes(state["signatures"][id])) for id in _by_content(founders, state["signatures"]))
+    signed = tuple((id, _bytes(state["signatures"][id])) for id in _by_content(ids, state["signatures"]))
     return _found(signed, level(method.alpha, state["looks"]), method.least, key(server.seed, "", "kin") >> 32)
 
 
