@@ -243,8 +243,8 @@ class ServerMethod(Method):
         """What this client needs from the server to know its model now (empty: its own state is enough)."""
 
     @abstractmethod
-    def use(self, client: ClientView[Any], message: Message) -> Params:
-        """The parameters that the client would use now, given `offer`'s message."""
+    def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
+        """The parameters that the client would use now, given `offer`'s message; a flow, if finding them takes work."""
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """What clients that never took part would be offered: {id: Message} for `use`.
@@ -268,7 +268,7 @@ class PeerMethod(Method):
 
     @abstractmethod
     def use(self, peer: PeerView[Any]) -> Params:
-        """The parameters that the peer would use now."""
+        """The parameters that the peer would use now; from its state alone."""
 
     def welcome(self, peer: PeerView[Any]) -> PeerFlow[None]:
         """Set the state of a peer that never took part, for evaluation only: may yield Fit and Infer.

@@ -87,7 +87,7 @@ def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: s
         server = a_server(method, federation.relabel(names))
         server.state["centres"] = {names[id]: centres_of(federation[id].train.x, 3, 0) for id in ids}
         rows, centres, _ = stage.inputs(server)
-        stage.keep(method, server, rows, relate(centres, method.graph, 0))
+        stage.keep(server, rows, relate(centres, method.graph, 0), method.average)
         state = server.state
         found.append({id: (state["group"][names[id]], state["row"][names[id]]) for id in ids})
     assert found[0] == found[1]

@@ -229,13 +229,6 @@ def test_points_at_their_places_have_the_vectors_similarities(count: int, width:
         np.testing.assert_allclose(found, stage(vectors), atol=1e-6)
 
 
-def test_inner_products_are_exact_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors_room, "_BLOCK", 12)
-    x = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
-    want = x.double() @ x.double().T
-    np.testing.assert_allclose(vectors_room.inner_products(list(x)), want.numpy(), rtol=1e-13)
-
-
 @pytest.mark.parametrize("control", ["random", "uniform", "oracle", "shuffled", "self"])
 def test_control_graphs_replace_the_graph_and_nothing_before_it(control: str) -> None:
     plain, other = (ran(Tfl(eta_lambda=0.2, graph={"control": c}), 1) for c in ("none", control))

@@ -6,7 +6,7 @@ that out and hands the answer back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,10 +154,15 @@ class ClientSide:
         number = self.steps[id, phase] = self.steps.get((id, phase), -1) + 1
         return number
 
-    def use(self, id: str, offer: Message) -> Params:
-        """The parameters that this client would use now."""
+    def use(self, id: str, offer: Message) -> Params | Running:
+        """The parameters that this client would use now, or a flow that finds them and leaves no trace."""
         method = self.plan.method
-        return method.use(self.peer(id)) if isinstance(method, PeerMethod) else method.use(self.view(id), offer)
+        if isinstance(method, PeerMethod):
+            return method.use(self.peer(id))
+        view = self.view(id)
+        used = method.use(view, offer)
+        self.steps.pop((id, "use"), None)
+        return Running(id, "use", view, used) if isinstance(used, Generator) else used
 
     def report(self, id: str) -> Message:
         """What a peer says of itself for the records."""

@@ -7,7 +7,7 @@ import torch
 from fedkin.engines.client_side import ClientSide
 from fedkin.engines.executors.jobs import Modules
 from fedkin.federation import Samples
-from fedkin.flow import Message, PeerMethod
+from fedkin.flow import Message, Params, PeerMethod
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import head_of
 from fedkin.learning.sgd import infer
@@ -17,7 +17,7 @@ __all__ = ["features_of"]
 _SAMPLES = 32  # of each class of a client: its mean feature needs no more
 
 
-def features_of(side: ClientSide, id: str, offer: Message) -> Message:
+def features_of(side: ClientSide, id: str, params: Params) -> Message:
     """means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
     vectors [C, d] and vectors_known [C]: what the method keeps of each class, if it keeps any.
 
@@ -26,7 +26,7 @@ def features_of(side: ClientSide, id: str, offer: Message) -> Message:
     task, samples = side.plan.task, side.client(id).train
     if not task.labels or not len(samples):
         return Message()
-    params, net, modules = side.use(id, offer), side.plan.net_of(id), Modules()
+    net, modules = side.plan.net_of(id), Modules()
     few = _few(samples, task.classes)
     z = infer(net, modules(net), params, "features", few)
     if z.ndim != 2:

@@ -177,10 +177,15 @@ class LocalSite(Site):
         return {id: self.scored.known[id][2] for id in models}
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        return {id: self.side.use(id, offer) for id, offer in offers.items()}
+        used = {id: self.side.use(id, offer) for id, offer in offers.items()}
+        flows = {id: flow for id, flow in used.items() if isinstance(flow, Running)}
+        with self.uncounted():
+            for running, _ in self.driver.drive(list(flows), flows.__getitem__, "use"):
+                used[running.id] = running.result
+        return {id: params for id, params in used.items() if not isinstance(params, Running)}
 
     def features(self, id: str, offer: Message) -> Message:
-        return features_of(self.side, id, offer)
+        return features_of(self.side, id, self.models({id: offer})[id])
 
     def forget(self, ids: Iterable[str]) -> None:
         self.side.forget(ids)

@@ -18,8 +18,9 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks.clusters import Array, Labels, Weights, mean_weights, members_graph, numbered_by_size
+from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
 from fedkin.methods.blocks.gram import inner_products_of_params
+from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Cfl", "State"]
@@ -74,6 +75,7 @@ class Cfl(ServerMethod):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
-from fedkin.methods.blocks.one_model import OneModel, State, Weights, mean_model
+from fedkin.methods.blocks.means import Weights, mean_model
+from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedAvg", "State"]

@@ -17,13 +17,13 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, Serve
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
-    Weights,
     cluster_means,
     mean_of_clusters,
     members_graph,
     squared_distances,
 )
 from fedkin.methods.blocks.gram import inner_products_of_params
+from fedkin.methods.blocks.means import Weights
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedSem", "State"]
@@ -66,6 +66,7 @@ class FedSem(ServerMethod):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 

@@ -19,7 +19,8 @@ from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
-from fedkin.methods.blocks.clusters import Weights, cluster_means, mean_of_clusters, mean_weights, members_graph
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
+from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Ifca", "State", "redrawn"]
@@ -43,7 +44,7 @@ class Ifca(ServerMethod):
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).
     redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
-    choose: a client's cluster is that of its "last" training, or all clients choose "anew" at the end of every round.
+    choose: a client that is evaluated uses the cluster of its "last" training, or chooses "anew".
     """
 
     name: ClassVar[str] = "ifca"
@@ -84,12 +85,6 @@ class Ifca(ServerMethod):
         fitted = yield from Fit(models[best])
         return Message(params=fitted.params, cluster=int(best), n=client.size)
 
-    @phase
-    def try_models(self, client: ClientView, message: Message) -> ClientFlow[Message]:
-        """Find the model with the smallest loss, without training it."""
-        best = yield from _best(client, _received(message))
-        return Message(cluster=int(best))
-
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
@@ -110,18 +105,7 @@ class Ifca(ServerMethod):
                 self.open_clusters(server)
             return
         state["cluster"] = {**state["cluster"], **chosen}
-        if self.choose == "anew":
-            # Where all take part in every round, whoever is not sampled is not there.
-            there = sampled if server.training.per_round == "all" else server.clients
-            state["cluster"] = {**state["cluster"], **(yield from self.choices(server, there))}
         server.graph = members_graph(state["cluster"], sorted(models, key=int), server.round)
-
-    def choices(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
-        """Ask these clients which model fits them best now: {client id: cluster} of those that answered."""
-        if len(server.state["models"]) == 1:
-            return {}
-        replies = yield from Ask("try_models", dict.fromkeys(ids, self.packed(server)))
-        return {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
 
     def packed(self, server: ServerView[State]) -> Message:
         """All models in one message; a shared body travels once."""
@@ -134,19 +118,25 @@ class Ifca(ServerMethod):
     # -- the model that a client uses ---------------------------------------------------------------------------
 
     def offer(self, server: ServerView[State], id: str) -> Message:
-        """The model of the client's cluster; while it has none, the mean of all models, weighted by their members."""
+        """The model of the client's cluster; all models while it has none, or where it chooses anew."""
         models, cluster = server.state["models"], server.state["cluster"]
-        return Message(params=models[cluster[id]] if id in cluster else mean_of_clusters(models, cluster))
+        last = self.choose == "last" and id in cluster
+        return Message(models={cluster[id]: models[cluster[id]]} if last else models)
 
-    def use(self, client: ClientView, message: Message) -> Params:
-        return message.params
+    def use(self, client: ClientView, message: Message) -> ClientFlow[Params]:
+        """The model with the smallest loss on the client's training samples; without samples, the members' mean."""
+        models = _received(message)
+        if client.size == 0 and len(models) > 1:
+            common: Params = message["common"]
+            return common
+        return models[(yield from _best(client, models))]
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """Clients that never took part try all models; one without samples gets the mean, as in `offer`."""
-        state = server.state
-        offers = {id: self.offer(server, id) for id in ids}
-        found = yield from self.choices(server, ids)
-        return offers | {id: Message(params=state["models"][number]) for id, number in found.items()}
+        """Clients that never took part try all models; one without samples gets the mean, weighted by members."""
+        models = server.state["models"]
+        common = mean_of_clusters(models, server.state["cluster"])
+        return {id: Message(models=models, common=common) for id in ids}
+        yield
 
 
 def _received(message: Message) -> dict[str, Params]:

@@ -18,15 +18,9 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.methods.blocks.clusters import (
-    Array,
-    Weights,
-    cluster_means,
-    mean_of_clusters,
-    members_graph,
-    numbered_by_size,
-)
+from fedkin.methods.blocks.clusters import Array, cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import centres_of
+from fedkin.methods.blocks.means import Weights
 from fedkin.methods.blocks.pca import factor, pooled, principal
 from fedkin.views import ClientView, ServerView
 
@@ -115,6 +109,7 @@ class PcaKmHc(ServerMethod):
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 

@@ -15,7 +15,8 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.one_model import OneModel, State, Weights, mean_model
+from fedkin.methods.blocks.means import Weights, mean_model
+from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["ClientState", "PFedMe", "State"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +13,15 @@ from fedkin.flow import Message, Params
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.gram import blocks
+from fedkin.methods.blocks.means import Weights, mean_weights
 
 __all__ = [
-    "Array", "Labels", "Weights", "cluster_means", "continued", "mean_of_clusters", "mean_weights", "members_graph",
+"Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",
     "numbered_by_size", "squared_distances",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
-Weights = Literal["samples", "equal"]
-
-
-def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, float]:
-    """The weight of each reply in a mean, by client id: its n, or 1."""
-    return {id: float(reply["n"]) if weights == "samples" else 1.0 for id, reply in replies.items()}
 
 
 def cluster_means(

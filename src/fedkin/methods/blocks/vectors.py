@@ -12,9 +12,9 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.methods.blocks.stages import needs_planted  # for those that still import it from here
+from fedkin.methods.blocks.gram import inner_products
 
-__all__ = ["Layers", "as_vector", "inner_products", "last_layers", "needs_planted", "places", "rows"]
+__all__ = ["Layers", "as_vector", "last_layers", "places", "rows"]
 
 Array = npt.NDArray[np.float64]
 
@@ -27,8 +27,6 @@ def _some(layers: Literal["all"] | int) -> Literal["all"] | int:
 
 # A setting: all layers, or how many of the last.
 Layers = Annotated[Literal["all"] | int, AfterValidator(_some)]
-
-_BLOCK = 1 << 18  # numbers held at once in double precision: 2 MB, which stay in cache
 
 
 def last_layers(names: Sequence[str], layers: int | Literal["all"]) -> list[str]:
@@ -50,19 +48,9 @@ def as_vector(params: Params, names: Sequence[str], start: Params | None = None)
     return torch.cat([part.flatten() for part in parts])
 
 
-def inner_products(vectors: Sequence[Tensor]) -> Array:
-    """Inner products [n, n] of n vectors, in double precision, without a second copy of them."""
-    total = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
-    width = max(1, _BLOCK // len(vectors))
-    for start in range(0, len(vectors[0]), width):
-        block = torch.stack([v[start : start + width] for v in vectors]).double()
-        total += block @ block.T
-    return np.asarray(total.numpy())
-
-
 def places(inner: Array) -> Array:
-    """Points [n, n] with these inner products: n vectors, however long, span no more than n dimensions."""
-    size, axes = np.linalg.eigh((inner + inner.T) / 2)
+    """Points [n, n] with these (symmetric) inner products: n vectors, however long, span no more than n dimensions."""
+    size, axes = np.linalg.eigh(inner)
     return np.asarray(axes * np.sqrt(np.maximum(size, 0.0)))
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from fedkin.flow import Message
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
-
-if TYPE_CHECKING:
-    from fedkin.methods.flt.method import Flt
 
 __all__ = ["due_to_sign", "regroups", "take_flags", "take_signatures"]
 
@@ -20,7 +16,7 @@ def take_flags(state: State, replies: Mapping[str, Message]) -> None:
     state["changed"] = {**state["changed"], **{id: True for id, reply in replies.items() if "changed" in reply}}
 
 
-def due_to_sign(method: Flt, server: ServerView[State], sampled: Sequence[str]) -> list[str]:
+def due_to_sign(server: ServerView[State], sampled: Sequence[str], flags: int | None, every: int | None) -> list[str]:
     """Clients that send a signature in this round, line 23.
 
     These are clients without one; those whose data changed, once there are `flags` of them; and after every `every`
@@ -30,14 +26,14 @@ def due_to_sign(method: Flt, server: ServerView[State], sampled: Sequence[str]) 
     there = sampled if server.training.per_round == "all" else server.clients
     state = server.state
     due = {id for id in there if id not in state["centres"]}
-    if method.flags is not None and len(state["changed"]) >= method.flags:
+    if flags is not None and len(state["changed"]) >= flags:
         due.update(id for id in there if id in state["changed"])
-    if method.every is not None and server.round > 1 and (server.round - 1) % method.every == 0:
+    if every is not None and server.round > 1 and (server.round - 1) % every == 0:
         due.update(there)
     return sorted(due)
 
 
-def regroups(method: Flt, state: State, replies: Mapping[str, Message]) -> bool:
+def regroups(state: State, replies: Mapping[str, Message], control: str) -> bool:
     """Whether these signatures make all groups anew; if not, their senders join the groups that there are.
 
     They do before there are groups; if a client signed again; once newcomers outnumber founders; and with a control
@@ -45,7 +41,7 @@ def regroups(method: Flt, state: State, replies: Mapping[str, Message]) -> bool:
     """
     newcomers = len({*state["centres"], *replies}) - state["founders"]
     again = any(id in state["row"] for id in replies)
-    return again or newcomers > state["founders"] or method.graph.control != "none"
+    return again or newcomers > state["founders"] or control != "none"
 
 
 def take_signatures(state: State, replies: Mapping[str, Message]) -> None:

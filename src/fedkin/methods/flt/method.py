@@ -18,7 +18,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.learning.encoders import moments
-from fedkin.methods.blocks.vectors import needs_planted
+from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups
 from fedkin.methods.flt.encoder import EncoderSettings
@@ -58,7 +58,7 @@ class Flt(ServerMethod):
         groups, clients = self.graph.groups, len(federation.seen)
         if isinstance(groups, int) and groups > clients:
             raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
-        needs_planted(federation, control="oracle" if self.graph.control == "oracle" else None)
+        needs_planted(federation, control=self.graph.control)
         self.encoder.check(federation)
 
     def start(self, server: ServerView[State]) -> None:
@@ -94,7 +94,8 @@ class Flt(ServerMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         """Algorithm 3, one round. Lines 21 to 27, which end a round in the paper, open the next one here."""
         state, first = server.state, not server.state["row"]
-        due = dynamic.due_to_sign(self, server, sampled)  # 1: all clients in the first round; later lines 23 and 24
+        # 1: all clients in the first round; later, lines 23 and 24.
+        due = dynamic.due_to_sign(server, sampled, self.flags, self.every)
         joined = yield from self.form_relatedness(server, due)  # 2, 25: FCR
         # 4 to 6: w_m goes to the clients m of S^t. After the first round, newcomers train from the next one on.
         training = [id for id in sampled if id in state["model"] and (first or id not in joined)]
@@ -114,14 +115,14 @@ class Flt(ServerMethod):
         if not replies:
             return frozenset()
         joined = frozenset(id for id in replies if id not in state["model"])
-        anew = dynamic.regroups(self, state, replies)
+        anew = dynamic.regroups(state, replies, self.graph.control)
         dynamic.take_signatures(state, replies)  # 12
         if anew:
             order, centres, planted = stage.inputs(server)
             found = relate(centres, self.graph, stage.seed_of(server), planted)  # 13 to 19
-            stage.keep(self, server, order, found)
+            stage.keep(server, order, found, self.average)
         else:
-            newcomers.attach(self, server)
+            newcomers.attach(server, self.graph, self.average)
         return joined
 
     # -- the model that a client uses ---------------------------------------------------------------------------
@@ -135,7 +136,8 @@ class Flt(ServerMethod):
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
-        return (yield from newcomers.welcome(self, server, ids))
+        joined, common = yield from newcomers.welcome(server, ids, self.encoder, self.graph, self.average)
+        return {id: self.offer(server, id) if id in joined else Message(params=common) for id in ids}
 
 
 def relate(centres: Sequence[Array], settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:

@@ -5,27 +5,24 @@ The paper leaves this as future work: "assign them to the existing cluster forma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from fedkin.flow import Message, ServerFlow
+from fedkin.flow import Params, ServerFlow
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.flt.dynamic import take_signatures
+from fedkin.methods.flt.encoder import EncoderSettings
 from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, adjacency, distances, embedded
 from fedkin.methods.flt.signature import signatures
 from fedkin.methods.flt.stage import arrays, by_content, record, seed_of, stored
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
 
-if TYPE_CHECKING:
-    from fedkin.methods.flt.method import Flt
-
 __all__ = ["attach", "nearest", "welcome"]
 
 
-def attach(method: Flt, server: ServerView[State]) -> None:
+def attach(server: ServerView[State], settings: RelatednessSettings, average: str) -> None:
     """Give clients that signed for the first time the group and the model of their nearest; no other client moves."""
     state = server.state
     known = sorted(state["row"], key=lambda id: state["row"][id])
@@ -34,9 +31,9 @@ def attach(method: Flt, server: ServerView[State]) -> None:
     numbers = sorted({state["group"][id] for id in founders})
     labels = np.array([numbers.index(state["group"][id]) for id in founders])
     fresh, made, late = (arrays(state["centres"], ids) for ids in (new, founders, others))
-    rows, joins, closest = nearest(fresh, made, late, labels, state["gamma"], method.graph, seed_of(server))
+    rows, joins, closest = nearest(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
     group = {id: numbers[label] for id, label in zip(new, joins.tolist(), strict=True)}
-    if method.average == "groups":
+    if average == "groups":
         model = {id: str(number) for id, number in group.items()}
     else:
         model = {id: state["model"][founders[place]] for id, place in zip(new, closest.tolist(), strict=True)}
@@ -70,19 +67,20 @@ def nearest(
     return rows, (known @ member / member.sum(0)).argmin(1), known.argmin(1)
 
 
-def welcome(method: Flt, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-    """What clients that never took part are offered: the model of the nearest group (or client).
+def welcome(
+    server: ServerView[State], ids: Sequence[str], encoder: EncoderSettings, settings: RelatednessSettings, average: str
+) -> ServerFlow[tuple[set[str], Params]]:
+    """Attach clients that never took part: which of these have a model now, and what the others get.
 
-    One without samples to sign with gets the mean of all clients' models.
+    That is the mean of all clients' models, for a client without samples to sign with.
     """
     state = server.state
     if not state["row"]:
-        return {id: method.offer(server, id) for id in ids}
+        return set(ids), server.initial
     held = list(state["model"].values())
     clients = {number: float(held.count(number)) for number in state["models"]}
-    new = yield from signatures(server, method.encoder, sorted(ids))
+    new = yield from signatures(server, encoder, sorted(ids))
     if new:
         take_signatures(state, new)
-        attach(method, server)
-    common = weighted_mean(state["models"], clients) if len(new) < len(ids) else {}
-    return {id: method.offer(server, id) if id in new else Message(params=common) for id in ids}
+        attach(server, settings, average)
+    return set(new), weighted_mean(state["models"], clients) if len(new) < len(ids) else server.initial

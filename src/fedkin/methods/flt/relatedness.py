@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from fedkin import graph
-from fedkin.errors import ConfigError
+from fedkin.methods.blocks.stages import ControlStage
 from fedkin.settings import Settings
 
 __all__ = [
@@ -49,7 +49,7 @@ class RelatednessSettings(Settings):
     most: int | None = Field(None, ge=2)
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
     cluster: Literal["distances", "rows"] = "distances"
-    control: str = "none"
+    control: ControlStage = "none"
 
     @field_validator("gamma", "groups")
     @classmethod
@@ -58,15 +58,6 @@ class RelatednessSettings(Settings):
         if not isinstance(value, str) and value < least:
             raise ValueError(f"expected a number of at least {least}")
         return value
-
-    @field_validator("control")
-    @classmethod
-    def _known(cls, spec: str) -> str:
-        try:
-            graph.control_stage(spec)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return spec
 
 
 class Related(NamedTuple):

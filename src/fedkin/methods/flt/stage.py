@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,9 +17,6 @@ from fedkin.methods.flt.relatedness import Array, Related
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
 
-if TYPE_CHECKING:
-    from fedkin.methods.flt.method import Flt
-
 __all__ = ["arrays", "by_content", "continued", "inputs", "keep", "record", "seed_of", "stored"]
 
 _DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
@@ -32,13 +29,16 @@ def inputs(server: ServerView[State]) -> tuple[list[str], list[Array], list[str]
     return order, arrays(server.state["centres"], order), planted
 
 
-def keep(method: Flt, server: ServerView[State], order: Sequence[str], found: Related) -> None:
-    """Set graph and groups of these clients; a new group starts from the model of the group it comes from."""
+def keep(server: ServerView[State], order: Sequence[str], found: Related, average: str) -> None:
+    """Set graph and groups of these clients; a new group starts from the model of the group it comes from.
+
+    average: "groups", or "neighbours", where models belong to clients.
+    """
     state = server.state
     labels = found.groups.tolist()
     numbers = continued(labels, [state["group"].get(id) for id in order], state["group"].values())
     group = {id: numbers[label][0] for id, label in zip(order, labels, strict=True)}
-    if method.average == "groups":
+    if average == "groups":
         state["models"] = {
             str(number): server.initial if parent is None else state["models"][str(parent)]
             for number, parent in numbers

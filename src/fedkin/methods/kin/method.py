@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.methods.blocks.clusters import Weights, cluster_means
+from fedkin.methods.blocks.clusters import cluster_means
+from fedkin.methods.blocks.means import Weights
 from fedkin.methods.kin import grouping, signature
 from fedkin.methods.kin.harm import better_own, held_out
 from fedkin.methods.kin.personal import own_view, shared_view

@@ -1,0 +1,26 @@
+"""Means of clients' models, weighted by their samples or all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from fedkin.flow import Message
+from fedkin.learning.aggregate import weighted_mean
+
+__all__ = ["Weights", "mean_model", "mean_weights"]
+
+# How a client's model is weighed in a mean: by its number of samples, or all alike.
+Weights = Literal["samples", "equal"]
+
+
+def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, float]:
+    """The weight of each reply in a mean, by client id: its n, or 1."""
+    return {id: float(reply["n"]) if weights == "samples" else 1.0 for id, reply in replies.items()}
+
+
+def mean_model(replies: Mapping[str, Message], weights: Weights) -> dict[str, Tensor]:
+    """sum_k n_k w_k / sum_k n_k over the replies, which have `params` and `n`; with "equal" weights every n_k is 1."""
+    return weighted_mean({id: reply.params for id, reply in replies.items()}, mean_weights(replies, weights))
