@@ -16,7 +16,7 @@ from fedkin.methods.blocks.gram import blocks
 from fedkin.methods.blocks.means import Weights, mean_weights
 
 __all__ = [
-"Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",
+    "Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",
     "numbered_by_size", "squared_distances",
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -18,17 +18,21 @@ from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 
-if TYPE_CHECKING:
-    from fedkin.methods.kin.method import Kin
-
-__all__ = ["common", "due_to_sign", "level", "nearest", "take"]
+__all__ = ["Rule", "common", "due_to_sign", "level", "nearest", "take"]
 
 
-def due_to_sign(method: Kin, server: ServerView[State], sampled: Sequence[str]) -> list[str]:
+class Rule(NamedTuple):
+    """How groups are found: see `fedkin.graph.find`. alpha is that of all looks together."""
+
+    alpha: float
+    least: float
+
+
+def due_to_sign(server: ServerView[State], sampled: Sequence[str], every: int | None) -> list[str]:
     """Clients without a signature, and all of them after every `every` rounds."""
     # Where all take part in every round, whoever is not sampled is not there.
     there = sampled if server.training.per_round == "all" else server.clients
-    again = method.every is not None and server.round > 1 and (server.round - 1) % method.every == 0
+    again = every is not None and server.round > 1 and (server.round - 1) % every == 0
     return sorted(id for id in there if again or id not in server.state["signatures"])
 
 
@@ -41,7 +45,7 @@ def level(alpha: float, look: int) -> float:
     return alpha / (look * (look + 1))
 
 
-def take(method: Kin, server: ServerView[State], signed: Mapping[str, Tensor]) -> None:
+def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> None:
     """Keep these signatures. They make all groups anew, or their senders join the groups that there are.
 
     Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
@@ -51,17 +55,17 @@ def take(method: Kin, server: ServerView[State], signed: Mapping[str, Tensor]) -
     founders = len(state["group"]) - len(state["placed"])
     state["signatures"] = {**state["signatures"], **signed}
     if len(new) < len(signed) or len(state["placed"]) + len(new) > founders:
-        _make(method, server)
+        _make(server, rule)
     else:
-        _join(method, server, new)
+        _join(server, new, rule)
     server.graph = _graph(server)
 
 
-def _make(method: Kin, server: ServerView[State]) -> None:
+def _make(server: ServerView[State], rule: Rule) -> None:
     """Find all groups; each goes on from the model of the old group that most of its members come from."""
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    found = _verdicts(method, server, list(state["signatures"]))
+    found = _verdicts(server, list(state["signatures"]), rule)
     before = [int(state["group"][id]) if id in state["group"] else None for id in found.ids]
     numbers = continued(found.labels.tolist(), before, [int(number) for number in state["verdict"]])
     whole = common(server)
@@ -80,12 +84,12 @@ def _make(method: Kin, server: ServerView[State]) -> None:
     state["leaf"] = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
 
 
-def _join(method: Kin, server: ServerView[State], ids: Sequence[str]) -> None:
+def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
     """Place newcomers in the groups; no other client is moved. Who belongs to none is alone, from the common model."""
     state, whole = server.state, common(server)
     group, verdict, models = dict(state["group"]), dict(state["verdict"]), dict(state["models"])
     free = max(map(int, verdict)) + 1
-    joined = nearest(method, server, {id: state["signatures"][id] for id in ids})
+    joined = nearest(server, {id: state["signatures"][id] for id in ids}, rule)
     for id in _by_content(ids, state["signatures"]):
         number = joined[id]
         if number is None:
@@ -100,10 +104,10 @@ def _join(method: Kin, server: ServerView[State], ids: Sequence[str]) -> None:
     state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
 
 
-def nearest(method: Kin, server: ServerView[State], signed: Mapping[str, Tensor]) -> dict[str, str | None]:
+def nearest(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
     group, placed = server.state["group"], server.state["placed"]
-    found = _verdicts(method, server, [id for id in group if id not in placed])
+    found = _verdicts(server, [id for id in group if id not in placed], rule)
     number = [group[found.members(label)[0]] for label in range(len(found.verdicts))]
     joins = {id: place(Signature.from_bytes(_bytes(data)), found).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
@@ -119,11 +123,11 @@ def common(server: ServerView[State]) -> Params:
 # -- from the state, and to the records -------------------------------------------------------------------------------
 
 
-def _verdicts(method: Kin, server: ServerView[State], ids: Sequence[str]) -> Verdicts:
+def _verdicts(server: ServerView[State], ids: Sequence[str], rule: Rule) -> Verdicts:
     """What these clients' signatures say, at the level of the last look."""
     state = server.state
     signed = tuple((id, _bytes(state["signatures"][id])) for id in _by_content(ids, state["signatures"]))
-    return _found(signed, level(method.alpha, state["looks"]), method.least, key(server.seed, "", "kin") >> 32)
+    return _found(signed, level(rule.alpha, state["looks"]), rule.least, key(server.seed, "", "kin") >> 32)
 
 
 # Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.

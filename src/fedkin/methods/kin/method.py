@@ -51,6 +51,11 @@ class Kin(ServerMethod):
     ordered: bool = True
     weights: Weights = "samples"
 
+    @property
+    def rule(self) -> grouping.Rule:
+        """How groups are found."""
+        return grouping.Rule(self.alpha, self.least)
+
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
             signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, tree={}, leaf={}, keeps={}
@@ -104,9 +109,9 @@ class Kin(ServerMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Once: whoever has not signed does; groups are found, and newcomers placed in them.
-        signed = yield from signature.collected(self, server, grouping.due_to_sign(self, server, sampled))
+        signed = yield from signature.collected(server, grouping.due_to_sign(server, sampled, self.every))
         if signed:
-            grouping.take(self, server, signed)
+            grouping.take(server, signed, self.rule)
         # Each round: train, and average inside groups.
         training = [id for id in sampled if id in state["group"]]
         replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
@@ -144,8 +149,8 @@ class Kin(ServerMethod):
         found = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return found
-        signed = yield from signature.collected(self, server, sorted(ids))
-        for id, number in grouping.nearest(self, server, signed).items():
+        signed = yield from signature.collected(server, sorted(ids))
+        for id, number in grouping.nearest(server, signed, self.rule).items():
             if number is not None and server.state["verdict"][number] != "alone":
                 found[id] = Message(params=server.state["models"][number], verdict=server.state["verdict"][number])
         return found

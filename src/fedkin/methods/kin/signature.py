@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from fedkin.flow import Ask, Message, ServerFlow
 from fedkin.graph import Plan, Signature, Spread, sign
 from fedkin.methods.kin.state import ClientState, State
 from fedkin.views import ClientView, ServerView
-
-if TYPE_CHECKING:
-    from fedkin.methods.kin.method import Kin
 
 __all__ = ["collected", "signature_of", "spread_of", "usable"]
 
@@ -56,7 +53,7 @@ def signature_of(client: ClientView[ClientState], message: Message, ordered: boo
 # -- at the server ----------------------------------------------------------------------------------------------------
 
 
-def collected(method: Kin, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, Tensor]]:
+def collected(server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, Tensor]]:
     """Signatures of these clients, those that came and make sense; makes the plan first if there is none."""
     if not ids or not (yield from _planned(server, ids)):
         return {}
