@@ -215,3 +215,9 @@ def test_names_that_would_be_lost() -> None:
     with pytest.raises(MethodError, match="safetensors' own"):
         codec.encode({"__metadata__": torch.zeros(1)})
     assert Message.from_bytes(Message(self=3).to_bytes())["self"] == 3
+
+
+def test_an_empty_array_of_numpys_travels() -> None:
+    tree = codec.decode(codec.encode({"none": torch.from_numpy(np.zeros(0)), "one": torch.ones(1)}))
+    assert tree["none"].shape == (0,)
+    assert tree["one"] == 1

@@ -139,7 +139,9 @@ def write(tree: Tree, file: BinaryIO) -> None:
     file.write(header)
     for name in order:
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-        file.write(flat.view(torch.uint8).numpy().data)
+        # An empty array of numpy's has a stride that `view` refuses.
+        if flat.numel():
+            file.write(flat.view(torch.uint8).numpy().data)
 
 
 def read(path: Path) -> dict[str, Any]:

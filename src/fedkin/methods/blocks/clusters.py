@@ -16,7 +16,7 @@ from fedkin.methods.blocks.gram import blocks
 from fedkin.methods.blocks.means import Weights, mean_weights
 
 __all__ = [
-    "Array", "Labels", "cluster_means", "mean_of_clusters", "members_graph",
+    "Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",
     "numbered_by_size", "squared_distances",
 ]  # fmt: skip
 
@@ -78,6 +78,34 @@ def numbered_by_size(labels: npt.ArrayLike, *keys: npt.ArrayLike) -> Labels:
     rank = np.empty(int(found.max()) + 1, dtype=np.int64)
     rank[np.lexsort([np.arange(len(rank)), *reversed(falling)])] = np.arange(len(rank))
     return np.asarray(rank[found])
+
+
+def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterable[int]) -> list[tuple[int, int | None]]:
+    """(number, parent) of each new group, in the order of its label, when groups are made anew.
+
+    labels: new group of each client. before: its old group (None: it had none). used: the old groups' numbers.
+    A new group's parent is the old group of most of its members (None: it has only new members). Of several groups
+    with one parent, that with most members from it has the parent's number; the others get new ones, above all `used`.
+    """
+    count = max(labels) + 1
+    shared: dict[tuple[int, int], int] = {}
+    for label, old in zip(labels, before, strict=True):
+        if old is not None:
+            shared[label, old] = shared.get((label, old), 0) + 1
+    parents: list[int | None] = [None] * count
+    numbers: list[int | None] = [None] * count
+    for label, old in sorted(shared, key=lambda pair: (-shared[pair], pair)):
+        if parents[label] is None:
+            parents[label] = old
+            if old not in numbers:
+                numbers[label] = old
+    free = max(used, default=-1)
+    made = []
+    for number, parent in zip(numbers, parents, strict=True):
+        if number is None:
+            number = free = free + 1
+        made.append((number, parent))
+    return made
 
 
 def members_graph(cluster: Mapping[str, str], clusters: Iterable[str], round: int) -> Graph:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkin.graph import Graph
 from fedkin.keys import key
+from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.flt.relatedness import Array, Related
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
@@ -64,34 +65,6 @@ def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Ar
             strength = np.where(had, adjacency[place], -1.0)
             model[id] = state["model"][order[int(strength.argmax())]]
     state["model"] = model
-
-
-def continued(labels: Sequence[int], before: Sequence[int | None], used: Iterable[int]) -> list[tuple[int, int | None]]:
-    """(number, parent) of each new group, in the order of its label, when groups are made anew.
-
-    labels: new group of each client. before: its old group (None: it had none). used: the old groups' numbers.
-    A new group's parent is the old group of most of its members (None: it has only new members). Of several groups
-    with one parent, that with most members from it has the parent's number; the others get new ones, above all `used`.
-    """
-    count = max(labels) + 1
-    shared: dict[tuple[int, int], int] = {}
-    for label, old in zip(labels, before, strict=True):
-        if old is not None:
-            shared[label, old] = shared.get((label, old), 0) + 1
-    parents: list[int | None] = [None] * count
-    numbers: list[int | None] = [None] * count
-    for label, old in sorted(shared, key=lambda pair: (-shared[pair], pair)):
-        if parents[label] is None:
-            parents[label] = old
-            if old not in numbers:
-                numbers[label] = old
-    free = max(used, default=-1)
-    made = []
-    for number, parent in zip(numbers, parents, strict=True):
-        if number is None:
-            number = free = free + 1
-        made.append((number, parent))
-    return made
 
 
 # -- storing and recording ----------------------------------------------------------------------------------------

@@ -1,0 +1,167 @@
+"""Kin's groups: who signs, when groups are found, who is placed in them, what the records say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from fedkin.flow import Params
+from fedkin.graph import Signature, Verdicts, find, place
+from fedkin.keys import key
+from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
+from fedkin.methods.kin.state import State
+from fedkin.views import ServerView
+
+__all__ = ["Rule", "common", "due_to_sign", "level", "nearest", "take"]
+
+
+class Rule(NamedTuple):
+    """How groups are found: see `fedkin.graph.find`. alpha is that of all looks together."""
+
+    alpha: float
+    least: float
+
+
+def due_to_sign(server: ServerView[State], sampled: Sequence[str], every: int | None) -> list[str]:
+    """Clients without a signature, and all of them after every `every` rounds."""
+    # Where all take part in every round, whoever is not sampled is not there.
+    there = sampled if server.training.per_round == "all" else server.clients
+    again = every is not None and server.round > 1 and (server.round - 1) % every == 0
+    return sorted(id for id in there if again or id not in server.state["signatures"])
+
+
+def level(alpha: float, look: int) -> float:
+    """alpha of this look, 1, 2, ..: alpha / (look (look + 1)), so that all looks together spend at most alpha.
+
+    >>> sum(level(0.001, look) for look in range(1, 1000)) < 0.001
+    True
+    """
+    return alpha / (look * (look + 1))
+
+
+def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> None:
+    """Keep these signatures. They make all groups anew, or their senders join the groups that there are.
+
+    Groups are made anew at first, if a client signed again, and once more clients were placed than groups were made of.
+    """
+    state = server.state
+    new = [id for id in signed if id not in state["group"]]
+    founders = len(state["group"]) - len(state["placed"])
+    state["signatures"] = {**state["signatures"], **signed}
+    if len(new) < len(signed) or len(state["placed"]) + len(new) > founders:
+        _make(server, rule)
+    else:
+        _join(server, new, rule)
+    server.graph = _graph(server)
+
+
+def _make(server: ServerView[State], rule: Rule) -> None:
+    """Find all groups; each goes on from the model of the old group that most of its members come from."""
+    state = server.state
+    state["looks"], state["placed"] = state["looks"] + 1, {}
+    found = _verdicts(server, list(state["signatures"]), rule)
+    before = [int(state["group"][id]) if id in state["group"] else None for id in found.ids]
+    numbers = continued(found.labels.tolist(), before, [int(number) for number in state["verdict"]])
+    whole = common(server)
+    models: dict[str, Params] = {}
+    for (number, parent), verdict in zip(numbers, found.verdicts, strict=True):
+        start = state["models"].get(str(parent))
+        by_itself = start is None and (parent is None or state["verdict"][str(parent)] == "alone")
+        # Who is alone goes on from what it has; all others start from a model of the server's.
+        if verdict != "alone" or not by_itself:
+            models[str(number)] = whole if start is None else start
+    state["models"] = models
+    state["group"] = {id: str(numbers[label][0]) for id, label in found.groups.items()}
+    state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, found.verdicts, strict=True)}
+    names = ("parent", "children", "cut", "p", "rejected", "verdict")
+    state["tree"] = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
+    state["leaf"] = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
+
+
+def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
+    """Place newcomers in the groups; no other client is moved. Who belongs to none is alone, from the common model."""
+    state, whole = server.state, common(server)
+    group, verdict, models = dict(state["group"]), dict(state["verdict"]), dict(state["models"])
+    free = max(map(int, verdict)) + 1
+    joined = nearest(server, {id: state["signatures"][id] for id in ids}, rule)
+    for id in _by_content(ids, state["signatures"]):
+        number = joined[id]
+        if number is None:
+            number, free = str(free), free + 1
+            verdict[number] = "alone"
+            models[number] = whole
+        elif verdict[number] == "alone":
+            verdict[number] = "same"
+            models.setdefault(number, whole)
+        group[id] = number
+    state["group"], state["verdict"], state["models"] = group, verdict, models
+    state["placed"] = {**state["placed"], **dict.fromkeys(ids, True)}
+
+
+def nearest(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> dict[str, str | None]:
+    """The group that each of these newcomers belongs to, or None: tested against every group found."""
+    group, placed = server.state["group"], server.state["placed"]
+    found = _verdicts(server, [id for id in group if id not in placed], rule)
+    number = [group[found.members(label)[0]] for label in range(len(found.verdicts))]
+    joins = {id: place(Signature.from_bytes(_bytes(data)), found).group for id, data in signed.items()}
+    return {id: None if label is None else number[label] for id, label in joins.items()}
+
+
+def common(server: ServerView[State]) -> Params:
+    """The mean of all groups' models, each weighted by its members: for clients of whom nothing is known."""
+    state = server.state
+    shared = {number: model for number, model in state["models"].items() if state["verdict"][number] != "alone"}
+    return mean_of_clusters(shared, state["group"]) if shared else server.initial
+
+
+# -- from the state, and to the records -------------------------------------------------------------------------------
+
+
+def _verdicts(server: ServerView[State], ids: Sequence[str], rule: Rule) -> Verdicts:
+    """What these clients' signatures say, at the level of the last look."""
+    state = server.state
+    signed = tuple((id, _bytes(state["signatures"][id])) for id in _by_content(ids, state["signatures"]))
+    return _found(signed, level(rule.alpha, state["looks"]), rule.least, key(server.seed, "", "kin") >> 32)
+
+
+# Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.
+@lru_cache(maxsize=4)
+def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
+    signatures = {id: Signature.from_bytes(data) for id, data in signed}
+    return find(signatures, alpha=alpha, least=least, seed=seed)
+
+
+def _graph(server: ServerView[State]) -> Any:
+    """Weights of 1 inside groups. Values by client: its verdict, and the tests on the way to it, as JSON."""
+    state = server.state
+    graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
+    paths = {node: _path(state["tree"], node) for node in set(state["leaf"].values())}
+    tests = [paths[state["leaf"][id]] if id in state["leaf"] else "[]" for id in graph.ids]
+    verdicts = [state["verdict"][state["group"][id]] for id in graph.ids]
+    return replace(graph, values={"verdict": np.array(verdicts), "tests": np.array(tests)})
+
+
+def _path(tree: Mapping[str, Any], node: int | None) -> str:
+    """The nodes from the root to this one, with the smallest p-value of each: [[node, test, p], ..]."""
+    path: list[Any] = []
+    while node is not None:
+        p = tree[str(node)]["p"]
+        test = min(p, key=lambda name: p[name], default=None)
+        path.insert(0, [node, test, None if test is None else float(f"{p[test]:.3g}")])
+        node = tree[str(node)]["parent"]
+    return json.dumps(path)
+
+
+def _by_content(ids: Sequence[str], signatures: Mapping[str, Tensor]) -> list[str]:
+    """In the order of their signatures, so that ids decide only between equal ones."""
+    return sorted(ids, key=lambda id: (_bytes(signatures[id]), id))
+
+
+def _bytes(data: Tensor) -> bytes:
+    return data.numpy().tobytes()

@@ -1,0 +1,156 @@
+"""Kin: clients say once what their samples are like; tests find who may share a model, and how.
+
+A method of fedkin's own. `docs/methods/kin.md` says what is ours, what is known, and what it rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.methods.blocks.clusters import cluster_means
+from fedkin.methods.blocks.means import Weights
+from fedkin.methods.kin import grouping, signature
+from fedkin.methods.kin.harm import better_own, held_out
+from fedkin.methods.kin.personal import own_view, shared_view
+from fedkin.methods.kin.state import ClientState, State
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "Kin", "State"]
+
+
+class Kin(ServerMethod):
+    """One signature of each client, groups that no test can tell apart, and for each group what its verdict asks for.
+
+    same: one model of the group. shares: one model, with each client's log class shares in its logits. offsets: one
+    model of inputs less each client's mean. alone: local training.
+
+    alpha: how often clients of one distribution may be told apart, over all times that groups are found.
+    least: groups that differ by less share a model all the same (`fedkin.graph.find`).
+    every: after how many rounds all sign again and groups are found anew (None: never).
+    held: share of its samples that a client holds out, to keep the better of its group's and its own model (0: always
+    its group's); only where these are at least `fewest`. margin: by how many standard errors its own must be better.
+    ordered: the order of samples may mean something (`fedkin.graph.sign`). weights: as in FedAvg, inside a group.
+    """
+
+    name: ClassVar[str] = "kin"
+    title: ClassVar[str] = "Kin"
+    paper: ClassVar[str] = "(fedkin)"
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+    travels: ClassVar[str] = "once: a signature of 2 KB up; then the whole model of the client's group"
+
+    alpha: float = Field(0.001, gt=0, lt=1)
+    least: float = Field(0.03, ge=0)
+    every: int | None = Field(None, ge=1)
+    held: float = Field(0.2, ge=0, lt=1)
+    fewest: int = Field(10, ge=1)
+    margin: float = Field(1.0, ge=0)
+    ordered: bool = True
+    weights: Weights = "samples"
+
+    @property
+    def rule(self) -> grouping.Rule:
+        """How groups are found."""
+        return grouping.Rule(self.alpha, self.least)
+
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(
+            signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, tree={}, leaf={}, keeps={}
+        )  # fmt: skip
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    @phase
+    def spread(self, client: ClientView[ClientState], message: Message) -> Message:
+        """How much the client's inputs vary."""
+        return signature.spread_of(client)
+
+    @phase
+    def sign(self, client: ClientView[ClientState], message: Message) -> Message:
+        """The client's signature, by the plan in the message."""
+        return signature.signature_of(client, message, self.ordered)
+
+    @phase
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Train the group's model as this client sees it; and its own beside it, where samples are held out."""
+        verdict = message["verdict"]
+        if verdict == "alone":
+            fitted = yield from Fit(self.use(client, message))
+            client.state["own"] = fitted.params
+            return Message(n=client.size)
+        group, split = own_view(client, message.params, verdict), held_out(client, self.held, self.fewest)
+        if split is None:
+            client.state.pop("keeps", None)
+            fitted = yield from Fit(group)
+            return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
+        kept, held = split
+        own = client.state.get("own", client.initial)
+        keeps = "own" if (yield from better_own(client, group, own, held, self.margin)) else "group"
+        fitted = yield from Fit(group, data=kept)
+        alone = yield from Fit(own, data=kept)
+        client.state["own"], client.state["keeps"] = alone.params, keeps
+        return Message(params=shared_view(client, fitted.params, verdict), n=len(kept), keeps=keeps)
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        """What the client keeps: its group's model as it sees it, or its own."""
+        own = client.state.get("own")
+        if message["verdict"] == "alone":
+            own = client.initial if own is None else own
+            return message.params if "params" in message else own
+        if own is not None and client.state.get("keeps") == "own":
+            return own
+        return own_view(client, message.params, message["verdict"])
+
+    # -- at the server ------------------------------------------------------------------------------------------
+
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        state = server.state
+        # Once: whoever has not signed does; groups are found, and newcomers placed in them.
+        signed = yield from signature.collected(server, grouping.due_to_sign(server, sampled, self.every))
+        if signed:
+            grouping.take(server, signed, self.rule)
+        # Each round: train, and average inside groups.
+        training = [id for id in sampled if id in state["group"]]
+        replies = (yield from Ask("train", {id: self.offer(server, id) for id in training})) if training else {}
+        shared = {id: reply for id, reply in replies.items() if "params" in reply}
+        # Who trained alone has started from the model that it was sent.
+        gone = {state["group"][id] for id in replies if state["verdict"][state["group"][id]] == "alone"}
+        models = {number: model for number, model in state["models"].items() if number not in gone}
+        state["models"] = cluster_means(models, state["group"], shared, self.weights)
+        state["keeps"] = {**state["keeps"], **{id: shared[id].get("keeps", "group") for id in shared}}
+        server.info = self.figures(state)
+
+    def figures(self, state: State) -> dict[str, float | None]:
+        """For the records: groups of several clients, clients alone, clients that keep their own, smallest p."""
+        alone = {number for number, verdict in state["verdict"].items() if verdict == "alone"}
+        p = [value for node in state["tree"].values() for value in node["p"].values()]
+        return {
+            "groups": len(state["verdict"]) - len(alone),
+            "alone": len([id for id, number in state["group"].items() if number in alone]),
+            "keep_own": sum(keeps == "own" for keeps in state["keeps"].values()),
+            "smallest_p": min(p, default=None),
+        }
+
+    # -- the model that a client uses ---------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        state = server.state
+        if id not in state["group"]:
+            return Message(params=grouping.common(server), verdict="same")
+        number = state["group"][id]
+        model = {"params": state["models"][number]} if number in state["models"] else {}
+        return Message(**model, verdict=state["verdict"][number])
+
+    def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Clients that never took part sign, and get the model of the group that they belong to, if any."""
+        found = {id: self.offer(server, id) for id in ids}
+        if not server.state["group"]:
+            return found
+        signed = yield from signature.collected(server, sorted(ids))
+        for id, number in grouping.nearest(server, signed, self.rule).items():
+            if number is not None and server.state["verdict"][number] != "alone":
+                found[id] = Message(params=server.state["models"][number], verdict=server.state["verdict"][number])
+        return found

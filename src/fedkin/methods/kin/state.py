@@ -1,0 +1,42 @@
+"""What kin keeps at the server and at a client."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from torch import Tensor
+
+from fedkin.flow import Params
+
+__all__ = ["ClientState", "State"]
+
+
+class State(TypedDict):
+    """At the server. Groups are numbered from 0, as text.
+
+    plan: what went down for the signatures. signatures: {client id: [bytes] uint8}, as they came.
+    group: {client id: group} of every client with a signature. verdict: {group: "same", "shares", "offsets" or
+    "alone"}. models: {group: params}; a client that is alone keeps its model itself, and has an entry here only until
+    it has started from that.
+    placed: {client id: True} of clients that joined groups found before. looks: how often groups were found.
+    tree: {node: test} of the last time, as `Verdicts.tree` without its clients. leaf: {client id: its last node}.
+    keeps: {client id: "group" or "own"}, the model that the client says it uses.
+    """
+
+    signatures: dict[str, Tensor]
+    group: dict[str, str]
+    verdict: dict[str, str]
+    models: dict[str, Params]
+    placed: dict[str, bool]
+    looks: int
+    tree: dict[str, Any]
+    leaf: dict[str, int]
+    keeps: dict[str, str]
+    plan: NotRequired[dict[str, Tensor]]
+
+
+class ClientState(TypedDict, total=False):
+    """At a client: own, the model that it trains by itself; keeps, "own" where that is the better one."""
+
+    own: Params
+    keeps: str
