@@ -173,7 +173,7 @@ def test_redrawing_is_keyed_leaves_buffers_and_frozen_parts_and_knows_modules_wi
     frozen = nn.Linear(5, 5)
     frozen.requires_grad_(False)
     net = Net.build(lambda: (nn.Sequential(frozen, Scaled(), nn.BatchNorm1d(6)), nn.Linear(6, 3)), 0)
-    state = torch.get_rng_state()
+    state, kept = torch.get_rng_state(), net.frozen["body.0.weight"].clone()
     one, again, other = redrawn(net, 1), redrawn(net, 1), redrawn(net, 2)
     assert torch.equal(torch.get_rng_state(), state)
     assert one.keys() == net.initial.keys()
@@ -183,8 +183,11 @@ def test_redrawing_is_keyed_leaves_buffers_and_frozen_parts_and_knows_modules_wi
         assert not torch.equal(one[name], other[name])
     own, initial = one["body.1.weight"], net.initial["body.1.weight"]
     assert torch.equal(own.flatten().sort().values, initial.flatten().sort().values)
-    for name in ("body.0.weight", "body.2.running_mean", "body.2.num_batches_tracked"):
+    for name in ("body.2.running_mean", "body.2.num_batches_tracked"):
         assert torch.equal(one[name], net.initial[name])
+    # What is frozen is every module's: a draw must not reach it.
+    assert "body.0.weight" not in one
+    assert torch.equal(net.frozen["body.0.weight"], kept)
 
 
 def test_a_client_that_was_never_sampled_takes_the_model_that_fits_it_best() -> None:
