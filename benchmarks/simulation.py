@@ -177,7 +177,7 @@ def idle(repeats: int) -> dict[str, dict[str, float]]:
         gc.collect()
         held[count] = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        made[count].seconds = dict.fromkeys(made[count].seconds, 0.0)
+        made[count].seconds.update(dict.fromkeys(made[count].seconds, 0.0))
     spent = timed({str(count): lambda n, e=engine: e.round(n + 1) for count, engine in made.items()}, repeats)  # type: ignore[misc]
     rows = {}
     for count, engine in made.items():

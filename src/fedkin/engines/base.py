@@ -66,12 +66,16 @@ class Outcome:
 class Engine(ABC):
     """Runs rounds of one method.
 
-    setup: with the nets that the method trains; seconds: time spent, by what it was spent on.
+    setup: with the nets that the method trains.
     """
 
     name: ClassVar[str]
     setup: Setup
-    seconds: dict[str, float]
+
+    @property
+    @abstractmethod
+    def seconds(self) -> dict[str, float]:
+        """Time spent, by what it was spent on."""
 
     @property
     @abstractmethod

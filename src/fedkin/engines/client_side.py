@@ -6,9 +6,10 @@ that out and hands the answer back.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import GeneratorType
+from typing import Any, cast
 
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import States
@@ -60,13 +61,17 @@ class ClientSide:
 
     def __init__(self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False) -> None:
         self.plan, self.clients, self.states, self.own_method = plan, clients, states, own_method
-        self.number = 0
-        # How many requests each client made in a phase of this round: the number keys the request's randomness.
-        self.steps: dict[tuple[str, str], int] = {}
+        self.drifting = any(client.changes for client in clients.values())
+        self.now = clients
+        self.turn_to(0)
 
     def turn_to(self, number: int) -> None:
         """Let it be this round."""
-        self.number, self.steps = number, {}
+        self.number = number
+        if self.drifting:
+            self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
+        # How many requests each client made in a phase of this round: the number keys the request's randomness.
+        self.steps: dict[tuple[str, str], int] = {}
 
     def method(self) -> ServerMethod | PeerMethod:
         """The method as one client holds it."""
@@ -75,7 +80,7 @@ class ClientSide:
 
     def client(self, id: str) -> Client:
         """The client with the samples that it has now."""
-        return self.clients[id].at(max(self.number, 1))
+        return self.now[id]
 
     def view(self, id: str) -> ClientView:
         """What a client has at hand now; its state is made when it is first met."""
@@ -161,8 +166,11 @@ class ClientSide:
             return method.use(self.peer(id))
         view = self.view(id)
         used = method.use(view, offer)
+        # GeneratorType, not the abstract Generator: this is asked for every client at every evaluation.
+        if not isinstance(used, GeneratorType):
+            return cast(Params, used)
         self.steps.pop((id, "use"), None)
-        return Running(id, "use", view, used) if isinstance(used, Generator) else used
+        return Running(id, "use", view, used)
 
     def report(self, id: str) -> Message:
         """What a peer says of itself for the records."""

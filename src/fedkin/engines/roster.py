@@ -3,57 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from fedkin.errors import DataError
-from fedkin.federation import Change, Federation
+from fedkin.federation import Federation
 from fedkin.tasks import Task
 
 __all__ = ["Entry", "Roster"]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One client: whether it takes part, when it joins, its training samples and planted group from round to round.
+class Entry(NamedTuple):
+    """One client: whether it takes part, when it joins, its training samples and its planted group.
 
-    phases: (first round, number of training samples, planted group) in the order of rounds.
+    later: (first round, training samples, planted group) of each change, in the order of rounds.
     """
 
     seen: bool
     joins: int
-    phases: tuple[tuple[int, int, str | None], ...]
+    size: int
+    group: str | None
+    later: tuple[tuple[int, int, str | None], ...] = ()
 
     def at(self, round: int) -> Entry:
-        """The entry with the one phase that holds in this round."""
-        past = [phase for phase in self.phases if phase[0] <= round] or [self.phases[0]]
-        return replace(self, phases=(past[-1],))
-
-    @property
-    def size(self) -> int:
-        """Number of training samples."""
-        return self.phases[-1][1]
-
-    @property
-    def group(self) -> str | None:
-        """The planted group, if it is known."""
-        return self.phases[-1][2]
+        """The entry as it is in this round."""
+        past = [change for change in self.later if change[0] <= round]
+        return self._replace(size=past[-1][1], group=past[-1][2]) if past else self
 
 
 class Roster(Mapping[str, Entry]):
     """Clients' entries by id, for one task; never a sample or a label."""
 
     def __init__(self, entries: Mapping[str, Entry], task: Task, name: str = "federation") -> None:
-        self._entries, self.task, self.name = dict(entries), task, name
-        self._still = all(entry.joins <= 1 and len(entry.phases) == 1 for entry in self._entries.values())
+        # Most clients of a large federation have equal entries: one object serves them.
+        known: dict[Entry, Entry] = {}
+        self._entries = {id: known.setdefault(entry, entry) for id, entry in entries.items()}
+        self.task, self.name = task, name
+        self._still = all(entry.joins <= 1 and not entry.later for entry in known)
 
     @classmethod
     def of(cls, federation: Federation) -> Roster:
         """The roster of a federation that is known whole, as in a simulation."""
-        entries = {}
-        for id, client in federation.items():
-            starts = (now.round if isinstance(now, Change) else 0 for now in client.phases)
-            phases = ((start, len(now.train), now.group) for start, now in zip(starts, client.phases, strict=True))
-            entries[id] = Entry(client.seen, client.joins, tuple(phases))
+        entries = {
+            id: Entry(
+                client.seen, client.joins, client.size, client.group,
+                tuple((change.round, len(change.train), change.group) for change in client.changes),
+            )
+            for id, client in federation.items()
+        }  # fmt: skip
         return cls(entries, federation.task, federation.name)
 
     def __getitem__(self, id: str) -> Entry:
@@ -79,17 +76,17 @@ class Roster(Mapping[str, Entry]):
             raise DataError(f"no client has joined by round {round}")
         return Roster(here, self.task, self.name)
 
-    @property
+    @cached_property
     def seen(self) -> tuple[str, ...]:
         """Ids of the clients that take part, sorted."""
         return tuple(sorted(id for id, entry in self.items() if entry.seen))
 
-    @property
+    @cached_property
     def unseen(self) -> tuple[str, ...]:
         """Ids of the clients that are only evaluated, sorted."""
         return tuple(sorted(id for id, entry in self.items() if not entry.seen))
 
-    @property
+    @cached_property
     def planted(self) -> dict[str, str] | None:
         """The planted group of every client, or None when any client's is unknown."""
         groups = {id: entry.group for id, entry in self.items() if entry.group is not None}

@@ -35,7 +35,6 @@ class Simulation(Engine):
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         self.setup = setup = setup.equipped()
         self.clock = Clock("local", "graph", "evaluate", "messages")
-        self.seconds = self.clock.seconds
         self.server_side = ServerSide(setup.plan, Roster.of(setup.federation), setup.public)
         attack = Attack.parse(setup.engine.adversaries)
         seen = setup.federation.seen
@@ -55,6 +54,10 @@ class Simulation(Engine):
     def make_transport(self) -> Transport:
         """How messages travel."""
         return Transport()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self.clock.seconds
 
     @property
     def server(self) -> ServerView:
@@ -195,9 +198,10 @@ class Simulation(Engine):
 
     def _offers(self) -> dict[str, Message]:
         """What every client that is evaluated needs to know its model: honest ones, and those that never take part."""
-        unseen = self._welcomed(self.roster.unseen)
-        honest = [id for id in self.roster if id not in self.adversaries]
-        return {id: unseen[id] if id in unseen else self.server_side.offer(id) for id in honest}
+        unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
+        return {
+            id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries
+        }  # fmt: skip
 
     def _offer(self, id: str) -> dict[str, Message]:
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))

@@ -168,7 +168,8 @@ class LocalSite(Site):
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         models = self.models(offers)
-        tests = {id: self.side.client(id).test for id in models}
+        clients = self.side.now
+        tests = {id: clients[id].test for id in models}
         jobs = list(self.scored.jobs(models, tests, self.plan.task, self.plan.net_of, self.side.number))
         for job, results in self.executor.run(jobs):
             assert isinstance(job, ScoreJob)
@@ -177,12 +178,18 @@ class LocalSite(Site):
         return {id: self.scored.known[id][2] for id in models}
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        used = {id: self.side.use(id, offer) for id, offer in offers.items()}
-        flows = {id: flow for id, flow in used.items() if isinstance(flow, Running)}
-        with self.uncounted():
-            for running, _ in self.driver.drive(list(flows), flows.__getitem__, "use"):
-                used[running.id] = running.result
-        return {id: params for id, params in used.items() if not isinstance(params, Running)}
+        use, models, flows = self.side.use, dict[str, Params](), dict[str, Running]()
+        for id, offer in offers.items():
+            used = use(id, offer)
+            if isinstance(used, Running):
+                flows[id], models[id] = used, {}  # keeps the client's place
+            else:
+                models[id] = used
+        if flows:
+            with self.uncounted():
+                for running, _ in self.driver.drive(list(flows), flows.__getitem__, "use"):
+                    models[running.id] = running.result
+        return models
 
     def features(self, id: str, offer: Message) -> Message:
         return features_of(self.side, id, self.models({id: offer})[id])

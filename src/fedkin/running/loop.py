@@ -58,8 +58,7 @@ class Result:
 
     clients: (round, client, n, loss, accuracy or the task's other figures) tuples; scores: of the last evaluation by
     client id; models: the parameters each client would use now, without frozen ones, which are the net's (empty when
-    read back from a folder); unseen: ids of
-    clients that never took part.
+    read back from a folder); unseen: ids of clients that never took part.
     """
 
     summary: dict[str, Any]

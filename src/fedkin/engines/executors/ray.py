@@ -11,7 +11,7 @@ import torch
 from fedkin.engines.executors.auto import cores
 from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt
 from fedkin.errors import ConfigError, RunError
-from fedkin.federation import Client, Federation, Samples
+from fedkin.federation import Client, Federation
 from fedkin.learning.net import Net
 
 __all__ = ["Shards", "own_rows"]
@@ -116,14 +116,8 @@ class Shards(Executor):
 
 def own_rows(client: Client) -> Client:
     """The client with just its own rows, for another process or machine."""
-    changes = tuple(replace(c, train=_copied(c.train), test=_copied(c.test)) for c in client.changes)
-    return replace(client, train=_copied(client.train), test=_copied(client.test), changes=changes)
-
-
-def _copied(samples: Samples) -> Samples:
-    if samples.rows is None:
-        return samples
-    return Samples(samples.x[samples.rows], samples.y[samples.rows], None, samples.scale)
+    changes = tuple(replace(c, train=c.train.own(), test=c.test.own()) for c in client.changes)
+    return replace(client, train=client.train.own(), test=client.test.own(), changes=changes)
 
 
 def _cluster_cores(ray: Any) -> int:
