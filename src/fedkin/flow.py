@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -219,9 +220,7 @@ class ServerMethod(Method):
     @classmethod
     def phases(cls) -> frozenset[str]:
         """Names of the phases: what is declared with `@phase` here or in a base class."""
-        return frozenset(
-            name for base in cls.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
-        )
+        return _phases(cls)
 
     def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
@@ -254,6 +253,14 @@ class ServerMethod(Method):
         """
         return {id: self.offer(server, id) for id in ids}
         yield
+
+
+@cache
+def _phases(kind: type[ServerMethod]) -> frozenset[str]:
+    """Found once for each class: this is asked for every message."""
+    return frozenset(
+        name for base in kind.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
+    )
 
 
 class PeerMethod(Method):
