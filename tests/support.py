@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedkin.engines import EngineSettings, Setup
+from fedkin.engines import Engine, EngineSettings, Setup
+from fedkin.engines.simulation import Simulation
+from fedkin.engines.site import LocalSite
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
@@ -58,6 +60,13 @@ def small_setup(
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
     return Setup(method, federation, net, Training.model_validate(plan), seed, EngineSettings(dropout=dropout))
+
+
+def local_site(engine: Engine) -> LocalSite:
+    """Where the clients of a local engine live."""
+    assert isinstance(engine, Simulation)
+    assert isinstance(engine.site, LocalSite)
+    return engine.site
 
 
 def planted_similarities(
