@@ -22,7 +22,7 @@ _COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 _READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 
 
-class OnCard(Tensor):  # type: ignore[no-untyped-call]
+class OnCard(Tensor):
     """A tensor of the card; `inner` holds its numbers."""
 
     inner: Any  # a Tensor; the name is a method of torch's too
