@@ -75,10 +75,17 @@ def sample_shares(federation: Federation) -> dict[str, float]:
 
 def nearest_on_simplex(v: np.ndarray[Any, Any], floor: float = 0.0) -> np.ndarray[Any, Any]:
     """The point of the simplex with entries of at least `floor` that is nearest to v, by a general solver."""
+
+    def apart(w: Any) -> float:
+        return float(((w - v) ** 2).sum())
+
+    def slope(w: Any) -> Any:
+        return 2 * (w - v)
+
     sums_to_one: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
     found = minimize(
-        lambda w: float(((w - v) ** 2).sum()), np.full(len(v), 1 / len(v)), (), "SLSQP", lambda w: 2 * (w - v),
-        bounds=[(floor, 1.0)] * len(v), constraints=sums_to_one, options={"ftol": 1e-15, "maxiter": 500},
+        apart, np.full(len(v), 1 / len(v)), method="SLSQP", jac=slope, bounds=[(floor, 1)] * len(v),
+        constraints=sums_to_one, options={"ftol": 1e-15, "maxiter": 500},
     )  # fmt: skip
     return np.asarray(found.x)
 
