@@ -25,11 +25,11 @@ _READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.defau
 class OnCard(Tensor):
     """A tensor of the card; `inner` holds its numbers."""
 
-    inner: Tensor
+    inner: Any  # a Tensor; the name is a method of torch's too
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnCard:
-        out = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        out = Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=torch.device(NAME, 0),
         )  # fmt: skip
@@ -40,13 +40,13 @@ class OnCard(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == Tensor.data.__set__:  # type: ignore[attr-defined]
             args[0].inner = args[1].inner
-        return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})  # type: ignore[call-arg, misc]
+        return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
 
     def tolist(self) -> Any:
         raise AssertionError("torch has no tolist for tensors of this kind: bring it to the processor first")
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _done(func, args, kwargs or {})
 
 
@@ -54,7 +54,7 @@ class _Mode(TorchDispatchMode):
     """Hears of operations that only name the card, as those that make tensors do."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.transfers: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

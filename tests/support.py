@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedkin.engines import EngineSettings, Setup
+from fedkin.engines import (
+    Engine,
+    EngineSettings,
+    Envelope,
+    LocalEngine,
+    Outcome,
+    Setup,
+    Transport,
+    Witness,
+)  # fmt: skip
+from fedkin.engines.base import SERVER
+from fedkin.engines.simulation import Simulation
+from fedkin.engines.site import LocalSite
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.views import ServerView
 
 
 def cases() -> dict[str, ServerMethod | PeerMethod]:
@@ -58,6 +72,77 @@ def small_setup(
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
     return Setup(method, federation, net, Training.model_validate(plan), seed, EngineSettings(dropout=dropout))
+
+
+def local_site(engine: Engine) -> LocalSite:
+    """Where the clients of a local engine live."""
+    assert isinstance(engine, Simulation)
+    assert isinstance(engine.site, LocalSite)
+    return engine.site
+
+
+def after(
+    method: ServerMethod | PeerMethod, rounds: int, federation: Federation | None = None, **settings: Any
+) -> tuple[LocalEngine, Any]:
+    """An engine that ran so many rounds of a small setup, and the last one's outcome (None after none)."""
+    engine, outcome = LocalEngine(small_setup(method, federation, **settings)), None
+    for number in range(1, rounds + 1):
+        outcome = engine.round(number)
+    return engine, outcome
+
+
+class Losing(Transport):
+    """Loses the messages of which `lose(envelope)` is true; it may be set at any time."""
+
+    def __init__(self, lose: Callable[[Envelope], bool] = lambda envelope: False) -> None:
+        self.lose = lose
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        return None if self.lose(envelope) else envelope
+
+
+class Watched:
+    """A local run of a server's method: what the server asks, what it is answered, its state.
+
+    lose(phase, id): whether this client's reply is lost; may be set at any time.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.lose: Callable[[str, str], bool] = lambda phase, id: False
+        self.witness = Witness()
+        losing = Losing(lambda envelope: envelope.receiver == SERVER and self.lose(envelope.phase, envelope.sender))
+        self.engine = LocalEngine(setup, transport=losing, observers=[self.witness])
+        self.federation = setup.federation
+        self.initial: Params = self.server.initial
+        self.trainable = self.server.net.trainable
+
+    @property
+    def server(self) -> ServerView[Any]:
+        """The server's view."""
+        return self.engine.server
+
+    @property
+    def asks(self) -> list[tuple[str, Mapping[str, Message], Mapping[str, Message]]]:
+        """(phase, messages by client id, replies by client id) of every Ask so far."""
+        return [(ask.phase, ask.messages, replies) for _, ask, replies in self.witness.asks]
+
+    def round(self, number: int) -> Outcome:
+        """Run one round, numbered from 1."""
+        return self.engine.round(number)
+
+    def rounds(self, count: int) -> Watched:
+        """Run rounds 1 to `count`."""
+        for number in range(1, count + 1):
+            self.round(number)
+        return self
+
+    def model(self, id: str) -> Params:
+        """The parameters that this client would use now."""
+        return self.engine.model(id)
+
+    def replies(self, phase: str) -> Mapping[str, Message]:
+        """What the clients answered when this phase was last asked for."""
+        return next(replies for asked, _, replies in reversed(self.asks) if asked == phase)
 
 
 def planted_similarities(

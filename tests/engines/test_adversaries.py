@@ -13,6 +13,8 @@ from fedkin.engines.adversaries import Attack
 from fedkin.errors import ConfigError
 from fedkin.flow import Fitted
 from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.median import Median
 from support import small_federation, small_setup
 
 START = {"w": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(3)}
@@ -58,7 +60,7 @@ def test_bad_specs_are_refused(spec: str) -> None:
 
 
 def test_a_sign_flipping_client_enters_fedavg_with_its_opposite() -> None:
-    setup = small_setup(METHODS["fedavg"](weights="equal"))
+    setup = small_setup(FedAvg(weights="equal"))
     honest = LocalEngine(setup)
     honest.round(1)
     each = {}
@@ -90,7 +92,7 @@ def test_the_median_holds_where_the_mean_does_not() -> None:
 
 
 def test_median_of_each_parameter() -> None:
-    setup = small_setup(METHODS["median"]())
+    setup = small_setup(Median())
     engine = LocalEngine(setup)
     engine.round(1)
     each = []

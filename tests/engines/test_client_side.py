@@ -12,8 +12,8 @@ from fedkin.engines.client_side import ClientSide
 from fedkin.engines.states import States
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Fitted, Message, phase
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedprox import FedProx
 from fedkin.views import ClientView
 from support import small_setup
 
@@ -84,7 +84,7 @@ def test_an_unmet_client_has_a_checkpoint_too() -> None:
 
 
 def test_own_methods_are_copies() -> None:
-    setup = small_setup(METHODS["fedprox"](mu=0.7)).equipped()
+    setup = small_setup(FedProx(mu=0.7)).equipped()
     held = ClientSide(setup.plan, setup.federation, States(), own_method=True).method()
     assert held is not setup.method
     assert held == setup.method

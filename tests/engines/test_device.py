@@ -23,27 +23,34 @@ from fedkin.engines.executors.jobs import Modules
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
-from fedkin.learning import sgd
+from fedkin.learning import dense, sgd
 from fedkin.learning.devices import Resident
 from fedkin.learning.models import Mixed
 from fedkin.learning.models.small import SmallPlain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.methods import METHODS, FedAvg
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.mapl import Mapl
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.nets import nets_for
 from fedkin.running.settings import RunSettings
-from support import small_federation, small_setup
+from support import local_site, small_federation, small_setup
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
 OWN_LOSS = ["fedavg", "fedprox", "drfa", "fedclassavg", "fedproto", "fedsr", "mapl", "sfmtl-graph"]
 
 
+def on_device(setup: Setup, device: str, mode: str = "one-by-one") -> Setup:
+    """The same there; nobody could set a device that torch has no kernels for."""
+    return replace(setup, engine=setup.engine.model_copy(update={"device": device, "mode": mode}))
+
+
 def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[dict[str, dict[str, Tensor]], Any]:
     """Every client's model after two rounds, and the scores."""
-    engine = LocalEngine(setup.having(mode=mode, device=device))
+    engine = LocalEngine(on_device(setup, device, mode))
     for number in (1, 2):
         engine.round(number)
     assert not any(isinstance(leaf, OnCard) for leaf in pytree.tree_leaves(engine.state()))
@@ -137,7 +144,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
 
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
     """What crosses in a round."""
-    engine = LocalEngine(small_setup(METHODS[name](), local_steps=steps).having(mode=mode, device=NAME))
+    engine = LocalEngine(on_device(small_setup(METHODS[name](), local_steps=steps), NAME, mode))
     engine.round(1)  # takes the samples there
     with card() as counted:
         engine.round(2)
@@ -155,7 +162,7 @@ def test_nothing_goes_to_the_card_or_back_between_the_steps_of_a_fit(name: str, 
 
 
 def test_views_ask_nothing_of_the_card() -> None:
-    augment = METHODS["mapl"]().augment
+    augment = Mapl().augment
     with card() as counted:
         x = torch.rand(6, 3, 12, 12).to(NAME)
         augment(x)  # constants go there once
@@ -197,7 +204,7 @@ def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.M
     setup = small_setup(FedAvg(), dtype=torch.float64)
     reference = after(setup)
     tried: list[int] = []
-    fit = stacking.fit_dense
+    fit = dense.fit_dense
 
     def small_memory(net: Any, loss: Any, layers: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
         tried.append(len(members))
@@ -248,9 +255,10 @@ def test_a_card_is_given_stacks_unless_something_else_is_asked_for() -> None:
 def test_auto_on_a_card_starts_no_processes() -> None:
     setup = small_setup(FedAvg())
     with card():
-        engine = LocalEngine(setup.having(mode="auto", workers=2, device=NAME))
+        engine = LocalEngine(on_device(setup.having(workers=2), NAME, "auto"))
         engine.round(1)
-        assert engine.site.executor.inner.modules is engine.site.executor.modules  # type: ignore[attr-defined]  # no sample is there twice
+        executor: Any = local_site(engine).executor
+        assert executor.inner.modules is executor.modules  # no sample is there twice
     assert set(engine.measured) == {"one-by-one", "stacked"}
 
 
@@ -278,6 +286,6 @@ def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(
 
 def test_processes_and_ray_are_for_processors() -> None:
     with pytest.raises(ConfigError, match=r"run.mode: 'workers' are processes .* run.device is 'lazy'"):
-        LocalEngine(small_setup(FedAvg()).having(mode="workers", device=NAME))
+        LocalEngine(on_device(small_setup(FedAvg()), NAME, "workers"))
     with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the actors of run.engine = 'ray'"):
-        RayEngine(small_setup(FedAvg()).having(device=NAME))
+        RayEngine(on_device(small_setup(FedAvg()), NAME))

@@ -15,7 +15,10 @@ from fedkin.errors import MethodError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import ClientFlow, Fit, Infer, Message
 from fedkin.learning.net import Net
-from fedkin.methods import METHODS, FedAvg
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from fedkin.methods.sfmtl_graph import SfmtlGraph
 from support import small_federation, small_setup
 
 MODES = ["one-by-one", "stacked", "workers", "auto"]
@@ -55,7 +58,7 @@ def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
 
 
 def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
-    setup = small_setup(METHODS["sfmtl-graph"](lam=0.5, anchors="mean"))
+    setup = small_setup(SfmtlGraph(lam=0.5, anchors="mean"))
     reference, scores = after(setup, "one-by-one")
     for workers in (1, 3):
         models, other = after(setup, "workers", workers=workers)
@@ -72,7 +75,7 @@ def test_stacks_are_the_same_bits_each_time() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_error_names_the_client_in_every_mode(mode: str) -> None:
-    setup = small_setup(METHODS["local"](), lr=1e30)
+    setup = small_setup(Local(), lr=1e30)
     with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
         after(setup, mode)
 
@@ -80,7 +83,7 @@ def test_an_error_names_the_client_in_every_mode(mode: str) -> None:
 def test_buffers_and_dropout_fall_back_to_one_by_one() -> None:
     federation = small_federation()
     net = Net(nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.3)), nn.Linear(6, 4))
-    setup = replace(small_setup(METHODS["local"](), federation), net=net)
+    setup = replace(small_setup(Local(), federation), net=net)
     one, _ = after(setup, "one-by-one")
     other, _ = after(setup, "stacked")
     assert all(torch.equal(other[id][key], t) for id, params in one.items() for key, t in params.items())
@@ -152,7 +155,8 @@ class _NotOverStacks:
 
     def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
         weights = next(iter(model.body.parameters()))
-        return torch.nn.functional.cross_entropy(model(batch.x), batch.y) + 0.0 * weights.sum()
+        loss: Tensor = torch.nn.functional.cross_entropy(model(batch.x), batch.y) + 0.0 * weights.sum()
+        return loss
 
 
 class LooksInside(FedAvg):

@@ -16,8 +16,9 @@ from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
 from fedkin.engines.offload import Offload
 from fedkin.errors import RunError
-from fedkin.methods import METHODS
-from support import cases, small_setup
+from fedkin.methods.local import Local
+from fedkin.methods.sfmtl_graph import SfmtlGraph
+from support import cases, local_site, small_setup
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_where_states_lie_changes_no_bit(name: str, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_from_a_state_on_disk() -> None:
-    setup = small_setup(METHODS["sfmtl-graph"](), per_round=4).having(state_limit_mb=0.001)
+    setup = small_setup(SfmtlGraph(), per_round=4).having(state_limit_mb=0.001)
     whole = ran(setup, 4)
     first, second = LocalEngine(setup), LocalEngine(setup)
     for number in (1, 2):
@@ -62,12 +63,16 @@ def test_a_run_goes_on_from_a_state_on_disk() -> None:
 
 
 def test_untouched_models_on_disk_are_not_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = LocalEngine(small_setup(METHODS["local"](), per_round=2).having(state_limit_mb=0.0))
+    engine = LocalEngine(small_setup(Local(), per_round=2).having(state_limit_mb=0.0))
     scored: list[str] = []
-    run = engine.site.executor.run
-    monkeypatch.setattr(
-        engine.site.executor, "run", lambda jobs: scored.extend(i for j in jobs for i in j.ids) or run(jobs)
-    )
+    executor = local_site(engine).executor
+    run = executor.run
+
+    def heard(jobs: Any) -> Any:
+        scored.extend(id for job in jobs for id in job.ids)
+        return run(jobs)
+
+    monkeypatch.setattr(executor, "run", heard)
     engine.round(1)
     engine.evaluate()
     assert len(scored) == len(engine.federation)

@@ -10,10 +10,12 @@ import torch
 
 from fedkin.analysis import measure
 from fedkin.engines import LocalEngine, ProcessesEngine, Setup
+from fedkin.engines.processes import RemoteSite
 from fedkin.engines.simulation import Simulation
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
 from support import cases, small_federation, small_setup
 
 ALL = {**{name: method() for name, method in METHODS.items()}, **cases()}
@@ -71,7 +73,7 @@ def test_every_method_is_the_same(name: str) -> None:
 
 
 def test_a_client_that_fails_is_named() -> None:
-    engine = ProcessesEngine(small_setup(METHODS["fedavg"](), few(), lr=1e30))
+    engine = ProcessesEngine(small_setup(FedAvg(), few(), lr=1e30))
     try:
         with pytest.raises(MethodError, match=r"round \d, client 'site-.', phase 'train': the training loss became"):
             rounds(engine)
@@ -85,10 +87,12 @@ def rounds(engine: Simulation) -> None:
 
 
 def test_a_process_that_is_gone_is_named() -> None:
-    engine = ProcessesEngine(small_setup(METHODS["fedavg"](), few()))
+    engine = ProcessesEngine(small_setup(FedAvg(), few()))
     try:
-        engine.site.processes[0].kill()
-        engine.site.processes[0].join()
+        site = engine.site
+        assert isinstance(site, RemoteSite)
+        site.processes[0].kill()
+        site.processes[0].join()
         first = next(iter(engine.federation))
         with pytest.raises(RunError, match=f"the process of client '{first}' has ended"):
             engine.round(1)

@@ -13,7 +13,9 @@ from fedkin.engines import LocalEngine
 from fedkin.engines.ray import RayEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.methods import METHODS
-from support import small_setup
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from support import local_site, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
 # Ray's own threads and sockets warn when a cluster is taken down; that is not ours to fail on.
@@ -54,12 +56,12 @@ def test_the_bits_of_the_local_engine(name: str) -> None:
 def test_a_lost_actor_is_made_again() -> None:
     import ray
 
-    setup = small_setup(METHODS["fedavg"]()).having(workers=2)
+    setup = small_setup(FedAvg()).having(workers=2)
     local, cluster = LocalEngine(setup), RayEngine(setup)
     try:
         local.round(1)
         cluster.round(1)
-        executor: Any = cluster.executor
+        executor: Any = local_site(cluster).executor
         ray.kill(executor.actors[0], no_restart=False)
         local.round(2)
         cluster.round(2)
@@ -70,7 +72,7 @@ def test_a_lost_actor_is_made_again() -> None:
 
 
 def test_errors_name_the_client() -> None:
-    cluster = RayEngine(small_setup(METHODS["local"](), lr=1e30).having(workers=2))
+    cluster = RayEngine(small_setup(Local(), lr=1e30).having(workers=2))
     try:
         with pytest.raises(MethodError, match=r"client 'site-.', phase 'train': the training loss became"):
             _rounds(cluster, 3)
@@ -88,4 +90,4 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[ray\]'"):
-        RayEngine(small_setup(METHODS["local"]()))
+        RayEngine(small_setup(Local()))

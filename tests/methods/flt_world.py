@@ -11,6 +11,7 @@ from fedkin import graph as g
 from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Scale, Task
+from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods.flt.method import Flt
@@ -44,15 +45,17 @@ def grouped(clients: int = 12, **more: Any) -> Federation:
 def a_server(method: Flt, federation: Federation) -> ServerView[State]:
     """A server before its first round."""
     setup = small_setup(method, federation)
-    server: ServerView[State] = ServerView(
-        seed=0, round=1, net=setup.net, task=federation.task, training=setup.training, state={},  # type: ignore[arg-type]
+    server: ServerView[Any] = ServerView(
+        seed=0, round=1, net=setup.net, task=federation.task, training=setup.training, state={},
         clients=tuple(sorted(federation)),
     )  # fmt: skip
     method.start(server)
     return server
 
 
-def engine_after(method: Flt, federation: Federation, rounds: int, kind: type = LocalEngine, **training: Any) -> Any:
+def engine_after(
+    method: ServerMethod, federation: Federation, rounds: int, kind: type[LocalEngine] = LocalEngine, **training: Any
+) -> Any:
     engine = kind(small_setup(method, federation, **training))
     for number in range(1, rounds + 1):
         engine.round(number)

@@ -13,9 +13,10 @@ from fedkin.graph import Graph
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
-from fedkin.methods import METHODS
+from fedkin.methods.mapl import Mapl, MaplPlus
 
-MAPL, PLUS = METHODS["mapl"], METHODS["mapl-plus"]
+MAPL, PLUS = Mapl, MaplPlus
+KINDS: dict[str, type[Mapl]] = {kind.name: kind for kind in (Mapl, MaplPlus)}
 PROTOTYPES = "prototypes.weight"
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import Setup
 from fedkin.engines.base import Traffic
 from fedkin.federation import Client, Federation, Samples, Task
-from fedkin.flow import Message
 from fedkin.keys import rng
 
 BODY = ("body.1.weight", "body.1.bias")
@@ -45,8 +46,8 @@ def plain_training(
     client, now, before = setup.federation[id], dict(params), dict(params)
     for rows in setup.training.batches(client.size, draw):
         leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in now.items()}
-        loss(leaves, client.train.x[rows], client.train.y[rows]).backward()
-        gradient = {name: leaf.grad for name, leaf in leaves.items()}
+        value = loss(leaves, client.train.x[rows], client.train.y[rows])
+        gradient = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))
         stepped = {
             name: tensor - setup.training.lr * gradient[name] + momentum * (tensor - before[name])
             for name, tensor in now.items()
@@ -58,6 +59,35 @@ def plain_training(
 def initial(setup: Setup) -> Plain:
     """What everyone starts from."""
     return {name: setup.net.initial[name].clone() for name in (*BODY, *HEAD)}
+
+
+def combined(models: Mapping[str, Plain], weights: Mapping[str, float], names: Sequence[str] = ()) -> Plain:
+    """The sum of models by these weights; names: of these parameters only."""
+    names = names or list(next(iter(models.values())))
+    return {name: torch.stack([weight * models[id][name] for id, weight in weights.items()]).sum(0) for name in names}
+
+
+def sample_shares(federation: Federation) -> dict[str, float]:
+    """Each client's share of all training samples."""
+    total = sum(federation.sizes.values())
+    return {id: size / total for id, size in sorted(federation.sizes.items())}
+
+
+def nearest_on_simplex(v: np.ndarray[Any, Any], floor: float = 0.0) -> np.ndarray[Any, Any]:
+    """The point of the simplex with entries of at least `floor` that is nearest to v, by a general solver."""
+
+    def apart(w: Any) -> float:
+        return float(((w - v) ** 2).sum())
+
+    def slope(w: Any) -> Any:
+        return 2 * (w - v)
+
+    sums_to_one: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
+    found = minimize(
+        apart, np.full(len(v), 1 / len(v)), method="SLSQP", jac=slope, bounds=[(floor, 1)] * len(v),
+        constraints=sums_to_one, options={"ftol": 1e-15, "maxiter": 500},
+    )  # fmt: skip
+    return np.asarray(found.x)
 
 
 def assert_params(found: object, expected: Plain, tolerance: float = 1e-5) -> None:
@@ -78,18 +108,6 @@ def classes_federation(owned: Sequence[Sequence[int]], counts: Sequence[int], cl
         samples = Samples(torch.from_numpy(x), torch.from_numpy(y))
         clients.append(Client(f"client-{number}", samples, samples))
     return Federation(clients, Task(classes, (5,)))
-
-
-class Watching(LocalEngine):
-    """Keeps every message that travels, in the order of delivery."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.seen: list[Message] = []
-
-    def carried(self, message: Message) -> Message:
-        self.seen.append(message)
-        return message
 
 
 def floats(traffic: Sequence[Traffic], up: bool | None = None) -> int:

@@ -16,26 +16,17 @@ from fedkin import graph
 from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.flow import Message
-from fedkin.methods import METHODS
 from fedkin.methods.cfl import Cfl
+from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ServerView
-from support import small_federation, small_setup
+from support import after, small_federation, small_setup
 
 EAGER = {"eps1": 1e9, "eps2": 0.0}
 
 
-def after(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> tuple[LocalEngine, Any]:
-    dropout = training.pop("dropout", 0.0)
-    engine = LocalEngine(small_setup(method, federation, dropout=dropout, **training))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    return engine, outcome
-
-
-def a_server(method: Cfl, ids: tuple[str, ...], number: int = 1) -> ServerView:
+def a_server(method: Cfl, ids: tuple[str, ...], number: int = 1) -> ServerView[Any]:
     setup = small_setup(method)
-    server = ServerView(
+    server: ServerView[Any] = ServerView(
         seed=0, round=number, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
     )
     method.start(server)
@@ -51,7 +42,7 @@ def moved(start: Any, direction: int, by: float, rest: float = 0.0) -> dict[str,
     return params
 
 
-def is_leaf(server: ServerView, node: str) -> bool:
+def is_leaf(server: ServerView[Any], node: str) -> bool:
     return f"{node}0" not in server.state["models"]
 
 
@@ -60,7 +51,7 @@ def is_leaf(server: ServerView, node: str) -> bool:
 def test_never_splitting_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
     options = {"per_round": per_round, "momentum": 0.5}
     one, outcome = after(Cfl(eps1=0.0, weights=weights), 4, **options)
-    other, _ = after(METHODS["fedavg"](weights=weights), 4, **options)
+    other, _ = after(FedAvg(weights=weights), 4, **options)
     assert set(outcome.graph.groups.values()) == {0}
     assert {message.phase for message in outcome.traffic} == {"train"}
     for id in one.setup.federation:
@@ -78,7 +69,7 @@ def test_planted_groups_with_conflicting_labels_are_found(seed: int, per_round: 
     assert planted is not None
     assert graph.ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
     assert set(outcome.graph.ids) == set(federation)
-    fedavg, _ = after(METHODS["fedavg"](), 20, federation, local_steps=10)
+    fedavg, _ = after(FedAvg(), 20, federation, local_steps=10)
     right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
     assert right > 1.4 * common
 
@@ -203,7 +194,7 @@ def test_shares_of_the_first_rounds_largest_update() -> None:
     assert server.state["largest"] == pytest.approx(4.0)
 
 
-def split_server(method: Cfl) -> ServerView:
+def split_server(method: Cfl) -> ServerView[Any]:
     """Everyone split by the sign of the first coordinate, then the second part by that of the second."""
     server = a_server(method, tuple("abcdxy"))
     flow = method.round(server, list("abcd"))
@@ -259,10 +250,10 @@ def test_a_newcomer_goes_where_its_updates_cosine_is_larger(seed: int) -> None:
     means = [sum(u[id] for id in u if where[id] == f"r{label}") for label in (0, 1)]
     new = step()
     cosines = [float(flat(new) @ mean) / np.linalg.norm(mean) for mean in means]
-    flow = method.placed(server, ["late"])
-    next(flow)
+    placing = method.placed(server, ["late"])
+    next(placing)
     with pytest.raises(StopIteration) as end:
-        flow.send({"late": Message(params=new)})
+        placing.send({"late": Message(params=new)})
     assert end.value.value == {"late": f"r{int(cosines[1] > cosines[0])}"}
 
 

@@ -12,20 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine, Setup
+from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError, MethodError
 from fedkin.graph import metropolis, network
-from fedkin.methods import METHODS
-from fedkin.methods.dfedavgm import metropolis_row
-from methods.plain_loops import Plain, assert_params, entropy, floats, initial, logits, plain_training
+from fedkin.methods.dfedavgm import DFedAvgM, metropolis_row
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from methods.plain_loops import Plain, assert_params, combined, entropy, floats, initial, logits, plain_training
 from support import small_federation, small_setup
 
-DFedAvgM = METHODS["dfedavgm"]
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
-
-
-def with_network(setup: Setup, spec: str) -> Setup:
-    return replace(setup, network=spec)
 
 
 def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
@@ -34,7 +30,7 @@ def loss(params: Plain, x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("spec", ["full", "ring", "erdos-renyi:0.5", "none"])
 def test_rounds_are_those_of_a_plain_loop(spec: str) -> None:
-    setup = with_network(small_setup(DFedAvgM(momentum=0.6), lr=0.05), spec)
+    setup = small_setup(DFedAvgM(momentum=0.6), lr=0.05).having(network=spec)
     engine = LocalEngine(setup)
     ids = sorted(setup.federation)
     near = network(spec, ids, setup.seed, 1)
@@ -45,7 +41,7 @@ def test_rounds_are_those_of_a_plain_loop(spec: str) -> None:
         for i in ids:
             weight = {j: 1 / (1 + max(len(near[i]), len(near[j]))) for j in near[i]}
             weight[i] = 1 - sum(weight.values())
-            models[i] = {name: sum(w * trained[j][name] for j, w in weight.items()) for name in trained[i]}
+            models[i] = combined(trained, weight)
     for id in ids:
         assert_params(engine.model(id), models[id])
 
@@ -54,7 +50,7 @@ def test_a_full_network_without_momentum_is_fedavg_of_equal_weights() -> None:
     """With all samples in one batch there is no draw in which the two could differ."""
     engines = [
         LocalEngine(small_setup(method, batch_size="all"))
-        for method in (DFedAvgM(momentum=0.0), METHODS["fedavg"](weights="equal"))
+        for method in (DFedAvgM(momentum=0.0), FedAvg(weights="equal"))
     ]
     for number in (1, 2, 3):
         for engine in engines:
@@ -66,8 +62,7 @@ def test_a_full_network_without_momentum_is_fedavg_of_equal_weights() -> None:
 def test_an_isolated_peer_trains_alone() -> None:
     federation = small_federation().reorder([sorted(small_federation())[0]])
     alone, local = (
-        LocalEngine(small_setup(method, federation, batch_size="all", momentum=0.9))
-        for method in (DFedAvgM(), METHODS["local"]())
+        LocalEngine(small_setup(method, federation, batch_size="all", momentum=0.9)) for method in (DFedAvgM(), Local())
     )
     (id,) = federation
     for number in (1, 2):
@@ -87,7 +82,7 @@ def test_rows_are_those_of_metropolis_hastings_and_doubly_stochastic(n: int, p: 
     assert (made >= 0).all()
     np.testing.assert_allclose(made.sum(0), 1.0)
     np.testing.assert_allclose(made.sum(1), 1.0)
-    np.testing.assert_allclose(made, metropolis(nx.to_numpy_array(graph, nodelist=range(n))), atol=1e-12)
+    np.testing.assert_allclose(made, np.asarray(metropolis(nx.to_numpy_array(graph, nodelist=range(n)))), atol=1e-12)
 
 
 @given(st.integers(1, 8), st.sets(st.integers(0, 7)))
@@ -100,7 +95,7 @@ def test_rows_sum_to_one_whoever_was_heard(degree: int, heard: set[int]) -> None
 @pytest.mark.parametrize("spec", ["full", "ring", "regular:3"])
 def test_mixing_keeps_the_mean_of_all_models(spec: str) -> None:
     """W is doubly stochastic: the mean over peers moves by training alone."""
-    setup = with_network(small_setup(DFedAvgM()), spec)
+    setup = small_setup(DFedAvgM()).having(network=spec)
     engine = LocalEngine(setup)
     ids = sorted(setup.federation)
     engine.round(1)
@@ -113,13 +108,13 @@ def test_mixing_keeps_the_mean_of_all_models(spec: str) -> None:
 
 @pytest.mark.parametrize(("spec", "edges"), [("full", 15), ("ring", 6), ("regular:3", 9), ("none", 0)])
 def test_floats_are_those_of_the_papers_formula(spec: str, edges: int) -> None:
-    outcome = LocalEngine(with_network(small_setup(DFedAvgM()), spec)).round(1)
+    outcome = LocalEngine(small_setup(DFedAvgM()).having(network=spec)).round(1)
     assert len(outcome.traffic) == 2 * edges
     assert floats(outcome.traffic) == 2 * edges * SIZE  # 2 N_e (theta + phi)
 
 
 def test_peers_whose_messages_are_lost_weigh_on_oneself() -> None:
-    setup = replace(small_setup(DFedAvgM()), dropout=0.5)
+    setup = small_setup(DFedAvgM(), dropout=0.5)
     graph = LocalEngine(setup).round(1).graph
     assert graph is not None
     mixing = np.asarray(graph.mixing)
@@ -130,7 +125,7 @@ def test_peers_whose_messages_are_lost_weigh_on_oneself() -> None:
 
 
 def test_the_graph_of_a_round_is_what_was_mixed() -> None:
-    setup = with_network(small_setup(DFedAvgM()), "ring")
+    setup = small_setup(DFedAvgM()).having(network="ring")
     outcome = LocalEngine(setup).round(1)
     assert outcome.graph is not None
     ids = outcome.graph.ids

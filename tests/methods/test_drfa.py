@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,28 +17,16 @@ from fedkin.keys import rng
 from fedkin.learning import CrossEntropy
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked
-from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import filled
-from fedkin.methods.drfa import Snapshotting
-from methods.watched import Watched
-from support import small_federation, small_setup
-
-Drfa = METHODS["drfa"]
+from fedkin.methods.drfa import Drfa, Snapshotting
+from fedkin.methods.fedavg import FedAvg
+from methods.plain_loops import combined, nearest_on_simplex
+from support import Watched, small_federation, small_setup
 
 
 def lambdas(engine: Watched) -> np.ndarray[Any, np.dtype[np.float64]]:
     kept = engine.server.state["lam"]
     return np.array([float(kept[id]) for id in sorted(kept)])
-
-
-def nearest_on_simplex(v: np.ndarray[Any, Any], floor: float) -> np.ndarray[Any, Any]:
-    """The projection, by a general solver."""
-    found = minimize(
-        lambda w: ((w - v) ** 2).sum(), np.full(len(v), 1 / len(v)), jac=lambda w: 2 * (w - v), method="SLSQP",
-        bounds=[(floor, 1)] * len(v), constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-14, "maxiter": 500},
-    )  # fmt: skip
-    return np.asarray(found.x)
 
 
 def plain_steps(w: dict[str, Tensor], client: Any, setup: Any, number: int) -> list[dict[str, Tensor]]:
@@ -49,8 +36,8 @@ def plain_steps(w: dict[str, Tensor], client: Any, setup: Any, number: int) -> l
     path = [w]
     for rows in setup.training.batches(client.size, draw):
         leaf = {name: tensor.clone().requires_grad_() for name, tensor in path[-1].items()}
-        loss_of(leaf, client, rows).backward()
-        path.append({name: t.detach() - setup.training.lr * t.grad for name, t in leaf.items() if t.grad is not None})
+        slopes = torch.autograd.grad(loss_of(leaf, client, rows), list(leaf.values()))
+        path.append({n: t.detach() - setup.training.lr * g for (n, t), g in zip(leaf.items(), slopes, strict=True)})
     return path
 
 
@@ -70,11 +57,11 @@ def test_rounds_with_all_clients_against_a_plain_loop(training: dict[str, Any]) 
     for number in (1, 2, 3):
         engine.round(number)
         share = 1 - rng(setup.seed, "", number, "snapshot").random()
-        paths = [plain_steps(w, federation[id], setup, number) for id in ids]
-        steps = [len(path) - 1 for path in paths]
-        snapshots = [path[math.ceil(share * count)] for path, count in zip(paths, steps, strict=True)]
-        w = {name: sum(k * path[-1][name] for k, path in zip(lam, paths, strict=True)) for name in w}
-        at = {name: sum(k * s[name] for k, s in zip(lam, snapshots, strict=True)) for name in w}
+        paths = {id: plain_steps(w, federation[id], setup, number) for id in ids}
+        steps = [len(path) - 1 for path in paths.values()]
+        counted = dict(zip(ids, lam.tolist(), strict=True))
+        w = combined({id: path[-1] for id, path in paths.items()}, counted)
+        at = combined({id: path[math.ceil(share * (len(path) - 1))] for id, path in paths.items()}, counted)
         v = np.array([float(loss_of(at, federation[id])) for id in ids])
         lam = nearest_on_simplex(lam + gamma * float(np.mean(steps)) * v, floor)
         np.testing.assert_allclose(lambdas(engine), lam, atol=1e-6)
@@ -130,9 +117,7 @@ def test_the_drawn_step_is_uniform() -> None:
 
 
 def test_without_ascent_it_is_fedavg_with_equal_weights() -> None:
-    one, other = (
-        Watched(small_setup(m)) for m in (Drfa(gamma=0.0, snapshot=False), METHODS["fedavg"](weights="equal"))
-    )
+    one, other = (Watched(small_setup(m)) for m in (Drfa(gamma=0.0, snapshot=False), FedAvg(weights="equal")))
     for number in (1, 2, 3):
         one.round(number)
         other.round(number)
@@ -201,7 +186,7 @@ def test_weights_by_samples_come_from_the_clients_and_rates_decay() -> None:
     engine = Watched(small_setup(Drfa(gamma=0.0, lambda_start="samples", snapshot=False), federation))
     engine.round(1)
     np.testing.assert_allclose(lambdas(engine), sizes / sizes.sum(), rtol=1e-12)
-    average = Watched(small_setup(METHODS["fedavg"](), federation))
+    average = Watched(small_setup(FedAvg(), federation))
     average.round(1)
     for name, tensor in average.server.state["params"].items():
         torch.testing.assert_close(engine.server.state["params"][name], tensor, rtol=1e-5, atol=1e-6)

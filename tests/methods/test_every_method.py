@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,20 +11,25 @@ import torch
 from torch import Tensor
 
 from fedkin.codec import tensors_of
-from fedkin.engines import LocalEngine, LoopbackEngine, Setup
+from fedkin.engines import LocalEngine, LoopbackEngine, Setup, Witness
+from fedkin.engines.base import SERVER
+from fedkin.engines.roster import Roster
+from fedkin.engines.server_side import ServerSide
 from fedkin.errors import MethodError
-from fedkin.federation import Federation
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.views import ServerView
-from support import cases, small_federation, small_setup
+from support import Losing, cases, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
 CASES: dict[str, ServerMethod | PeerMethod] = {
     **{name: method() for name, method in METHODS.items()},
-    "fedavg-equal": METHODS["fedavg"](weights="equal"),
-    "sfmtl-strong": METHODS["sfmtl-graph"](lam=0.4, anchor_weight=0.01),
-    "sfmtl-mean": METHODS["sfmtl-graph"](lam=0.4, anchor_weight=0.01, anchors="mean"),
+    "fedavg-equal": FedAvg(weights="equal"),
+    "sfmtl-strong": SfmtlGraph(lam=0.4, anchor_weight=0.01),
+    "sfmtl-mean": SfmtlGraph(lam=0.4, anchor_weight=0.01, anchors="mean"),
     **cases(),
 }
 SERVER_CASES = {name: method for name, method in CASES.items() if isinstance(method, ServerMethod)}
@@ -118,11 +125,12 @@ def test_a_method_survives_lost_messages(name: str) -> None:
 
 
 @every_server_method
-def test_no_answer_at_all_leaves_the_server_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = LocalEngine(small_setup(CASES[name]))
+def test_no_answer_at_all_leaves_the_server_as_it_was(name: str) -> None:
+    losing = Losing()
+    engine = LocalEngine(small_setup(CASES[name]), transport=losing)
     engine.round(1)
     before = {pointer: tensor.clone() for pointer, tensor in tensors_of(engine.state()).items()}
-    monkeypatch.setattr(engine, "_lost", lambda id, phase: "there")
+    losing.lose = lambda envelope: envelope.sender == SERVER
     engine.round(2)
     after = tensors_of(engine.state())
     assert before.keys() == after.keys()
@@ -133,8 +141,9 @@ def test_no_answer_at_all_leaves_the_server_as_it_was(name: str, monkeypatch: py
 def test_a_dropped_client_is_a_client_that_was_not_sampled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = small_federation()
     dropped = sorted(federation)[2]
-    lossy = LocalEngine(small_setup(CASES[name], federation))
-    monkeypatch.setattr(lossy, "_lost", lambda id, phase: "there" if id == dropped else "")
+    # All is lost but what is asked before the draw.
+    losing = Losing(lambda envelope: envelope.receiver == dropped and envelope.phase != "size")
+    lossy = LocalEngine(small_setup(CASES[name], federation), transport=losing)
     one = models(lossy, rounds=2)
     monkeypatch.setattr(
         type(CASES[name]), "sample", lambda self, server: [id for id in server.clients if id != dropped]
@@ -148,13 +157,14 @@ def test_relabelling_clients_relabels_what_the_server_makes(name: str) -> None:
     setup = small_setup(CASES[name]).equipped()
     ids = sorted(setup.federation)
     names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
-    engine = Recording(setup)
+    witness = Witness()
+    engine = LocalEngine(setup, observers=[witness])
     engine.round(1)
-    sent, server = replay(setup, engine.replies, names)
-    assert len(sent) == len(engine.asks)
-    for (_, messages), renamed in zip(engine.asks, sent, strict=True):
-        assert {names[id] for id in messages} == set(renamed)
-        for id, message in messages.items():
+    sent, server = replay(setup, [replies for _, _, replies in witness.asks], names)
+    assert len(sent) == len(witness.asks)
+    for (_, ask, _), renamed in zip(witness.asks, sent, strict=True):
+        assert {names[id] for id in ask.messages} == set(renamed)
+        for id, message in ask.messages.items():
             close_trees(message, renamed[names[id]])
     close_trees(engine.server.state, server.state, names)
 
@@ -178,7 +188,7 @@ def test_state_travels_through_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["local", "fedavg", "sfmtl-graph"])
 def test_one_client_alone_is_plain_sgd(name: str) -> None:
-    method = METHODS[name](lam=0.0) if name == "sfmtl-graph" else METHODS[name]()
+    method = SfmtlGraph(lam=0.0) if name == "sfmtl-graph" else METHODS[name]()
     federation = small_federation().reorder([sorted(small_federation())[0]])
     setup = small_setup(method, federation, momentum=0.5, weight_decay=0.01, clip=0.7)
     (params,) = models(LocalEngine(setup)).values()
@@ -204,41 +214,20 @@ def plain_sgd(setup: Setup, rounds: int) -> dict[str, Tensor]:
         for rows in setup.training.batches(client.size, draw):
             loss = torch.nn.functional.cross_entropy(model(client.train.x[rows]), client.train.y[rows])
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.7)
             optimiser.step()
     return dict(zip(names, (parameter.detach() for parameter in model.parameters()), strict=True))
 
 
-class Recording(LocalEngine):
-    """Keeps what the server asked and was answered."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.asks: list[tuple[str, dict[str, Message]]] = []
-        self.replies: list[dict[str, Message]] = []
-
-    def _ask(self, ask: Any) -> dict[str, Message]:
-        replies = super()._ask(ask)
-        self.asks.append((ask.phase, dict(ask.messages)))
-        self.replies.append(replies)
-        return replies
-
-
 def replay(
-    setup: Setup, replies: list[dict[str, Message]], names: dict[str, str]
-) -> tuple[list[dict[str, Message]], ServerView]:
+    setup: Setup, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
+) -> tuple[list[dict[str, Message]], ServerView[Any]]:
     """Drive the server's round by hand with renamed replies, given in another order."""
-    federation: Federation = setup.federation.relabel(names)
-    method = setup.method
-    assert isinstance(method, ServerMethod)
-    server = ServerView(
-        seed=setup.seed, round=1, net=setup.net, task=federation.task, training=setup.training, state={},
-        clients=tuple(sorted(federation)), planted=federation.planted,
-    )  # fmt: skip
-    method.start(server)
-    flow = method.round(server, sorted(names.values()))
-    sent, answer = [], None
+    federation = setup.federation.relabel(dict(names))
+    side = ServerSide(replace(setup, federation=federation).plan, Roster.of(federation))
+    side.turn_to(1)
+    flow, sent, answer = side.round(), [], None
     for reply in [*replies, None]:
         try:
             ask = flow.send(answer)
@@ -246,8 +235,8 @@ def replay(
             break
         sent.append(dict(ask.messages))
         assert reply is not None
-        answer = {names[id]: message for id, message in reversed(reply.items())}
-    return sent, server
+        answer = {names[id]: message for id, message in reversed(list(reply.items()))}
+    return sent, side.view
 
 
 def close_trees(one: Any, other: Any, names: dict[str, str] | None = None) -> None:
@@ -264,21 +253,15 @@ def close_trees(one: Any, other: Any, names: dict[str, str] | None = None) -> No
 
 
 def test_errors_name_the_client_and_the_phase() -> None:
-    setup = small_setup(METHODS["local"](), lr=1e30)
+    setup = small_setup(Local(), lr=1e30)
     with pytest.raises(MethodError, match=r"round \d, client 'site-.', phase 'train': the training loss became"):
         models(LocalEngine(setup), rounds=3)
 
 
 @every_method
 def test_counted_bytes_are_those_of_the_messages(name: str) -> None:
-    sent: list[int] = []
-
-    class Spy(LocalEngine):
-        def carried(self, message: Message) -> Message:
-            if len(message):
-                sent.append(len(message.to_bytes()))
-            return message
-
-    engine = Spy(small_setup(CASES[name]))
+    witness = Witness()
+    engine = LocalEngine(small_setup(CASES[name]), observers=[witness])
     counted = [message.bytes for number in (1, 2) for message in engine.round(number).traffic]
-    assert sorted(counted) == sorted(sent)
+    sent = [len(envelope.message.to_bytes()) for envelope in witness.envelopes]
+    assert sorted(counted) == sorted(size for size in sent if size)

@@ -11,29 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine
+from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Task
 from fedkin.learning import Batch, BodyHead
 from fedkin.learning.augment import Augment
 from fedkin.learning.models import SmallPlain
 from fedkin.learning.net import Net
-from fedkin.methods import METHODS
-from fedkin.methods.fedclassavg import ContrastedViews
+from fedkin.methods.fedclassavg import ContrastedViews, FedClassAvg
 from methods.plain_loops import (
     HEAD,
     Plain,
-    Watching,
     assert_params,
+    combined,
     entropy,
     features,
     floats,
     initial,
     logits,
     plain_training,
+    sample_shares,
 )
 from support import small_federation, small_setup
-
-FedClassAvg = METHODS["fedclassavg"]
 
 
 def contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
@@ -56,17 +54,17 @@ def test_a_round_is_that_of_a_plain_loop() -> None:
     ids = sorted(setup.federation)
     models = {id: initial(setup) for id in ids}
     head = {name: initial(setup)[name] for name in HEAD}
-    total = sum(setup.federation.sizes.values())
+    shares = sample_shares(setup.federation)
     for number in (1, 2):
         engine.round(number)
 
         def loss(params: Plain, x: Tensor, y: Tensor, start: Plain = head) -> Tensor:
-            pull = sum(((params[name] - start[name]) ** 2).sum() for name in HEAD)
+            pull = torch.stack([((params[name] - start[name]) ** 2).sum() for name in HEAD]).sum()
             return entropy(logits(params, x), y) + contrast(features(params, x), y, 0.7) + 0.5 / 2 * pull
 
         for id in ids:
             models[id] = plain_training(setup, id, number, {**models[id], **head}, loss)
-        head = {name: sum(setup.federation[id].size / total * models[id][name] for id in ids) for name in HEAD}
+        head = combined(models, shares, HEAD)
     for id in ids:
         assert_params(engine.model(id), models[id], 1e-4)
     for name in HEAD:
@@ -128,10 +126,11 @@ def test_the_pull_alone_is_rho_over_two_times_the_squared_distance() -> None:
 
 
 def test_only_heads_travel() -> None:
-    engine = Watching(small_setup(FedClassAvg()))
-    outcome = engine.round(1)
-    assert all(set(message["head"]) == set(HEAD) for message in engine.seen)
-    assert floats(outcome.traffic) == 2 * len(engine.setup.federation) * (7 * 4 + 4)  # 2 M phi a round
+    setup, witness = small_setup(FedClassAvg()), Witness()
+    outcome = LocalEngine(setup, observers=[witness]).round(1)
+    assert witness.envelopes
+    assert all(set(envelope.message["head"]) == set(HEAD) for envelope in witness.envelopes)
+    assert floats(outcome.traffic) == 2 * len(setup.federation) * (7 * 4 + 4)  # 2 M phi a round
 
 
 def test_clients_predict_with_the_heads_they_trained_or_the_shared_one() -> None:

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine
+from fedkin.engines import LocalEngine, Witness
+from fedkin.engines.base import SERVER
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 from fedkin.learning import Batch, BodyHead
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
-from fedkin.methods import METHODS
-from fedkin.methods.fedproto import PrototypeRegularised, mean_prototypes, nearest_prototype_head
+from fedkin.methods.fedproto import FedProto, PrototypeRegularised, mean_prototypes, nearest_prototype_head
+from fedkin.methods.local import Local
 from methods.plain_loops import (
     BODY,
     HEAD,
     Plain,
-    Watching,
     assert_params,
     classes_federation,
     entropy,
@@ -35,7 +35,6 @@ from methods.plain_loops import (
 )
 from support import small_setup
 
-FedProto = METHODS["fedproto"]
 OWNED = [(0, 1, 2), (1, 2), (1, 4), (4,)]
 COUNTS = [6, 9, 10, 12]
 
@@ -171,9 +170,11 @@ def test_before_the_first_round_the_head_predicts() -> None:
 
 
 def test_only_prototypes_of_owned_classes_go_up_and_all_come_down() -> None:
-    engine = Watching(small_setup(FedProto(), classes_federation(OWNED, COUNTS)))
+    witness = Witness()
+    setup = small_setup(FedProto(), classes_federation(OWNED, COUNTS))
+    engine = LocalEngine(setup, observers=[witness])
     first, second = engine.round(1), engine.round(2)
-    up = [message for message in engine.seen if "counts" in message]
+    up = [envelope.message for envelope in witness.envelopes if envelope.receiver == SERVER]
     assert sorted(tuple(message["classes"]) for message in up[:4]) == sorted(OWNED)
     assert sorted(tuple(message["counts"]) for message in up[:4]) == [(6, 6, 6), (9, 9), (10, 10), (12,)]
     assert all(message["prototypes"].shape == (len(message["classes"]), 7) for message in up)
@@ -190,9 +191,7 @@ def test_where_everyone_owns_everything_floats_are_those_of_the_papers_formula()
 
 
 def test_no_pull_and_own_heads_is_local_training() -> None:
-    one, alone = (
-        LocalEngine(small_setup(method)) for method in (FedProto(lam=0.0, predict="head"), METHODS["local"]())
-    )
+    one, alone = (LocalEngine(small_setup(method)) for method in (FedProto(lam=0.0, predict="head"), Local()))
     for number in (1, 2):
         one.round(number)
         alone.round(number)
@@ -223,7 +222,7 @@ def test_the_pull_brings_unlike_bodies_to_like_features_and_they_still_tell_clas
 def test_clients_stack_into_one_computation() -> None:
     federation = classes_federation(OWNED, COUNTS)
     one, stacked = (
-        LocalEngine(replace(small_setup(FedProto(lam=1.0), federation, torch.float64), mode=mode))
+        LocalEngine(small_setup(FedProto(lam=1.0), federation, torch.float64).having(mode=mode))
         for mode in ("one-by-one", "stacked")
     )
     for number in (1, 2, 3):

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fedkin.keys import rng
-from fedkin.methods import METHODS
-from methods.watched import Watched
-from support import small_federation, small_setup
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedprox import FedProx
+from support import Watched, small_federation, small_setup
 
 
-def moved(mu: float, **training: object) -> float:
+def moved(mu: float, **training: Any) -> float:
     """How far the clients' models of a round lie from the global one, on average."""
-    engine = Watched(small_setup(METHODS["fedprox"](mu=mu), lr=0.05, **training))
+    engine = Watched(small_setup(FedProx(mu=mu), lr=0.05, **training))
     engine.round(1)
     sent = [reply.params for reply in engine.replies("train").values()]
     initial = engine.initial
-    return sum(float(sum((t - initial[name]).square().sum() for name, t in p.items())) ** 0.5 for p in sent) / len(sent)
+    apart = [sum(float((t - initial[name]).square().sum()) for name, t in params.items()) for params in sent]
+    return sum(math.sqrt(square) for square in apart) / len(sent)
 
 
 def test_mu_zero_is_fedavg() -> None:
-    one = Watched(small_setup(METHODS["fedprox"](mu=0.0), dtype=torch.float64))
-    other = Watched(small_setup(METHODS["fedavg"](), dtype=torch.float64))
+    one = Watched(small_setup(FedProx(mu=0.0), dtype=torch.float64))
+    other = Watched(small_setup(FedAvg(), dtype=torch.float64))
     for number in (1, 2):
         one.round(number)
         other.round(number)
@@ -39,7 +43,7 @@ def test_a_larger_mu_keeps_clients_nearer() -> None:
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 def test_a_round_against_a_plain_loop(weights: str) -> None:
     mu, federation = 0.7, small_federation()
-    setup = small_setup(METHODS["fedprox"](mu=mu, weights=weights), federation, dtype=torch.float64)
+    setup = small_setup(FedProx(mu=mu, weights=weights), federation, dtype=torch.float64)
     engine = Watched(setup)
     engine.round(1)
     total = {name: torch.zeros_like(tensor) for name, tensor in setup.net.initial.items()}
@@ -51,7 +55,8 @@ def test_a_round_against_a_plain_loop(weights: str) -> None:
         for rows in setup.training.batches(client.size, draw):
             leaf = {name: tensor.clone().requires_grad_() for name, tensor in w.items()}
             z = F.relu(F.linear(client.train.x[rows].double(), leaf["body.1.weight"], leaf["body.1.bias"]))
-            F.cross_entropy(F.linear(z, leaf["head.weight"], leaf["head.bias"]), client.train.y[rows]).backward()
+            out = F.linear(z, leaf["head.weight"], leaf["head.bias"])
+            torch.autograd.backward(F.cross_entropy(out, client.train.y[rows]))
             for name, tensor in leaf.items():
                 assert tensor.grad is not None
                 pull = mu * (w[name] - setup.net.initial[name])

@@ -13,36 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import ari
-from fedkin.methods import METHODS
 from fedkin.methods.blocks import gram
 from fedkin.methods.blocks.clusters import squared_distances
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
-from support import small_federation, small_setup
+from support import after, small_federation, small_setup
 
 
-def after(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> tuple[LocalEngine, Any]:
-    engine = LocalEngine(small_setup(method, federation, **training))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    return engine, outcome
-
-
-def a_server(method: FedSem, ids: tuple[str, ...]) -> ServerView:
+def a_server(method: FedSem, ids: tuple[str, ...]) -> ServerView[Any]:
     setup = small_setup(method)
-    server = ServerView(
+    server: ServerView[Any] = ServerView(
         seed=0, round=1, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
     )
     method.start(server)
     return server
 
 
-def some_params(server: ServerView, rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
+def some_params(server: ServerView[Any], rng: np.random.Generator, near: float = 0.0) -> dict[str, torch.Tensor]:
     return {
         name: torch.from_numpy(rng.normal(near, 1.0, tuple(tensor.shape)).astype(np.float32))
         for name, tensor in server.initial.items()
@@ -53,7 +44,7 @@ def vector(params: Any) -> Any:
     return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])
 
 
-def played(method: FedSem, server: ServerView, replies: dict[str, Message]) -> dict[str, Message]:
+def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message]) -> dict[str, Message]:
     """Run a round with these replies; what was asked."""
     flow = method.round(server, sorted(replies))
     ask = next(flow)
@@ -67,7 +58,7 @@ def played(method: FedSem, server: ServerView, replies: dict[str, Message]) -> d
 def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
     options = {"per_round": per_round, "momentum": 0.5}
     one, _ = after(FedSem(clusters=1, weights=weights), 4, **options)
-    other, _ = after(METHODS["fedavg"](weights=weights), 4, **options)
+    other, _ = after(FedAvg(weights=weights), 4, **options)
     for id in one.setup.federation:
         for name, tensor in one.model(id).items():
             assert torch.equal(tensor, other.model(id)[name])
@@ -81,7 +72,7 @@ def test_planted_groups_with_conflicting_labels_are_found(seed: int) -> None:
     assert planted is not None
     graph = outcome.graph
     assert ari([planted[id] for id in graph.ids], graph.labels) == 1
-    fedavg, _ = after(METHODS["fedavg"](), 8, federation, local_steps=10)
+    fedavg, _ = after(FedAvg(), 8, federation, local_steps=10)
     right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
     assert right > 1.4 * common
 
@@ -94,7 +85,7 @@ def test_e_and_m_step_by_hand(count: int, seed: int) -> None:
     centres = {str(k): some_params(server, rng, near=k) for k in range(3)}
     server.state["models"] = dict(reversed(centres.items()))  # a checkpoint does not keep the order
     replies = {
-        f"c{k}": Message(params=some_params(server, rng, near=rng.integers(3)), n=int(rng.integers(1, 9)))
+        f"c{k}": Message(params=some_params(server, rng, near=int(rng.integers(3))), n=int(rng.integers(1, 9)))
         for k in range(count)
     }
     played(method, server, replies)

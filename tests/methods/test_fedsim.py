@@ -6,14 +6,23 @@ from dataclasses import replace
 
 import torch
 
-from fedkin.engines import LocalEngine
+from fedkin.engines import LocalEngine, Witness
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
-from methods.plain_loops import HEAD, Watching, assert_params, entropy, floats, initial, logits, plain_training
+from fedkin.methods.fedsim import FedSim
+from methods.plain_loops import (
+    HEAD,
+    assert_params,
+    combined,
+    entropy,
+    floats,
+    initial,
+    logits,
+    plain_training,
+    sample_shares,
+)
 from support import small_federation, small_setup
-
-FedSim = METHODS["fedsim"]
 
 
 def test_two_rounds_are_those_of_a_plain_loop() -> None:
@@ -22,14 +31,14 @@ def test_two_rounds_are_those_of_a_plain_loop() -> None:
     ids = sorted(setup.federation)
     models = {id: initial(setup) for id in ids}
     head = {name: initial(setup)[name] for name in HEAD}
-    total = sum(setup.federation.sizes.values())
+    shares = sample_shares(setup.federation)
     for number in (1, 2):
         engine.round(number)
         for id in ids:
             models[id] = plain_training(
                 setup, id, number, {**models[id], **head}, lambda params, x, y: entropy(logits(params, x), y)
             )
-        head = {name: sum(setup.federation[id].size / total * models[id][name] for id in ids) for name in HEAD}
+        head = combined(models, shares, HEAD)
     for id in ids:
         assert_params(engine.model(id), {**models[id], **head})
 
@@ -56,9 +65,10 @@ def test_one_client_alone_trains_locally() -> None:
 
 def test_bodies_never_travel_and_floats_are_those_of_the_papers_formula() -> None:
     setup = small_setup(FedSim())
-    engine = Watching(setup)
-    outcome = engine.round(1)
-    assert all(set(message["head"]) == set(HEAD) for message in engine.seen)
+    witness = Witness()
+    outcome = LocalEngine(setup, observers=[witness]).round(1)
+    assert witness.envelopes
+    assert all(set(envelope.message["head"]) == set(HEAD) for envelope in witness.envelopes)
     phi = 7 * 4 + 4
     assert floats(outcome.traffic) == 2 * len(setup.federation) * phi  # 2 M phi a round
 

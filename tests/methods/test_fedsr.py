@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,11 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
 from fedkin.federation import Federation
+from fedkin.flow import ServerMethod
 from fedkin.learning import Batch, Net
 from fedkin.learning.sgd import load
-from fedkin.methods import METHODS
-from fedkin.methods.fedsr import ClassReference, GaussianBody, SimpleRepresentation, gaussian_kl
-from methods.watched import Watched
-from support import small_federation, small_setup
-
-FedSr = METHODS["fedsr"]
+from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation, gaussian_kl
+from support import Watched, small_federation, small_setup
 
 
 @given(st.integers(0, 999), st.integers(1, 5))
@@ -41,7 +39,7 @@ def equipped(dtype: torch.dtype = torch.float64) -> Net:
 @pytest.mark.parametrize("norm", ["squared", "plain"])
 def test_the_loss_against_a_slow_twin(norm: str) -> None:
     net = equipped()
-    model = net.scratch()
+    model: Any = net.scratch()
     federation = small_federation()
     client = next(iter(federation.values()))
     with torch.no_grad():
@@ -85,7 +83,7 @@ def test_the_net_keeps_body_and_head_and_predicts_from_the_mean() -> None:
         assert torch.equal(net.initial[name], tensor)
     more = {"body.gaussian.weight", "body.gaussian.bias", "reference.mean", "reference.raw"}
     assert set(net.initial) - set(setup.net.initial) == more
-    model = net.scratch().eval()
+    model: Any = net.scratch().eval()
     x = torch.randn(3, 5, dtype=torch.float64)
     mean, sd = model.body.moments(x)
     assert (sd > 0).all()
@@ -103,9 +101,9 @@ def test_a_body_that_is_no_sequence_is_wrapped_whole() -> None:
             self.inner = nn.Linear(5, 6)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x).tanh() * 2
+            return torch.tanh(self.inner(x)) * 2
 
-    body = GaussianBody(Own(), 6)
+    body: Any = GaussianBody(Own(), 6)
     x = torch.randn(2, 5)
     want = body.gaussian(body.net(x))
     torch.testing.assert_close(body(x), want[:, :6])
@@ -139,13 +137,13 @@ def test_references_of_clients_not_sampled_stay() -> None:
         assert torch.equal(engine.model(id)["reference.mean"], before[id]) == (id not in sampled)
 
 
-def figures(method: object, rounds: int = 12) -> tuple[float, float]:
+def figures(method: ServerMethod, rounds: int = 12) -> tuple[float, float]:
     """(mean squared length of features, mean divergence to the client's class reference) after training."""
-    engine = Watched(small_setup(method, dtype=torch.float64, local_steps=10))  # type: ignore[arg-type]
+    engine = Watched(small_setup(method, dtype=torch.float64, local_steps=10))
     for number in range(1, rounds + 1):
         engine.round(number)
     size = divergence = 0.0
-    module = engine.server.net.scratch().eval()
+    module: Any = engine.server.net.scratch().eval()
     for id, client in engine.federation.items():
         load(module, engine.model(id))
         with torch.no_grad():

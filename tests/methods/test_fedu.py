@@ -12,12 +12,11 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedu import FedU
+from fedkin.methods.local import Local
 from fedkin.settings import parse
-from methods.watched import Watched
-from support import small_federation, small_setup
-
-FedU = METHODS["fedu"]
+from support import Watched, small_federation, small_setup
 
 
 def after(method: Any, rounds: int = 2, **training: Any) -> Watched:
@@ -33,7 +32,7 @@ def close(one: Any, other: Any) -> None:
 
 
 def test_lambda_zero_and_a_graph_without_edges_are_local_training_bit_for_bit() -> None:
-    local = after(METHODS["local"]())
+    local = after(Local())
     for method in (FedU(lam=0.0), FedU(lam=0.5, graph={"control": "self"})):
         engine = after(method)
         for id in engine.federation:
@@ -41,7 +40,7 @@ def test_lambda_zero_and_a_graph_without_edges_are_local_training_bit_for_bit() 
 
 
 def test_a_complete_graph_of_weight_1_and_a_step_of_1_over_n_is_fedavg_with_equal_weights() -> None:
-    engine, average = after(FedU(lam=1.0, tau=1 / 6), 3), after(METHODS["fedavg"](weights="equal"), 3)
+    engine, average = after(FedU(lam=1.0, tau=1 / 6), 3), after(FedAvg(weights="equal"), 3)
     for id in engine.federation:
         close(engine.model(id), average.server.state["params"])
 
@@ -87,6 +86,7 @@ def test_a_round_is_the_papers_step_on_the_recorded_graph(source: str, neighbour
 def test_similarity_of_updates_sees_the_planted_groups_and_layers_limit_what_it_reads() -> None:
     engine = after(FedU(lam=0.0, graph={"source": "cosine", "layers": 1}), 6, local_steps=20)
     graph, planted = engine.outcome.graph, engine.federation.planted  # type: ignore[attr-defined]
+    assert planted is not None
     groups = np.array([planted[id] for id in graph.ids])
     same = groups[:, None] == groups[None, :]
     off = ~np.eye(6, dtype=bool)

@@ -16,13 +16,14 @@ from fedkin.engines import LocalEngine, LoopbackEngine
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
-from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups
 from fedkin.methods.flt.method import Flt, relate
 from fedkin.methods.flt.relatedness import RelatednessSettings
 from fedkin.methods.flt.signature import centres_of
 from fedkin.methods.flt.state import State
+from fedkin.methods.local import Local
 from fedkin.settings import parse
 from methods.flt_world import (
     a_server,
@@ -173,7 +174,7 @@ def test_only_participants_enter_unless_stale_models_are_wanted() -> None:
 def test_a_complete_graph_is_fedavg_bit_for_bit(method: Flt, per_round: Any) -> None:
     federation = grouped()
     one = engine_after(method, federation, 3, per_round=per_round)
-    assert_equal_models(models(one), models(engine_after(METHODS["fedavg"](), federation, 3, per_round=per_round)))
+    assert_equal_models(models(one), models(engine_after(FedAvg(), federation, 3, per_round=per_round)))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_a_complete_graph_is_fedavg_bit_for_bit(method: Flt, per_round: Any) -> 
 def test_an_empty_graph_is_local_training_bit_for_bit(method: Flt, per_round: Any) -> None:
     federation = grouped()
     one = engine_after(method, federation, 3, per_round=per_round)
-    assert_equal_models(models(one), models(engine_after(METHODS["local"](), federation, 3, per_round=per_round)))
+    assert_equal_models(models(one), models(engine_after(Local(), federation, 3, per_round=per_round)))
 
 
 def test_groups_are_fedavg_among_their_members() -> None:
@@ -198,7 +199,7 @@ def test_groups_are_fedavg_among_their_members() -> None:
     one = engine_after(Flt(graph={"groups": 3}), federation, 3)
     for group in "abc":
         ids = [id for id in federation if federation[id].group == group]
-        alone = engine_after(METHODS["fedavg"](), federation.reorder(ids), 3)
+        alone = engine_after(FedAvg(), federation.reorder(ids), 3)
         assert_equal_models(models(alone), models(one))
 
 
@@ -240,9 +241,9 @@ def test_control_graphs_change_the_graph_and_nothing_else(control: str, average:
     elif control in ("random", "shuffled"):
         assert sizes == [4, 4, 4]
         assert score(found, federation) < 0.5
-        weights = [np.asarray(graph.weights) for graph in (one.graph, two.graph)]
-        assert weights[0].sum() == weights[1].sum()
-        assert not np.array_equal(*weights)
+        real, drawn = np.asarray(one.graph.weights), np.asarray(two.graph.weights)
+        assert real.sum() == drawn.sum()
+        assert not np.array_equal(real, drawn)
     else:
         assert sizes == ([12] if control == "uniform" else [1] * 12)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedkin import codec
 from fedkin.data.dataset import Dataset, Part
-from fedkin.engines import LocalEngine
+from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.methods.flt.method import Flt
 from fedkin.methods.flt.signature import centres_of
@@ -57,17 +57,9 @@ def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
 
 
 def test_only_centres_travel() -> None:
-    engine = LocalEngine(small_setup(Flt(k=3), grouped()))
-    seen: dict[str, set[str]] = {}
-    real = engine._ask
-
-    def ask(request: Any) -> Any:
-        replies = real(request)
-        seen[request.phase] = {name for reply in replies.values() for name in reply}
-        return replies
-
-    engine._ask = ask  # type: ignore[method-assign]
-    engine.round(1)
+    witness = Witness()
+    LocalEngine(small_setup(Flt(k=3), grouped()), observers=[witness]).round(1)
+    seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
     assert seen == {"measure": {"count", "total", "squares"}, "sign": {"centres"}, "train": {"params", "n"}}
 
 

@@ -31,7 +31,7 @@ def test_clients_near_enough_are_neighbours() -> None:
     assert threshold(between, np.arange(4), "groups") == pytest.approx((1 + 1 + 3 + 3) / 4 / 2)
 
 
-def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster: str, linkage: str) -> Any:
+def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster: str, linkage: Any) -> Any:
     """Algorithm 2, lines 15 to 19, from the paper's text (matching: from the released code), with scipy and loops."""
     n = len(sets)
     between = np.zeros((n, n))
@@ -52,7 +52,7 @@ def oracle(sets: list[Any], distance: str, gamma: float, adjacency: str, cluster
         rows = linked + np.eye(n)
         between = np.array([[np.linalg.norm(a - b) for b in rows] for a in rows])
     tree = hierarchy.linkage(squareform(between, checks=False), linkage)
-    return linked, hierarchy.cut_tree(tree, 3).ravel()
+    return linked, hierarchy.cut_tree(tree, [3]).ravel()
 
 
 @pytest.mark.parametrize("distance", ["min", "matching"])

@@ -51,7 +51,7 @@ def relatedness(centres: dict[str, Any], distance: str, soft: bool) -> tuple[dic
                 ]
                 apart[one, other] = np.sqrt(min(totals)) / K
     table = np.array([[apart[one, other] for other in ids] for one in ids])
-    labels = hierarchy.cut_tree(hierarchy.linkage(squareform(table, checks=False), "ward"), GROUPS).ravel()
+    labels = hierarchy.cut_tree(hierarchy.linkage(squareform(table, checks=False), "ward"), [GROUPS]).ravel()
     group = dict(zip(ids, labels.tolist(), strict=True))
     # gamma = "groups": halfway between the mean distance inside groups and the mean distance to the nearest other one.
     inside = [apart[a, b] for a in ids for b in ids if a != b and group[a] == group[b]]

@@ -19,20 +19,13 @@ from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net
 from fedkin.learning.net import BodyHead
 from fedkin.learning.sgd import fit, load
-from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.ifca import Ifca, redrawn
-from support import small_federation, small_setup
+from fedkin.views import ServerView
+from support import after, small_federation, small_setup
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("body.1.weight", "body.1.bias")
-
-
-def after(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> tuple[LocalEngine, Any]:
-    engine = LocalEngine(small_setup(method, federation, **training))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    return engine, outcome
 
 
 def loss_of(engine: LocalEngine, params: Any, id: str) -> float:
@@ -49,7 +42,7 @@ def loss_of(engine: LocalEngine, params: Any, id: str) -> float:
 def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
     options = {"per_round": per_round, "momentum": 0.5}
     one, _ = after(Ifca(clusters=1, weights=weights), 4, **options)
-    other, _ = after(METHODS["fedavg"](weights=weights), 4, **options)
+    other, _ = after(FedAvg(weights=weights), 4, **options)
     for id in one.setup.federation:
         for name, tensor in one.model(id).items():
             assert torch.equal(tensor, other.model(id)[name])
@@ -63,7 +56,7 @@ def test_planted_groups_with_conflicting_labels_are_found(seed: int, share: Any)
     planted = federation.planted
     assert planted is not None
     assert ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
-    fedavg, _ = after(METHODS["fedavg"](), 12, federation, local_steps=10)
+    fedavg, _ = after(FedAvg(), 12, federation, local_steps=10)
     right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
     assert right > 1.4 * common
 
@@ -123,7 +116,8 @@ def test_a_shared_body_travels_once_and_is_one() -> None:
 def test_a_shared_body_is_the_mean_over_everyone() -> None:
     method = Ifca(clusters=2, share="body", weights="equal")
     engine, _ = after(method, 0)
-    flow = method.round(engine.server, ["a", "b", "c"])
+    server: ServerView[Any] = engine.server
+    flow = method.round(server, ["a", "b", "c"])
     next(flow)
     rng = np.random.default_rng(0)
     sent = {
@@ -246,7 +240,7 @@ def test_warm_up_is_fedavg_and_then_heads_part() -> None:
     method = Ifca(clusters=3, warmup=2)
     engine, outcome = after(method, 1)
     assert outcome.graph is None
-    fedavg, _ = after(METHODS["fedavg"](), 2)
+    fedavg, _ = after(FedAvg(), 2)
     engine.round(2)
     models, common = engine.server.state["models"], fedavg.server.state["params"]
     assert sorted(models) == ["0", "1", "2"]

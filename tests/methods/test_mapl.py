@@ -27,7 +27,15 @@ from support import small_federation, small_setup
 
 
 def objective(**weights: Any) -> TwoViews:
-    plain = {"ce": 0.0, "cont": 0.0, "proto": 0.0, "uni": 0.0, "temperature": 0.5, "spread": 0.5, "form": "paper"}
+    plain: dict[str, Any] = {
+        "ce": 0.0,
+        "cont": 0.0,
+        "proto": 0.0,
+        "uni": 0.0,
+        "temperature": 0.5,
+        "spread": 0.5,
+        "form": "paper",
+    }
     return TwoViews(augment=Augment(on=False), **(plain | weights))
 
 
@@ -54,7 +62,7 @@ def test_the_objective_is_the_sum_of_its_terms_over_two_views() -> None:
     from fedkin.learning.contrastive import prototype_loss, supervised_contrastive, uniformity_loss
 
     net, batch = extended()
-    model = net.scratch().train()
+    model: Any = net.scratch().train()
     whole = objective(ce=0.5, cont=2.0, proto=3.0, uni=0.7)(model, batch, {}, {})
     x, y, mask = (torch.cat([part, part]) for part in batch[:3])
     z = model.features(x)
@@ -113,7 +121,7 @@ def test_a_term_of_weight_zero_trains_nothing() -> None:
 
 
 def slow_mix(own: str, sets: Any, owned: Any, weights: Any, absent: float) -> Tensor:
-    mixed = sets[own].clone()
+    mixed: Tensor = sets[own].clone()
     for k in range(len(mixed)):
         if not any(owned[id][k] and weights[id] > 0 for id in weights):
             continue
@@ -202,7 +210,7 @@ def test_relabelling_relabels() -> None:
     federation = two_groups(6)
     ids = sorted(federation)
     names = {id: f"z-{len(ids) - k}" for k, id in enumerate(ids)}
-    plan = {"batch_size": "all", "local_steps": 3}
+    plan: dict[str, Any] = {"batch_size": "all", "local_steps": 3}
     method = MAPL(warmup=2, augment={"on": False}, graph={"probe": 0.0})
     one = ran(setup_of(method, federation, **plan), 4)
     other = ran(setup_of(method, federation.relabel(names), **plan), 4)
@@ -218,7 +226,7 @@ def test_equal_peers_have_symmetric_weights() -> None:
     from dataclasses import replace
 
     twins = Federation([replace(client, id=f"twin-{k}") for k in range(4)], Task(6, (8,)), "twins")
-    plan = {"batch_size": "all", "local_steps": 3}
+    plan: dict[str, Any] = {"batch_size": "all", "local_steps": 3}
     engine = ran(setup_of(MAPL(warmup=0, augment={"on": False}), twins, **plan), 3)
     mixing = np.asarray(engine.graph.mixing)
     np.testing.assert_allclose(mixing, mixing.T, atol=1e-6)

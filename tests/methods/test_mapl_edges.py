@@ -22,11 +22,11 @@ some = st.sets(st.sampled_from(IDS))
 # -- one peer's round, by hand ---------------------------------------------------------------------------------
 
 
-def peer_view(id: str, near: tuple[str, ...], method: Any, number: int) -> PeerView:
+def peer_view(id: str, near: tuple[str, ...], method: Any, number: int) -> PeerView[Any]:
     federation = two_groups(4)
     setup = setup_of(method, federation)
     net = method.equip(setup.net, federation.task, 0)
-    view = PeerView(
+    view: PeerView[Any] = PeerView(
         seed=0, round=number, net=net, task=federation.task, training=setup.training, state={}, id=id,
         train=federation["peer-000"].train, neighbours=near,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
-from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, Ran, ran, setup_of, two_groups
+from methods.mapl_toys import KINDS, MAPL, PLUS, PROTOTYPES, Ran, ran, setup_of, two_groups
 
 # -- whom a peer listens to ------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def perfect(federation: Federation) -> int:
 @pytest.mark.parametrize("name", ["mapl", "mapl-plus"])
 def test_planted_groups_are_found_and_messages_fall_to_the_perfect_count(name: str) -> None:
     federation = two_groups(10)
-    engine = Ran(setup_of(METHODS[name](warmup=3), federation))
+    engine = Ran(setup_of(KINDS[name](warmup=3), federation))
     shared, heads = [], []
     for _ in range(15):
         traffic = engine.round().traffic
@@ -225,7 +225,7 @@ def test_running_statistics_go_where_the_body_goes(name: str) -> None:
 
     plain = setup_of(METHODS[name](**settings), federation)
     together = ran(replace(plain, net=Net.build(made, 5)), 1)
-    apart = ran(replace(plain, net=Net.build(made, 5), network="none"), 1) if name.startswith("mapl") else None
+    apart = ran(replace(plain.having(network="none"), net=Net.build(made, 5)), 1) if name.startswith("mapl") else None
     mean, count = "body.2.running_mean", "body.2.num_batches_tracked"
     models = {id: together.model(id) for id in federation}
     assert all(torch.isfinite(model[mean]).all() and int(model[count]) == 5 for model in models.values())

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fedkin.engines import LocalEngine, Setup
 from fedkin.learning.net import Net
-from fedkin.methods import METHODS
-from methods.mapl_toys import PROTOTYPES, setup_of, two_groups
-from methods.plain_loops import Plain, assert_params, entropy, plain_training
+from methods.mapl_toys import KINDS, PROTOTYPES, setup_of, two_groups
+from methods.plain_loops import Plain, assert_params, combined, entropy, plain_training
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
 TAU, SPREAD, CLASSES, WARMUP = 0.5, 3.0, 6, 2
 
@@ -41,7 +42,8 @@ def projected(params: Plain, z: Tensor) -> Tensor:
 
 
 def cos(a: Tensor, b: Tensor) -> Tensor:
-    return (a @ b) / (a.norm() * b.norm())
+    cosine: Tensor = a.dot(b) / (a.norm() * b.norm())
+    return cosine
 
 
 def contrast(p: Tensor, y: Tensor, released: bool) -> Tensor:
@@ -67,22 +69,24 @@ def to_prototypes(p: Tensor, y: Tensor, xi: Tensor, released: bool) -> Tensor:
 def apart(xi: Tensor, released: bool) -> Tensor:
     """l_uni, pair after pair."""
     pairs = [(k, r) for k in range(CLASSES) for r in range(k)]
-    return 2 * sum(torch.exp(xi[k] @ xi[r] / SPREAD) if released else cos(xi[k], xi[r]) for k, r in pairs) / CLASSES
+    terms = [torch.exp(xi[k] @ xi[r] / SPREAD) if released else cos(xi[k], xi[r]) for k, r in pairs]
+    return 2 * torch.stack(terms).sum() / CLASSES
 
 
 # -- Algorithm 2: a row of weights ------------------------------------------------------------------------------
 
 
-def onto_simplex(v: np.ndarray) -> np.ndarray:
+def onto_simplex(v: Array) -> Array:
     """The nearest point of the simplex: the shift is found by halving."""
     low, high = v.min() - 1.0, v.max()
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
-    return np.maximum(v - high, 0)
+    nearest: Array = np.maximum(v - high, 0)
+    return nearest
 
 
-def solved(s: np.ndarray, own: int, n: np.ndarray) -> np.ndarray:
+def solved(s: Array, own: int, n: Array) -> Array:
     """What minimises the objective of step "solve", by SLSQP."""
     best = np.delete(s, own).max()
     if best >= 0.45:
@@ -91,18 +95,19 @@ def solved(s: np.ndarray, own: int, n: np.ndarray) -> np.ndarray:
     trust = n / n.mean()
     count = (trust * np.maximum(s, 0) ** 2).sum()
 
-    def objective(w: np.ndarray) -> float:
+    def objective(w: Any) -> float:
         norm = math.sqrt((w**2 / trust).sum())
         return float(-0.5 * s @ w + 0.01 * (20 * math.sqrt(count) * norm - math.log(1 - w[own] + 1e-6)))
 
+    ones: Any = {"type": "eq", "fun": lambda w: w.sum() - 1}
     found = minimize(
         objective, np.full(len(s), 1 / len(s)), method="SLSQP", bounds=[(0, 1)] * len(s),
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-15, "maxiter": 500},
+        constraints=ones, options={"ftol": 1e-15, "maxiter": 500},
     )  # fmt: skip
     return np.where(found.x < 1e-7, 0.0, found.x)
 
 
-def stepped(s: np.ndarray, own: int, n: np.ndarray, w: np.ndarray, released: bool) -> np.ndarray:
+def stepped(s: Array, own: int, n: Array, w: Array, released: bool) -> Array:
     """One step of Algorithm 2 from w, with the paper's mu1 .5, mu2 .1, beta .5 and eta .1."""
     if released:
         s = s / np.delete(s, own).max()
@@ -167,7 +172,7 @@ class Loops:
             model[PROTOTYPES] = xi
             for name in model:
                 if self.plus and name.startswith("body."):
-                    model[name] = sum(row[j] * trained[j][name] for j in row)
+                    model |= combined(trained, row, [name])
             self.models[i] = model
         return sent
 
@@ -222,7 +227,7 @@ def three_peers(method: Any, unlike: bool) -> Setup:
     ],
 )
 def test_rounds_are_those_of_plain_loops(name: str, step: str, similarity: str, absent: float) -> None:
-    method = METHODS[name](
+    method = KINDS[name](
         warmup=WARMUP, absent=absent, temperature=TAU, spread=SPREAD, hidden=7, augment={"on": False},
         variant="released" if step == "released" else "paper",
         graph={"step": step, "similarity": similarity, "probe": 0.0},

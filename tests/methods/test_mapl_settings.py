@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from fedkin import run
 from fedkin.cli import app
 from fedkin.errors import ConfigError, RunError
-from fedkin.methods import METHODS
+from fedkin.methods.mapl import Mapl, MaplPlus
+from fedkin.methods.mapl.weights import CollaborationSettings
 from fedkin.running.experiment import Experiment, load
 from support import small_federation
 
@@ -50,18 +51,23 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def graph_of(experiment: Experiment) -> CollaborationSettings:
+    assert isinstance(experiment.method, Mapl)
+    return experiment.method.graph
+
+
 def test_an_experiment_file_with_the_old_name_is_refused(tmp_path: Path) -> None:
     text = OLD.replace('"local"', '"mapl"\n\n[method.graph_learning]\nstep = "paper"')
     with pytest.raises(ConfigError, match=r"small\.toml: " + LINE):
         load(written(tmp_path, text))
-    assert load(written(tmp_path, text.replace("graph_learning", "graph"))).method.graph.step == "paper"
+    assert graph_of(load(written(tmp_path, text.replace("graph_learning", "graph")))).step == "paper"
 
 
 def test_a_change_with_the_old_name_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, OLD.replace('"local"', '"mapl"'))
     with pytest.raises(ConfigError, match=LINE):
         load(path, ["method.graph_learning.on=false"])
-    assert not load(path, ["method.graph.on=false"]).method.graph.on
+    assert not graph_of(load(path, ["method.graph.on=false"])).on
 
 
 def test_the_settings_of_a_compared_method_with_the_old_name_are_refused(tmp_path: Path) -> None:
@@ -69,14 +75,14 @@ def test_the_settings_of_a_compared_method_with_the_old_name_are_refused(tmp_pat
     with pytest.raises(ConfigError, match=r"methods\.mapl: " + LINE):
         load(written(tmp_path, text))
     renamed = load(written(tmp_path, text.replace("graph_learning", "graph")))
-    assert not renamed.for_method("mapl").method.graph.on
+    assert not graph_of(renamed.for_method("mapl")).on
 
 
 def test_options_in_python_with_the_old_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="^" + LINE):
         run("mapl", small_federation(), graph_learning={"on": False})
     with pytest.raises(ValueError, match="graph_learning: renamed; write graph"):
-        METHODS["mapl-plus"](graph_learning={"on": False})
+        MaplPlus.model_validate({"graph_learning": {"on": False}})
 
 
 def test_a_run_that_was_stored_under_the_old_name_is_not_resumed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +22,15 @@ from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import ari
-from fedkin.methods import METHODS
 from fedkin.methods.blocks.kmeans import centres_of
 from fedkin.methods.blocks.pca import factor, principal, spectrum
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pca_km_hc import PcaKmHc
-from support import small_federation, small_setup
+from fedkin.views import ServerView
+from support import after, local_site, small_federation, small_setup
 
 
-def places(sets: list[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
+def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
     """One client per set of classes, out of six; each class is a place in space. Ids are shuffled."""
     rng = np.random.default_rng(seed)
     spots = rng.normal(size=(6, width)) * 3
@@ -45,15 +47,6 @@ def places(sets: list[tuple[int, ...]], seed: int = 0, each: int = 14, width: in
 THREE = [(0, 1)] * 4 + [(2, 3)] * 3 + [(4, 5)] * 5
 
 
-def after(method: Any, rounds: int, federation: Federation | None = None, **training: Any) -> tuple[LocalEngine, Any]:
-    dropout = training.pop("dropout", 0.0)
-    engine = LocalEngine(small_setup(method, federation, dropout=dropout, **training))
-    outcome = None
-    for number in range(1, rounds + 1):
-        outcome = engine.round(number)
-    return engine, outcome
-
-
 def agrees(federation: Federation, found: Any) -> bool:
     planted = federation.planted
     assert planted is not None
@@ -65,7 +58,7 @@ def agrees(federation: Federation, found: Any) -> bool:
 def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
     options = {"per_round": per_round, "momentum": 0.5}
     one, _ = after(PcaKmHc(clusters=1, weights=weights), 4, **options)
-    other, _ = after(METHODS["fedavg"](weights=weights), 4, **options)
+    other, _ = after(FedAvg(weights=weights), 4, **options)
     for id in one.setup.federation:
         for name, tensor in one.model(id).items():
             assert torch.equal(tensor, other.model(id)[name])
@@ -140,7 +133,7 @@ def test_each_group_is_fedavg_among_its_members() -> None:
     engine, _ = after(PcaKmHc(clusters=3, centres=2), 3, federation)
     for group in set(federation.planted.values()):  # type: ignore[union-attr]
         ids = [id for id in federation if federation[id].group == group]
-        alone, _ = after(METHODS["fedavg"](), 3, federation.reorder(ids))
+        alone, _ = after(FedAvg(), 3, federation.reorder(ids))
         for id in ids:
             for name, tensor in engine.model(id).items():
                 assert torch.equal(tensor, alone.model(id)[name])
@@ -168,7 +161,7 @@ def test_signing_happens_once_and_has_its_own_phases() -> None:
     assert first == {
         ("moments", False): 12, ("sign", True): 12, ("sign", False): 12, ("train", True): 3, ("train", False): 3
     }  # fmt: skip
-    sampled = METHODS["fedavg"]().sample(engine.server)
+    sampled = FedAvg().sample(engine.server)
     later = engine.round(2)
     assert Counter(m.phase for m in later.traffic) == {"train": 6}
     assert len(later.sampled) == 3
@@ -219,16 +212,17 @@ def test_too_few_signatures_wait_for_more() -> None:
     federation = places(THREE)
     method = PcaKmHc(clusters=5, basis="own")
     engine = LocalEngine(small_setup(method, federation))
-    flow = method.round(engine.server, sorted(federation))
+    server: ServerView[Any] = engine.server
+    flow = method.round(server, sorted(federation))
     next(flow)
-    view = {id: engine.view(id) for id in sorted(federation)[:3]}
+    view = {id: local_site(engine).side.view(id) for id in sorted(federation)[:3]}
     ask = flow.send({id: method.sign(each, Message()) for id, each in view.items()})
     assert set(ask.messages) == set(view)
     assert engine.server.state["cluster"] == {}
     with pytest.raises(StopIteration):
         flow.send({min(view): Message(params=dict(engine.server.initial), n=4)})
     assert engine.server.graph is None
-    assert sorted(method.sample(engine.server)) == sorted(federation)
+    assert sorted(method.sample(server)) == sorted(federation)
 
 
 def test_clients_never_seen_sign_and_newcomers_are_attached() -> None:

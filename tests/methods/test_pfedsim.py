@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,25 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.engines import LocalEngine
-from fedkin.methods import METHODS
-from fedkin.methods.pfedsim import head_cosines, mixed_bodies, similarity_weights
+from fedkin.engines import LocalEngine, Witness
+from fedkin.engines.base import SERVER
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similarity_weights
+from fedkin.views import ServerView
 from methods.plain_loops import (
     BODY,
     HEAD,
     Plain,
-    Watching,
     assert_params,
     classes_federation,
+    combined,
     entropy,
     floats,
     initial,
     logits,
     plain_training,
+    sample_shares,
 )
 from support import small_federation, small_setup
 
-PFedSim = METHODS["pfedsim"]
 SIZE = 7 * 5 + 7 + 7 * 4 + 4
 
 
@@ -45,11 +48,10 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
     setup = small_setup(PFedSim(warmup=1))
     engine = LocalEngine(setup)
     ids = sorted(setup.federation)
-    total = sum(setup.federation.sizes.values())
     start = initial(setup)
     engine.round(1)
     trained = {id: plain_training(setup, id, 1, start, loss) for id in ids}
-    shared = {name: sum(setup.federation[id].size / total * trained[id][name] for id in ids) for name in start}
+    shared = combined(trained, sample_shares(setup.federation))
     for id in ids:
         assert_params(engine.model(id), shared)
     models = {id: plain_training(setup, id, 2, shared, loss) for id in ids}
@@ -64,7 +66,7 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
             s = 0.9999 if i == j else min(max(sum(rows) / 4, 0.0), 0.9999)
             weight[j] = -math.log(1 - s)
         whole = sum(weight.values())
-        body = {name: sum(weight[j] / whole * models[j][name] for j in ids) for name in BODY}
+        body = combined(models, {j: weight[j] / whole for j in ids}, BODY)
         begun[i] = {**models[i], **body}
     engine.round(3)
     for id in ids:
@@ -72,7 +74,7 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
 
 
 def test_all_rounds_of_warm_up_are_fedavg() -> None:
-    one, other = (LocalEngine(small_setup(method)) for method in (PFedSim(warmup=3), METHODS["fedavg"]()))
+    one, other = (LocalEngine(small_setup(method)) for method in (PFedSim(warmup=3), FedAvg()))
     for number in (1, 2, 3):
         one.round(number)
         other.round(number)
@@ -83,8 +85,9 @@ def test_all_rounds_of_warm_up_are_fedavg() -> None:
 
 @pytest.mark.parametrize(("warmup", "rounds", "warm"), [(0.5, 7, 3), (0.5, 1, 0), (0, 9, 0), (1, 9, 1), (4, 9, 4)])
 def test_warm_up_is_a_fraction_or_a_count(warmup: float, rounds: int, warm: int) -> None:
-    engine = LocalEngine(small_setup(PFedSim(warmup=warmup), rounds=rounds))
-    assert engine.setup.method.warm(engine.server) == warm
+    method = PFedSim(warmup=warmup)
+    server: ServerView[Any] = LocalEngine(small_setup(method, rounds=rounds)).server
+    assert method.warm(server) == warm
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
@@ -165,13 +168,15 @@ def test_no_graph_before_heads_are_personal() -> None:
 
 def test_heads_stay_at_home_once_they_are_personal() -> None:
     setup = small_setup(PFedSim(warmup=1))
-    engine = Watching(setup)
+    witness = Witness()
+    engine = LocalEngine(setup, observers=[witness])
     n = len(setup.federation)
     first, second, third = (engine.round(number) for number in (1, 2, 3))
     assert floats(first.traffic) == floats(second.traffic) == 2 * n * SIZE  # 2 M (theta + phi)
     assert floats(third.traffic, up=True) == n * SIZE
     assert floats(third.traffic, up=False) == n * (7 * 5 + 7)
-    down = [message for message in engine.seen if "personal" in message][-n:]
+    down = [e.message for e in witness.envelopes if (e.round, e.sender) == (3, SERVER)]
+    assert len(down) == n
     assert all(set(message["params"]) == set(BODY) for message in down)
 
 

@@ -16,13 +16,13 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
-from fedkin.methods import Local, SfmtlGraph
 from fedkin.methods.blocks.laplacian import mixed
+from fedkin.methods.local import Local
+from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.method import community_anchors
 from fedkin.settings import parse
-from methods.watched import Watched
-from support import small_federation, small_setup
+from support import Watched, small_federation, small_setup
 
 
 def two_class_federation(sets: list[tuple[int, int]], per_class: int = 12) -> Federation:

@@ -73,7 +73,7 @@ def trained(w: Plain, anchors: dict[int, Tensor], client: Client, number: int, k
         for feature, label in zip(z, y[rows].tolist(), strict=True):
             if label in anchors:
                 total = total + WEIGHT * (feature - anchors[label]).square().sum()
-        (total / len(rows)).backward()
+        torch.autograd.backward(total / len(rows))
         if kind == "exponential":
             for label in set(y[rows].tolist()):
                 mean = z.detach()[y[rows] == label].mean(0)

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedkin
+from fedkin.engines.roster import Entry, Roster
+from fedkin.engines.server_side import ServerSide
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, ServerMethod
 from fedkin.keys import rng
 from fedkin.learning import Training
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.tfl import Tfl
-from fedkin.views import ServerView
+from methods.plain_loops import combined
 from support import small_setup
 
 SEED, DRAWN, CLASSES = 2, 4, 3
@@ -55,7 +57,7 @@ def modules() -> tuple[nn.Module, nn.Module]:
 
 def initial() -> Plain:
     body, head = modules()
-    parts = (body.weight, body.bias, head.weight, head.bias)
+    parts = [*body.parameters(), *head.parameters()]
     return {name: part.detach().double() for name, part in zip(NAMES, parts, strict=True)}
 
 
@@ -71,8 +73,8 @@ def path(w: Plain, client: Client, number: int) -> list[Plain]:
     steps = [w]
     for rows in TRAINING.batches(client.size, draw):
         leaf = {name: tensor.clone().requires_grad_() for name, tensor in steps[-1].items()}
-        loss_of(leaf, client.train, rows).backward()
-        steps.append({name: t.detach() - TRAINING.lr * t.grad for name, t in leaf.items() if t.grad is not None})
+        slopes = torch.autograd.grad(loss_of(leaf, client.train, rows), list(leaf.values()))
+        steps.append({name: t.detach() - TRAINING.lr * g for (name, t), g in zip(leaf.items(), slopes, strict=True)})
     return steps
 
 
@@ -83,7 +85,7 @@ def draw_of(lam: Array, number: int) -> Counter[str]:
 
 
 def mean(models: dict[str, Plain], times: Counter[str]) -> Plain:
-    return {name: sum(n * models[id][name] for id, n in times.items()) / times.total() for name in NAMES}
+    return combined(models, {id: n / times.total() for id, n in times.items()})
 
 
 def projected(v: Array, floor: float) -> Array:
@@ -177,18 +179,17 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
 
     Client k answers with the k-th unit vector as its head's bias, so that the mean shows what each counts.
     """
-    ids = tuple(sorted(SIZES))
-    setup = small_setup(method, per_round=DRAWN)
-    server: ServerView = ServerView(
-        seed=SEED, round=1, net=setup.net, task=setup.federation.task, training=setup.training, state={}, clients=ids
-    )
-    method.start(server)
-    sampled = method.sample(server)
-    flow, answer, trained = method.round(server, sampled), None, set()
+    ids = sorted(SIZES)
+    setup = small_setup(method, per_round=DRAWN, seed=SEED)
+    roster = Roster({id: Entry(True, 1, ((0, n, None),)) for id, n in SIZES.items()}, setup.federation.task)
+    side = ServerSide(setup.plan, roster)
+    side.turn_to(1)
+    flow, answer, trained = side.round(), None, set[str]()
     while True:
         try:
-            request: Any = flow.send(answer)
-        except StopIteration:
+            request = flow.send(answer)
+        except StopIteration as stop:
+            sampled: list[str] = stop.value
             break
         replies = {}
         for id in request.messages:
@@ -204,7 +205,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
             trained = set(replies)
             replies = {id: reply for id, reply in replies.items() if id != lost}
         answer = replies
-    return sampled, trained, server.state["params"]["head.bias"].numpy()
+    return sampled, trained, side.view.state["params"]["head.bias"].numpy()
 
 
 @pytest.mark.parametrize("start", ["samples", "uniform"])

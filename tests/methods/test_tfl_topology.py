@@ -14,15 +14,12 @@ from scipy.special import softmax
 
 from fedkin import graph as graphs
 from fedkin.federation import Federation
-from fedkin.methods import METHODS
 from fedkin.methods.blocks import vectors as vectors_room
 from fedkin.methods.blocks.vectors import last_layers
+from fedkin.methods.tfl import Tfl
 from fedkin.methods.tfl.sketch import sketched
 from fedkin.methods.tfl.topology import Topology, centralities, grouped
-from methods.watched import Watched
-from support import small_federation, small_setup
-
-Tfl = METHODS["tfl"]
+from support import Watched, small_federation, small_setup
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -53,7 +50,7 @@ def test_graph_and_prior_against_plain_loops_and_networkx() -> None:
     edges = np.where(scaled >= 0.4, scaled, 0.0)
     assert 0 < np.count_nonzero(edges) < 30
     assert graph.ids == tuple(ids)
-    np.testing.assert_allclose(graph.weights, edges, atol=1e-9)
+    np.testing.assert_allclose(np.asarray(graph.weights), edges, atol=1e-9)
     central = nx.betweenness_centrality(nx.from_numpy_array(edges > 0), normalized=False)
     want = softmax([central[k] for k in range(6)])
     np.testing.assert_allclose(vector(engine, "prior"), want, rtol=1e-9)
@@ -236,4 +233,4 @@ def test_control_graphs_replace_the_graph_and_nothing_before_it(control: str) ->
         assert torch.equal(tensor, other.server.state["params"][name])
     assert plain.server.graph is not None
     assert other.server.graph is not None
-    assert not np.array_equal(plain.server.graph.weights, other.server.graph.weights)
+    assert not np.array_equal(np.asarray(plain.server.graph.weights), np.asarray(other.server.graph.weights))

@@ -11,7 +11,8 @@ from torch import nn
 
 import fedkin
 from fedkin.errors import ConfigError, MethodError, RunError
-from fedkin.methods import FedAvg, SfmtlGraph
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from support import small_federation
@@ -105,7 +106,7 @@ def test_rounds_seed_and_method_are_not_misread() -> None:
     with pytest.raises(ConfigError, match=r"settings\.seed"):
         fedkin.run("local", fed, settings={"seed": 3})
     with pytest.raises(ConfigError, match="expected a name or a method object"):
-        fedkin.run(FedAvg, fed)
+        fedkin.run(FedAvg, fed)  # type: ignore[arg-type]
 
 
 def test_nets_that_do_not_fit_are_refused_before_training() -> None:

@@ -18,6 +18,10 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from fedkin.methods.mapl import Mapl
+from fedkin.methods.sfmtl_graph import SfmtlGraph
 from methods.mapl_toys import MAPL, setup_of, two_groups
 from support import small_federation, small_setup
 
@@ -34,12 +38,12 @@ def flops_of(setup: Setup, rounds: int = 1) -> list[float]:
 
 
 def test_training_of_a_dense_net() -> None:
-    setup = small_setup(METHODS["fedavg"](), local_steps=None, local_epochs=2)
+    setup = small_setup(FedAvg(), local_steps=None, local_epochs=2)
     assert flops_of(setup, 2) == [STEP * 2 * sum(setup.federation.sizes.values())] * 2
 
 
 def test_inference_counts_what_is_run() -> None:
-    setup = small_setup(METHODS["sfmtl-graph"](anchors="mean"))
+    setup = small_setup(SfmtlGraph(anchors="mean"))
     outcome = LocalEngine(setup).round(1)
     features = 2 * 5 * 7
     assert outcome.inferred == sum(setup.federation.sizes.values())
@@ -67,7 +71,7 @@ def _taken(size: int, steps: int, batch: int) -> int:
 
 def test_each_client_counts_with_its_own_net() -> None:
     federation = small_federation()
-    setup = small_setup(METHODS["local"](), federation, local_steps=None)
+    setup = small_setup(Local(), federation, local_steps=None)
     wide = Net.build(lambda: Mlp(hidden=(9,)).build(federation.task), 11)
     first = federation.seen[0]
     unlike = replace(setup, nets={id: wide if id == first else setup.net for id in federation})
@@ -91,9 +95,9 @@ def test_a_kind_of_work_is_counted_once(name: str) -> None:
 
 
 def test_counting_changes_nothing_and_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = setup_of(METHODS["mapl"](warmup=0), two_groups())
+    setup = setup_of(Mapl(warmup=0), two_groups())
     counted, uncounted = LocalEngine(setup), LocalEngine(setup)
-    monkeypatch.setattr(uncounted.work.operations, "per_sample", lambda job: 0.0)
+    monkeypatch.setattr(uncounted.site.work.operations, "per_sample", lambda job: 0.0)
     for number in (1, 2):
         counted.round(number)
         uncounted.round(number)

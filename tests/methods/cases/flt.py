@@ -1,11 +1,11 @@
 """Settings of FLT that make its graph and groups matter within three rounds of a tiny federation."""
 
-from fedkin.methods import METHODS
+from fedkin.methods.flt import Flt
 
 CASES = {
-    "flt-two": METHODS["flt"](k=2, graph={"groups": 2}, encoder={"kind": "linear"}),
-    "flt-neighbours": METHODS["flt"](average="neighbours", graph={"adjacency": "soft"}, encoder={"kind": "none"}),
-    "flt-stale": METHODS["flt"](stale=True, every=2, graph={"groups": 3, "cluster": "rows", "gamma": 2.5}),
-    "flt-edges-stale": METHODS["flt"](average="neighbours", stale=True, graph={"gamma": "gap", "embedding": "pca"}),
-    "flt-tuned": METHODS["flt"](k=2, graph={"groups": 2}, encoder={"fine_tune": 1, "keep": True}, every=1),
+    "flt-two": Flt(k=2, graph={"groups": 2}, encoder={"kind": "linear"}),
+    "flt-neighbours": Flt(average="neighbours", graph={"adjacency": "soft"}, encoder={"kind": "none"}),
+    "flt-stale": Flt(stale=True, every=2, graph={"groups": 3, "cluster": "rows", "gamma": 2.5}),
+    "flt-edges-stale": Flt(average="neighbours", stale=True, graph={"gamma": "gap", "embedding": "pca"}),
+    "flt-tuned": Flt(k=2, graph={"groups": 2}, encoder={"fine_tune": 1, "keep": True}, every=1),
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fedkin.methods import METHODS
+from fedkin.methods.mapl import Mapl, MaplPlus
 
 _SMALL = {"warmup": 1, "hidden": 9, "augment": {"noise": 0.1}}
 
 CASES = {
-    "mapl-learned": METHODS["mapl"](**_SMALL, graph={"probe": 0.3}),
-    "mapl-paper": METHODS["mapl"](**_SMALL, absent=1.0, graph={"step": "paper"}),
-    "mapl-released": METHODS["mapl"](**_SMALL, variant="released", temperature=100.0, graph={"step": "released"}),
-    "mapl-plus-learned": METHODS["mapl-plus"](**_SMALL, graph={"probe": 0.3}),
+    "mapl-learned": Mapl(**_SMALL, graph={"probe": 0.3}),
+    "mapl-paper": Mapl(**_SMALL, absent=1.0, graph={"step": "paper"}),
+    "mapl-released": Mapl(**_SMALL, variant="released", temperature=100.0, graph={"step": "released"}),
+    "mapl-plus-learned": MaplPlus(**_SMALL, graph={"probe": 0.3}),
 }

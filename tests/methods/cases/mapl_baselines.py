@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.methods import METHODS
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fedproto import FedProto
+from fedkin.methods.fedsim import FedSim
+from fedkin.methods.pfedsim import PFedSim
 
 CASES: dict[str, ServerMethod | PeerMethod] = {
-    "fedsim-own": METHODS["fedsim"](predict="own", weights="equal"),
-    "fedclassavg-shared": METHODS["fedclassavg"](predict="shared", rho=1.0, augment={"noise": 0.1}),
-    "fedproto-head": METHODS["fedproto"](predict="head", lam=2.0),
-    "pfedsim-personal": METHODS["pfedsim"](warmup=0),
-    "pfedsim-mixed": METHODS["pfedsim"](warmup=1, predict="mixed", cosine="whole"),
-    "dfedavgm-plain": METHODS["dfedavgm"](momentum=0.0),
+    "fedsim-own": FedSim(predict="own", weights="equal"),
+    "fedclassavg-shared": FedClassAvg(predict="shared", rho=1.0, augment={"noise": 0.1}),
+    "fedproto-head": FedProto(predict="head", lam=2.0),
+    "pfedsim-personal": PFedSim(warmup=0),
+    "pfedsim-mixed": PFedSim(warmup=1, predict="mixed", cosine="whole"),
+    "dfedavgm-plain": DFedAvgM(momentum=0.0),
 }

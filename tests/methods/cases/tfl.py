@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from fedkin.methods import METHODS
+from fedkin.methods.drfa import Drfa
+from fedkin.methods.fedprox import FedProx
+from fedkin.methods.fedsr import FedSr
+from fedkin.methods.fedu import FedU
+from fedkin.methods.pfedme import PFedMe
+from fedkin.methods.tfl import Tfl
 
-_TFL, _DRFA = METHODS["tfl"], METHODS["drfa"]
+_TFL, _DRFA = Tfl, Drfa
 
 CASES = {
-    "fedprox-equal": METHODS["fedprox"](mu=1.0, weights="equal"),
+    "fedprox-equal": FedProx(mu=1.0, weights="equal"),
     "tfl-strong": _TFL(eta_lambda=0.3, q=0.5, graph={"every": 1, "vectors": "updates"}),
     "tfl-kl-by-samples": _TFL(eta_lambda=0.2, divergence="kl", lambda_start="samples", floor=0.01, graph={"every": 2}),
     "tfl-sampled-losses": _TFL(eta_lambda=0.3, ask_losses="sampled", graph={"layers": 1, "centrality": "degree"}),
@@ -15,9 +20,9 @@ CASES = {
     "tfl-no-ascent": _TFL(eta_lambda=0.0),
     "drfa-strong": _DRFA(gamma=0.05, ask_losses="all", lambda_start="samples"),
     "drfa-no-snapshot": _DRFA(gamma=0.05, snapshot=False, gamma_decay=0.9),
-    "pfedme-strong": METHODS["pfedme"](lam=5.0, eta=0.1, inner_steps=2, beta=0.5, weights="samples"),
-    "pfedme-global": METHODS["pfedme"](eta=0.05, evaluate="global"),
-    "fedu-cosine": METHODS["fedu"](lam=1.0, graph={"source": "cosine", "layers": 1}),
-    "fedu-planted-all": METHODS["fedu"](lam=0.5, neighbours="all", graph={"source": "planted"}),
-    "fedsr-strong": METHODS["fedsr"](l2r=0.05, cmi=0.05, norm="plain", weights="equal"),
+    "pfedme-strong": PFedMe(lam=5.0, eta=0.1, inner_steps=2, beta=0.5, weights="samples"),
+    "pfedme-global": PFedMe(eta=0.05, evaluate="global"),
+    "fedu-cosine": FedU(lam=1.0, graph={"source": "cosine", "layers": 1}),
+    "fedu-planted-all": FedU(lam=0.5, neighbours="all", graph={"source": "planted"}),
+    "fedsr-strong": FedSr(l2r=0.05, cmi=0.05, norm="plain", weights="equal"),
 }
