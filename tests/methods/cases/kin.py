@@ -3,6 +3,6 @@
 from fedkin.methods import METHODS
 
 CASES = {
-    "kin-harm": METHODS["kin"](held=0.3, fewest=3, margin=0.0),
+    "kin-harm": METHODS["kin"](trials=2, held=0.3, fewest=3, margin=0.0),
     "kin-many": METHODS["kin"](alpha=0.9, least=0.0, every=1, weights="equal"),
 }

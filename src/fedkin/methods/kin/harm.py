@@ -11,17 +11,29 @@ from fedkin.federation import Samples
 from fedkin.flow import ClientFlow, Infer, Params
 from fedkin.keys import rng
 from fedkin.learning.losses import per_sample
+from fedkin.methods.kin.state import ClientState
 from fedkin.tasks import Task
 from fedkin.views import ClientView
 
-__all__ = ["better_own", "costs", "held_out"]
+__all__ = ["better_own", "costs", "on_trial"]
 
 
-def held_out(client: ClientView[Any], share: float, fewest: int) -> tuple[Samples, Samples] | None:
-    """(samples to train on, samples held out), the same in every round; None where fewer than `fewest` would be."""
+def on_trial(
+    client: ClientView[ClientState], look: int, trials: int, share: float, fewest: int
+) -> tuple[Samples, Samples] | None:
+    """(samples to train on, samples held out), the same in every trial; None once its trials are over.
+
+    A client has `trials` of them each time that groups were found, at that `look`, and goes on while it keeps its own
+    model; none if it would hold out fewer than `fewest` samples, and then it keeps its group's model.
+    """
+    if client.state.get("look") != look:
+        client.state["look"], client.state["tried"] = look, 0
+        client.state.pop("keeps", None)
     count = int(share * client.size)
-    if not count or count < fewest:
+    settled = client.state["tried"] >= trials and client.state.get("keeps") != "own"
+    if settled or count < fewest:
         return None
+    client.state["tried"] += 1
     order = rng(client.seed, client.id, "held out").permutation(client.size)
     return client.train.take(sorted(order[count:])), client.train.take(sorted(order[:count]))
 

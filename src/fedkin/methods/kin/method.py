@@ -14,7 +14,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, Serve
 from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
 from fedkin.methods.kin import grouping, signature
-from fedkin.methods.kin.harm import better_own, held_out
+from fedkin.methods.kin.harm import better_own, on_trial
 from fedkin.methods.kin.personal import own_view, shared_view
 from fedkin.methods.kin.state import ClientState, State
 from fedkin.views import ClientView, ServerView
@@ -31,8 +31,9 @@ class Kin(ServerMethod):
     alpha: how often clients of one distribution may be told apart, over all times that groups are found.
     least: groups that differ by less share a model all the same (`fedkin.graph.find`).
     every: after how many rounds all sign again and groups are found anew (None: never).
-    held: share of its samples that a client holds out, to keep the better of its group's and its own model (0: always
-    its group's); only where these are at least `fewest`. margin: by how many standard errors its own must be better.
+    trials: in so many of its first rounds, and for as long as it keeps its own, a client trains a model of its own too.
+    It holds out the share `held` of its samples, at least `fewest`, and keeps its own where that is better on these by
+    `margin` standard errors (0 trials: it never does).
     ordered: the order of samples may mean something (`fedkin.graph.sign`). weights: as in FedAvg, inside a group.
     """
 
@@ -45,7 +46,8 @@ class Kin(ServerMethod):
     alpha: float = Field(0.001, gt=0, lt=1)
     least: float = Field(0.03, ge=0)
     every: int | None = Field(None, ge=1)
-    held: float = Field(0.2, ge=0, lt=1)
+    trials: int = Field(10, ge=0)
+    held: float = Field(0.2, gt=0, lt=1)
     fewest: int = Field(10, ge=1)
     margin: float = Field(1.0, ge=0)
     ordered: bool = True
@@ -81,18 +83,18 @@ class Kin(ServerMethod):
             fitted = yield from Fit(self.use(client, message))
             client.state["own"] = fitted.params
             return Message(n=client.size)
-        group, split = own_view(client, message.params, verdict), held_out(client, self.held, self.fewest)
-        if split is None:
-            client.state.pop("keeps", None)
+        group, own = own_view(client, message.params, verdict), client.state.get("own", client.initial)
+        trial = on_trial(client, message["look"], self.trials, self.held, self.fewest)
+        if trial is None:
             fitted = yield from Fit(group)
             return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
-        kept, held = split
-        own = client.state.get("own", client.initial)
-        keeps = "own" if (yield from better_own(client, group, own, held, self.margin)) else "group"
+        kept, held = trial
+        better = yield from better_own(client, group, own, held, self.margin)
+        client.state["keeps"] = "own" if better else "group"
         fitted = yield from Fit(group, data=kept)
         alone = yield from Fit(own, data=kept)
-        client.state["own"], client.state["keeps"] = alone.params, keeps
-        return Message(params=shared_view(client, fitted.params, verdict), n=len(kept), keeps=keeps)
+        client.state["own"] = alone.params
+        return Message(params=shared_view(client, fitted.params, verdict), n=len(kept), keeps=client.state["keeps"])
 
     def use(self, client: ClientView[ClientState], message: Message) -> Params:
         """What the client keeps: its group's model as it sees it, or its own."""
@@ -139,10 +141,10 @@ class Kin(ServerMethod):
     def offer(self, server: ServerView[State], id: str) -> Message:
         state = server.state
         if id not in state["group"]:
-            return Message(params=grouping.common(server), verdict="same")
+            return Message(params=grouping.common(server), verdict="same", look=0)
         number = state["group"][id]
         model = {"params": state["models"][number]} if number in state["models"] else {}
-        return Message(**model, verdict=state["verdict"][number])
+        return Message(**model, verdict=state["verdict"][number], look=state["looks"])
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part sign, and get the model of the group that they belong to, if any."""
@@ -152,5 +154,6 @@ class Kin(ServerMethod):
         signed = yield from signature.collected(server, sorted(ids))
         for id, number in grouping.nearest(server, signed, self.rule).items():
             if number is not None and server.state["verdict"][number] != "alone":
-                found[id] = Message(params=server.state["models"][number], verdict=server.state["verdict"][number])
+                model, verdict = server.state["models"][number], server.state["verdict"][number]
+                found[id] = Message(params=model, verdict=verdict, look=0)
         return found

@@ -36,7 +36,12 @@ class State(TypedDict):
 
 
 class ClientState(TypedDict, total=False):
-    """At a client: own, the model that it trains by itself; keeps, "own" where that is the better one."""
+    """At a client: own, the model that it trains by itself; keeps, which of the two it uses, "group" or "own".
+
+    look: when the groups were found that it is on trial in; tried: how many trials it had in these.
+    """
 
     own: Params
     keeps: str
+    look: int
+    tried: int
