@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedkin.engines import (
     Engine,
@@ -155,3 +156,9 @@ def planted_similarities(
     s = (s + s.T) / 2
     np.fill_diagonal(s, 1.0)
     return s, labels, rng.integers(100, 301, m).astype(float)
+
+
+def stored(samples: Samples) -> Tensor:
+    """The inputs of samples that are one array, as they are stored."""
+    assert isinstance(samples.x, Tensor)
+    return samples.x

@@ -36,7 +36,7 @@ from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.nets import nets_for
 from fedkin.running.settings import RunSettings
-from support import local_site, small_federation, small_setup
+from support import local_site, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -186,7 +186,7 @@ def test_an_array_goes_to_the_device_once_and_leaves_with_its_last_user() -> Non
 def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
     federation = images()
     first = next(iter(federation.values())).train
-    resident = Resident(torch.device(NAME), limit=first.x.nbytes)  # without room for the labels
+    resident = Resident(torch.device(NAME), limit=stored(first).nbytes)  # without room for the labels
     with card():
         there = resident(first)
         assert len(there.x) == len(first)

@@ -17,7 +17,7 @@ from fedkin.keys import rng
 from fedkin.learning import CrossEntropy
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked
-from fedkin.methods.blocks.minimax import filled
+from fedkin.methods.blocks.simplex import filled
 from fedkin.methods.drfa import Drfa, Snapshotting
 from fedkin.methods.fedavg import FedAvg
 from methods.plain_loops import combined, nearest_on_simplex

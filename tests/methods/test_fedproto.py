@@ -33,7 +33,7 @@ from methods.plain_loops import (
     logits,
     plain_training,
 )
-from support import small_setup
+from support import small_setup, stored
 
 OWNED = [(0, 1, 2), (1, 2), (1, 4), (4,)]
 COUNTS = [6, 9, 10, 12]
@@ -145,7 +145,7 @@ def test_prediction_is_by_the_nearest_prototype_of_an_owned_class() -> None:
     for id, score in engine.evaluate().items():
         client, params = federation[id], engine.model(id)
         own = sorted(set(client.train.y.tolist()))
-        z = features({name: params[name] for name in BODY}, client.test.x)
+        z = features({name: params[name] for name in BODY}, stored(client.test))
         nearest = torch.cdist(z, prototypes[own]).argmin(1)
         assert score.right == int((torch.tensor(own)[nearest] == client.test.y).sum())
     assert all(score.right == score.n for id, score in engine.evaluate().items() if id == "client-3")  # its one class
@@ -211,7 +211,7 @@ def test_the_pull_brings_unlike_bodies_to_like_features_and_they_still_tell_clas
             engine.round(number)
         means = []
         for id, client in federation.items():
-            z = features(dict(engine.model(id)), client.train.x)
+            z = features(dict(engine.model(id)), stored(client.train))
             means.append(torch.cat([z[client.train.y == c].mean(0) for c in (0, 1)]))
         apart[lam] = float(torch.stack(means).var(0).sum())
     assert apart[1.0] < 0.1 * apart[0.0]

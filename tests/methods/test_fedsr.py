@@ -18,7 +18,7 @@ from fedkin.flow import ServerMethod
 from fedkin.learning import Batch, Net
 from fedkin.learning.sgd import load
 from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation, gaussian_kl
-from support import Watched, small_federation, small_setup
+from support import Watched, small_federation, small_setup, stored
 
 
 @given(st.integers(0, 999), st.integers(1, 5))
@@ -45,7 +45,7 @@ def test_the_loss_against_a_slow_twin(norm: str) -> None:
     with torch.no_grad():
         for tensor in model.reference.parameters():
             tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
-    x, y = client.train.x.double()[:7], client.train.y[:7]
+    x, y = stored(client.train).double()[:7], client.train.y[:7]
     torch.manual_seed(5)
     value = SimpleRepresentation(0.3, 0.2, norm)(model, Batch(x, y, torch.ones(7)), {}, {})
     torch.manual_seed(5)
@@ -147,7 +147,7 @@ def figures(method: ServerMethod, rounds: int = 12) -> tuple[float, float]:
     for id, client in engine.federation.items():
         load(module, engine.model(id))
         with torch.no_grad():
-            mean, sd = module.body.moments(client.train.x.double())
+            mean, sd = module.body.moments(stored(client.train).double())
             size += float((mean.square() + sd.square()).sum(1).mean())
             divergence += float(gaussian_kl(mean, sd, *module.reference(client.train.y)).mean())
     return size / 6, divergence / 6

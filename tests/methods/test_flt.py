@@ -39,7 +39,7 @@ from methods.flt_world import (
     score,
     with_public,
 )
-from support import small_federation, small_setup
+from support import small_federation, small_setup, stored
 
 # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: s
     found = []
     for names in ({id: id for id in ids}, {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}):
         server = a_server(method, federation.relabel(names))
-        server.state["centres"] = {names[id]: centres_of(federation[id].train.x, 3, 0) for id in ids}
+        server.state["centres"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
         rows, centres, _ = stage.inputs(server)
         stage.keep(server, rows, relate(centres, method.graph, 0), method.average)
         state = server.state

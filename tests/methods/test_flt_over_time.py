@@ -32,7 +32,7 @@ from methods.flt_world import (
     score,
     with_public,
 )
-from support import small_setup
+from support import small_setup, stored
 
 # -- messages -------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def test_centres_of_few_or_equal_points(count: int, distinct: int, k: int, seed:
 
 
 def test_centres_are_means_of_their_nearest_points() -> None:
-    x = samples("a", 50, 3).x
+    x = stored(samples("a", 50, 3))
     found = centres_of(x, 4, 0)
     nearest = torch.cdist(x, found).argmin(1)
     for label in range(4):
@@ -131,11 +131,11 @@ def test_an_encoder_is_pretrained_once_and_survives_a_restart(tmp_path: Path, mo
 def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path))
     part = samples("a", 50, 0)
-    data = Dataset("table", Part(part.x, part.y), Part(part.x, part.y), Task(6, (8,)))
+    data = Dataset("table", Part(stored(part), part.y), Part(stored(part), part.y), Task(6, (8,)))
     method = Flt(encoder={"pretrain": "table", "kind": "linear", "epochs": 1})
     engine = LocalEngine(with_public(method, grouped(), lambda name: data))
     assert "measure" not in {message.phase for message in engine.round(1).traffic}
-    torch.testing.assert_close(engine.server.state["moments"]["total"], part.x.double().sum(0))
+    torch.testing.assert_close(engine.server.state["moments"]["total"], stored(part).double().sum(0))
 
 
 def test_fine_tuning_changes_centres_and_sends_the_decoder_too() -> None:

@@ -18,6 +18,7 @@ from fedkin.methods.flt.relatedness import RelatednessSettings, threshold
 from fedkin.methods.flt.signature import centres_of
 from fedkin.methods.flt.stage import continued
 from methods.flt_world import samples
+from support import stored
 
 
 def test_clients_near_enough_are_neighbours() -> None:
@@ -106,7 +107,8 @@ def test_with_gamma_zero_nothing_is_linked() -> None:
 @pytest.mark.parametrize("embedding", ["none", "pca"])
 def test_attached_rows_are_those_of_the_whole_matrix(embedding: Any) -> None:
     """Without an embedding, or with one fitted on the founders, a newcomer's edges are what all together would get."""
-    sets = [centres_of(samples(group, 30, seed).x, 3, 0).double().numpy() for seed, group in enumerate("abcabcabc")]
+    drawn = [stored(samples(group, 30, seed)) for seed, group in enumerate("abcabcabc")]
+    sets = [centres_of(x, 3, 0).double().numpy() for x in drawn]
     chosen = RelatednessSettings(embedding=embedding, dims=8, gamma=6.0)
     labels = np.array([0, 1, 2, 0, 1, 2])
     rows, joins, closest = nearest(sets[7:], sets[:6], sets[6:7], labels, 6.0, chosen, 0)

@@ -19,14 +19,14 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.methods.flt.method import Flt
 from methods.flt_world import grouped, score
 from methods.plain_loops import Plain, entropy, initial, logits, plain_training
-from support import small_setup
+from support import small_setup, stored
 
 K, GROUPS = 2, 3
 
 
 def signatures(setup: Setup) -> dict[str, Any]:
     """Algorithm 2, lines 2 to 11, where the encoder only standardises the features: k-means centres of each client."""
-    data = {id: client.train.x.double().numpy() for id, client in setup.federation.items()}
+    data = {id: stored(client.train).double().numpy() for id, client in setup.federation.items()}
     pooled = np.concatenate(list(data.values()))
     middle, spread = pooled.mean(0), pooled.std(0)
     return {

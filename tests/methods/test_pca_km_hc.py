@@ -27,7 +27,7 @@ from fedkin.methods.blocks.pca import factor, principal, spectrum
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pca_km_hc import PcaKmHc
 from fedkin.views import ServerView
-from support import after, local_site, small_federation, small_setup
+from support import after, local_site, small_federation, small_setup, stored
 
 
 def places(sets: Sequence[tuple[int, ...]], seed: int = 0, each: int = 14, width: int = 12) -> Federation:
@@ -68,7 +68,7 @@ def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None
 def test_the_common_basis_is_the_pca_of_everyones_samples(clients: int, components: int, seed: int) -> None:
     federation = small_federation(clients, seed, width=6)
     engine, _ = after(PcaKmHc(components=components), 1, federation, dtype=torch.float64, local_steps=1)
-    pooled = torch.cat([client.train.x for client in federation.values()]).double().numpy()
+    pooled = torch.cat([stored(client.train) for client in federation.values()]).double().numpy()
     want = PCA(min(components, 6), svd_solver="full").fit(pooled)
     basis = engine.server.state["basis"]
     np.testing.assert_allclose(basis["mean"].numpy(), want.mean_, atol=1e-9)
@@ -187,7 +187,7 @@ def test_own_centres_are_in_input_space() -> None:
     engine, _ = after(PcaKmHc(basis="own", centres=1, components=5), 1, federation)
     for id, client in federation.items():
         torch.testing.assert_close(
-            engine.server.state["signatures"][id]["centres"], client.train.x.mean(0, keepdim=True)
+            engine.server.state["signatures"][id]["centres"], stored(client.train).mean(0, keepdim=True)
         )
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedkin.federation import Federation
 from fedkin.keys import rng
 from fedkin.methods.pfedme import PFedMe
-from support import Watched, small_federation, small_setup
+from support import Watched, small_federation, small_setup, stored
 
 
 def logits(w: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def test_many_inner_steps_reach_the_proximal_point() -> None:
     id = sorted(federation)[0]
     theta = {name: tensor.clone().requires_grad_() for name, tensor in engine.model(id).items()}
     client = federation[id]
-    torch.autograd.backward(F.cross_entropy(logits(theta, client.train.x), client.train.y))
+    torch.autograd.backward(F.cross_entropy(logits(theta, stored(client.train)), client.train.y))
     for name, tensor in theta.items():
         assert tensor.grad is not None
         slope = tensor.grad + lam * (tensor.detach() - setup.net.initial[name])
@@ -117,7 +117,7 @@ def test_a_newcomer_starts_from_the_global_model_and_steps_away_from_it() -> Non
         assert same == (steps == 0)
         assert all(torch.equal(engine.server.state["params"][name], before[name]) for name in before)
         client = federation[new]
-        losses.append(float(F.cross_entropy(logits({k: v.double() for k, v in model.items()}, client.train.x),
+        losses.append(float(F.cross_entropy(logits({k: v.double() for k, v in model.items()}, stored(client.train)),
                                             client.train.y)))  # fmt: skip
     assert losses[1] < losses[0]
     assert np.isfinite(losses).all()

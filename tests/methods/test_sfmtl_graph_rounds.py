@@ -22,6 +22,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.keys import rng
 from fedkin.learning import Net, Training
 from fedkin.methods.sfmtl_graph import SfmtlGraph
+from support import stored
 
 SEED, CLASSES, WIDTH = 3, 6, 4
 ALPHA, LAM, WEIGHT, RATE = 0.4, 0.6, 0.05, 0.5
@@ -63,7 +64,7 @@ def outputs(w: Plain, z: Tensor) -> Tensor:
 
 def trained(w: Plain, anchors: dict[int, Tensor], client: Client, number: int, kind: str) -> tuple[Plain, Any]:
     """(the model, the anchor of each class seen) after the local steps on Eq. (6)."""
-    x, y, anchors = client.train.x, client.train.y, dict(anchors)
+    x, y, anchors = stored(client.train), client.train.y, dict(anchors)
     draw = rng(SEED, client.id, number, "train.fit0")
     draw.integers(2**63)
     for rows in TRAINING.batches(len(y), draw):

@@ -22,7 +22,7 @@ from fedkin.methods.tfl import Tfl
 from fedkin.methods.tfl.method import divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import nearest_on_simplex
-from support import Watched, small_federation, small_setup
+from support import Watched, small_federation, small_setup, stored
 
 
 def vector(engine: Watched, what: str) -> Any:
@@ -92,7 +92,7 @@ def test_the_ascent_is_the_nearest_point_of_the_simplex(divergence: str, losses:
         for k, id in enumerate(sorted(federation)):
             if id in replies:
                 w, client = asked[id]["params"], federation[id]
-                z = F.relu(F.linear(client.train.x.double(), w["body.1.weight"], w["body.1.bias"]))
+                z = F.relu(F.linear(stored(client.train).double(), w["body.1.weight"], w["body.1.bias"]))
                 loss = F.cross_entropy(F.linear(z, w["head.weight"], w["head.bias"]), client.train.y)
                 assert float(replies[id]["loss"]) == pytest.approx(float(loss))
                 v[k] = 6 / len(replies) * float(loss)
@@ -165,7 +165,7 @@ def test_it_works_for_regression() -> None:
     _, asked, replies = engine.asks[-1]
     for id, reply in replies.items():
         w, client = asked[id]["params"], federation[id]
-        z = F.relu(F.linear(client.train.x.double(), w["body.1.weight"], w["body.1.bias"]))
+        z = F.relu(F.linear(stored(client.train).double(), w["body.1.weight"], w["body.1.bias"]))
         error = (F.linear(z, w["head.weight"], w["head.bias"]) - client.train.y).square().sum(1).mean()
         assert float(reply["loss"]) == pytest.approx(float(error))
     assert vector(engine, "lam")[3] > 0.25

@@ -181,7 +181,7 @@ def by_hand(method: ServerMethod, lost: str | None = None) -> tuple[list[str], s
     """
     ids = sorted(SIZES)
     setup = small_setup(method, per_round=DRAWN, seed=SEED)
-    roster = Roster({id: Entry(True, 1, ((0, n, None),)) for id, n in SIZES.items()}, setup.federation.task)
+    roster = Roster({id: Entry(True, 1, n, None) for id, n in SIZES.items()}, setup.federation.task)
     side = ServerSide(setup.plan, roster)
     side.turn_to(1)
     flow, answer, trained = side.round(), None, set[str]()

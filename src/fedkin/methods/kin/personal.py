@@ -73,6 +73,8 @@ def first_layer(net: Net, task: Task) -> str | None:
     layer = layers.get(name)
     if not isinstance(layer, nn.Linear | nn.Conv2d) or layer.bias is None:
         return None
+    if isinstance(task.shape, Mapping):
+        return None
     if isinstance(layer, nn.Conv2d):
         reads = layer.groups == 1 and len(task.shape) == 3 and layer.in_channels == task.shape[0]
     else:
