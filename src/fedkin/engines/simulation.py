@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fedkin.engines.accounting.clock import Clock
-from fedkin.engines.accounting.traffic import Scales
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.base import Engine, Outcome, Score, Traffic
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.facts import facts_of
 from fedkin.engines.observer import Observer
+from fedkin.engines.post import Post
 from fedkin.engines.roster import Roster
 from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import Setup
@@ -41,11 +42,9 @@ class Simulation(Engine):
         self.adversaries = frozenset() if attack is None else attack.clients(seen, setup.seed)
         self.site = self.make_site()
         carrier = transport or self.make_transport()
-        self.transport = Lossy(carrier, setup.engine.dropout, setup.seed) if setup.engine.dropout else carrier
-        self.unlost = carrier
-        self.observers = list(observers)
-        self.scales = Scales()
-        self.traffic: list[Traffic] = []
+        self.unlost = Post(carrier, self.clock, observers)
+        lossy = Lossy(carrier, setup.engine.dropout, setup.seed) if setup.engine.dropout else carrier
+        self.post = Post(lossy, self.clock, observers)
 
     def make_site(self) -> Site:
         """Where the clients live."""
@@ -58,6 +57,16 @@ class Simulation(Engine):
     @property
     def seconds(self) -> dict[str, float]:
         return self.clock.seconds
+
+    @property
+    def transport(self) -> Transport:
+        """What carries messages now."""
+        return self.post.transport
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """The messages of this round."""
+        return self.post.traffic
 
     @property
     def server(self) -> ServerView:
@@ -99,7 +108,7 @@ class Simulation(Engine):
         """Let it be this round, for everyone."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
-        self.traffic = []
+        self.post.traffic = []
 
     def _server_round(self) -> list[str]:
         flow, answer = self.server_side.round(), None
@@ -111,7 +120,7 @@ class Simulation(Engine):
                     sampled: list[str] = stop.value
                     return sampled
             answer = self._answers(ask, turn)
-            for observer in self.observers:
+            for observer in self.post.observers:
                 observer.answered(self.server.round, ask, answer)
         raise AssertionError("unreachable")
 
@@ -119,12 +128,10 @@ class Simulation(Engine):
         """Replies as they reach the server, in the order in which clients are served."""
         number = self.server.round
         order = self.transport.order(ask.messages, number)
-        self._count(ask.phase, [(SERVER, id, ask.messages[id]) for id in order])
-        arrived = self._carried(Envelope(number, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order)
+        arrived = self.post.send([Envelope(number, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order])
         replies = self.site.ask(ask.phase, {envelope.receiver: envelope.message for envelope in arrived})
-        self._count(ask.phase, [(id, SERVER, reply) for id, reply in replies.items()])
-        back = self._carried(Envelope(number, ask.phase, turn, id, SERVER, reply) for id, reply in replies.items())
-        return {envelope.sender: envelope.message for envelope in back}
+        back = [Envelope(number, ask.phase, turn, id, SERVER, reply) for id, reply in replies.items()]
+        return {envelope.sender: envelope.message for envelope in self.post.send(back)}
 
     def _peers_round(self) -> list[str]:
         """Move all peers in step: each exchange waits for everyone's messages, then every inbox is delivered."""
@@ -147,54 +154,38 @@ class Simulation(Engine):
         number = self.server.round
         inboxes: dict[str, dict[str, Message]] = {id: {} for id in posts}
         for sender in self.transport.order(posts, number):
-            post = posts[sender]
-            self._count(post.phase, [(sender, receiver, message) for receiver, message in post.messages.items()])
-            sent = (
-                Envelope(number, post.phase, turn, sender, receiver, message)
-                for receiver, message in post.messages.items() if receiver in inboxes
-            )  # fmt: skip
-            for envelope in self._carried(sent):
+            phase, messages = posts[sender].phase, posts[sender].messages
+            sent = [Envelope(number, phase, turn, sender, receiver, message) for receiver, message in messages.items()]
+            for envelope in self.post.send(sent, inboxes):
                 inboxes[envelope.receiver][sender] = envelope.message
         return {**inboxes}
-
-    def _carried(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Those that arrive, as they arrive."""
-        carry = self.transport.carry
-        arrived = [envelope for sent in envelopes if (envelope := carry(sent)) is not None]
-        for observer in self.observers:
-            for envelope in arrived:
-                observer.travelled(envelope)
-        return arrived
-
-    def _count(self, phase: str, sent: Sequence[tuple[str, str, Message]]) -> None:
-        with self.clock.of("messages"):
-            self.traffic += self.scales.weigh(self.server.round, phase, sent)
 
     # -- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Score]:
-        with self.clock.of("evaluate"), self.site.exact():
-            try:
-                return self.site.scores(self._offers())
-            finally:
-                self.site.forget(self.roster.unseen)
+        with self.clock.of("evaluate"), self._looking():
+            return self.site.scores(self._offers())
 
     def models(self) -> dict[str, Params]:
-        with self.site.exact():
-            try:
-                return self.site.models(self._offers())
-            finally:
-                self.site.forget(self.roster.unseen)
+        with self._looking():
+            return self.site.models(self._offers())
 
     def model(self, id: str) -> Params:
-        with self.site.exact():
-            try:
-                return self.site.models(self._offer(id))[id]
-            finally:
-                self.site.forget({id}.intersection(self.roster.unseen))
+        with self._looking():
+            return self.site.models(self._offer(id))[id]
 
     def features(self, id: str) -> Message:
-        return self.site.features(id, self._offer(id)[id])
+        with self._looking():
+            return self.site.features(id, self._offer(id)[id])
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Whoever looks at models leaves no trace at clients that never took part."""
+        try:
+            with self.site.exact():
+                yield
+        finally:
+            self.site.forget(self.roster.unseen)
 
     def _offers(self) -> dict[str, Message]:
         """What every client that is evaluated needs to know its model: honest ones, and those that never take part."""
@@ -210,8 +201,7 @@ class Simulation(Engine):
         """What clients that never took part are offered. Nothing that happens here is kept, lost or counted."""
         if not ids:
             return {}
-        held, self.transport = (self.transport, self.traffic), self.unlost
-        self.traffic = []
+        held, self.post = self.post, self.unlost
         try:
             with self.site.uncounted():
                 if isinstance(self.setup.method, PeerMethod):
@@ -226,7 +216,7 @@ class Simulation(Engine):
                         return offers
                     answer = self._answers(ask, 0)
         finally:
-            self.transport, self.traffic = held
+            self.post, self.unlost.traffic = held, []
 
     # -- state ----------------------------------------------------------------------------------------------------
 

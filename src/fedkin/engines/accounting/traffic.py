@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedkin import codec
 from fedkin.engines.base import Traffic
+from fedkin.engines.transport import Envelope
 from fedkin.flow import Message
 
 __all__ = ["Scales"]
@@ -22,11 +23,11 @@ class Scales:
     def __init__(self) -> None:
         self.known: dict[Hashable, tuple[int, int]] = {}
 
-    def weigh(self, round: int, phase: str, sent: Iterable[tuple[str, str, Message]]) -> Iterator[Traffic]:
-        """A line for each (sender, receiver, message) that is not empty. The messages must stay alive meanwhile."""
+    def weigh(self, sent: Iterable[Envelope]) -> Iterator[Traffic]:
+        """A line for each message that is not empty. The messages must stay alive meanwhile."""
         # One message to all, or one set of parameters inside each of them, is looked at once.
         seen: dict[int, Hashable] = {}
-        for sender, receiver, message in sent:
+        for round, phase, _, sender, receiver, message, _ in sent:
             if len(message):
                 yield Traffic(round, sender, receiver, phase, *self._size(message, seen))
 
