@@ -161,7 +161,7 @@ def test_relabelling_clients_relabels_what_the_server_makes(name: str) -> None:
     engine = LocalEngine(setup, observers=[witness])
     engine.round(1)
     sent, server = replay(setup, [replies for _, _, replies in witness.asks], names)
-    assert len(sent) == len(witness.asks)
+    assert len(sent) == len(witness.asks) > 0
     for (_, ask, _), renamed in zip(witness.asks, sent, strict=True):
         assert {names[id] for id in ask.messages} == set(renamed)
         for id, message in ask.messages.items():
