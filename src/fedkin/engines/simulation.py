@@ -1,4 +1,4 @@
-"""A whole federation on one machine: the server, its clients' site and a transport between them."""
+"""Simulation of a federation on one machine: the server, the site of its clients, and a transport between them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ __all__ = ["Simulation"]
 
 
 class Simulation(Engine):
-    """Runs rounds: what the server or the peers send is counted, carried, answered at the site, and carried back.
+    """An engine whose messages are recorded, carried to the site, answered there, and carried back.
 
-    transport: in place of this engine's own (a test may lose chosen messages); observers: who hears of every message.
+    transport: a transport instead of this engine's own (a test may lose chosen messages). observers: observers of every
+    message.
     """
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
@@ -48,11 +49,11 @@ class Simulation(Engine):
         self.traffic: list[Traffic] = []
 
     def make_site(self) -> Site:
-        """Where the clients live."""
+        """Return the site of the clients."""
         raise TypeError(f"{type(self).__name__} does not say where its clients live")
 
     def make_transport(self) -> Transport:
-        """How messages travel."""
+        """Return the transport of messages."""
         return Transport()
 
     @property
@@ -81,7 +82,7 @@ class Simulation(Engine):
 
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
-        """What each client keeps now, by id, for those that were met."""
+        """The current states of clients by id; a client has none before its first view."""
         return self.site.states
 
     # -- rounds -------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class Simulation(Engine):
         )
 
     def turn_to(self, number: int) -> None:
-        """Let it be this round, for everyone."""
+        """Set the current round for all participants."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
         self.traffic = []
@@ -116,7 +117,7 @@ class Simulation(Engine):
         raise AssertionError("unreachable")
 
     def _answers(self, ask: Ask, turn: int) -> dict[str, Message]:
-        """Replies as they reach the server, in the order in which clients are served."""
+        """Return replies as the server receives them, in the order in which clients are served."""
         number = self.server.round
         order = self.transport.order(ask.messages, number)
         self._count(ask.phase, [(SERVER, id, ask.messages[id]) for id in order])
@@ -127,7 +128,7 @@ class Simulation(Engine):
         return {envelope.sender: envelope.message for envelope in back}
 
     def _peers_round(self) -> list[str]:
-        """Move all peers in step: each exchange waits for everyone's messages, then every inbox is delivered."""
+        """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
         method, server = self.setup.method, self.server
         assert isinstance(method, PeerMethod)
         active = method.sample(server)
@@ -143,7 +144,7 @@ class Simulation(Engine):
         return active
 
     def _exchanged(self, posts: Mapping[str, Outbox], turn: int) -> dict[str, dict[str, Message] | None]:
-        """The inboxes of the peers that have posted; those that have ended their round hear nothing more."""
+        """Return the inboxes of the peers that have sent; peers that have ended their round receive no messages."""
         number = self.server.round
         inboxes: dict[str, dict[str, Message]] = {id: {} for id in posts}
         for sender in self.transport.order(posts, number):
@@ -158,7 +159,7 @@ class Simulation(Engine):
         return {**inboxes}
 
     def _carried(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Those that arrive, as they arrive."""
+        """Return the envelopes that arrive, as their receivers see them."""
         carry = self.transport.carry
         arrived = [envelope for sent in envelopes if (envelope := carry(sent)) is not None]
         for observer in self.observers:
@@ -207,7 +208,7 @@ class Simulation(Engine):
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
 
     def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
-        """What clients that never took part are offered. Nothing that happens here is kept, lost or counted."""
+        """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}
         held, self.transport = (self.transport, self.traffic), self.unlost
