@@ -219,7 +219,7 @@ class ServerMethod(Method):
 
     @classmethod
     def phases(cls) -> frozenset[str]:
-        """Names of the phases: what is declared with `@phase` here or in a base class."""
+        """Return the names of the phases: the methods declared with `@phase` here or in a base class."""
         return _phases(cls)
 
     def start(self, server: ServerView[Any]) -> None:
@@ -257,7 +257,7 @@ class ServerMethod(Method):
 
 @cache
 def _phases(kind: type[ServerMethod]) -> frozenset[str]:
-    """Found once for each class: this is asked for every message."""
+    """Return the phases of a class; the result is cached, since it is needed for every message."""
     return frozenset(
         name for base in kind.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
     )

@@ -66,7 +66,7 @@ class Outcome:
 class Engine(ABC):
     """An engine runs the rounds of one method.
 
-    setup: with the nets that the method trains.
+    setup: the setup with the nets that the method trains.
     """
 
     name: ClassVar[str]
@@ -75,7 +75,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def seconds(self) -> dict[str, float]:
-        """Time spent, by what it was spent on."""
+        """The time spent on each kind of work."""
 
     @property
     @abstractmethod
@@ -90,11 +90,11 @@ class Engine(ABC):
     @property
     @abstractmethod
     def everyone(self) -> Roster:
-        """All clients of the run, whenever they are there."""
+        """All clients of the run, in whatever round they join."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What records and reports say of the clients (`engines.facts`)."""
+        """Return the facts of the clients for records and reports (see `engines.facts`)."""
 
     @abstractmethod
     def round(self, number: int) -> Outcome:

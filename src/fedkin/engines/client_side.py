@@ -66,11 +66,11 @@ class ClientSide:
         self.turn_to(0)
 
     def turn_to(self, number: int) -> None:
-        """Let it be this round."""
+        """Set the current round."""
         self.number = number
         if self.drifting:
             self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
-        # How many requests each client made in a phase of this round: the number keys the request's randomness.
+        # Number of requests of each client in each phase of this round, which keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
 
     def method(self) -> ServerMethod | PeerMethod:
@@ -79,7 +79,7 @@ class ClientSide:
         return type(method).model_validate(method.model_dump()) if self.own_method else method
 
     def client(self, id: str) -> Client:
-        """The client with the samples that it has now."""
+        """Return the client with its current samples."""
         return self.now[id]
 
     def view(self, id: str) -> ClientView:
@@ -160,13 +160,13 @@ class ClientSide:
         return number
 
     def use(self, id: str, offer: Message) -> Params | Running:
-        """Return the parameters that this client would use now, or a flow that finds them and keeps its state."""
+        """Return the client's current parameters, or a flow that finds them without a change of the client's state."""
         method = self.plan.method
         if isinstance(method, PeerMethod):
             return method.use(self.peer(id))
         view = self.view(id)
         used = method.use(view, offer)
-        # GeneratorType, not the abstract Generator: this is asked for every client at every evaluation.
+        # The check of GeneratorType is faster than that of the abstract Generator, and runs for every client.
         if not isinstance(used, GeneratorType):
             return cast(Params, used)
         self.steps.pop((id, "use"), None)

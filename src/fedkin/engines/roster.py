@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     later: tuple[tuple[int, int, str | None], ...] = ()
 
     def at(self, round: int) -> Entry:
-        """The entry as it is in this round."""
+        """Return the entry as it is in this round."""
         past = [change for change in self.later if change[0] <= round]
         return self._replace(size=past[-1][1], group=past[-1][2]) if past else self
 
@@ -35,7 +35,7 @@ class Roster(Mapping[str, Entry]):
     """The clients' entries by id, for one task; a roster has no samples and no labels."""
 
     def __init__(self, entries: Mapping[str, Entry], task: Task, name: str = "federation") -> None:
-        # Most clients of a large federation have equal entries: one object serves them.
+        # Most clients of a large federation have equal entries, which share one object.
         known: dict[Entry, Entry] = {}
         self._entries = {id: known.setdefault(entry, entry) for id, entry in entries.items()}
         self.task, self.name = task, name
@@ -43,7 +43,7 @@ class Roster(Mapping[str, Entry]):
 
     @classmethod
     def of(cls, federation: Federation) -> Roster:
-        """The roster of a federation that is known whole, as in a simulation."""
+        """Return the roster of a federation, for a simulation."""
         entries = {
             id: Entry(
                 client.seen, client.joins, client.size, client.group,

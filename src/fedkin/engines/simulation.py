@@ -198,7 +198,7 @@ class Simulation(Engine):
         return self.site.features(id, self._offer(id)[id])
 
     def _offers(self) -> dict[str, Message]:
-        """What every client that is evaluated needs to know its model: honest ones, and those that never take part."""
+        """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
         unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
         return {
             id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries

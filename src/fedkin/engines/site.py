@@ -182,7 +182,7 @@ class LocalSite(Site):
         for id, offer in offers.items():
             used = use(id, offer)
             if isinstance(used, Running):
-                flows[id], models[id] = used, {}  # keeps the client's place
+                flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
             else:
                 models[id] = used
         if flows:

@@ -146,9 +146,9 @@ class Records:
                 left.unlink()
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a run to go on with began with these very samples.
+        """Write `federation.json`, or check that a run that is resumed began with the same samples.
 
-        facts: gives what `engines.facts` says of the clients. It reads samples, so it is called only for a folder.
+        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
         """
         self.figures = tuple(metric.name for metric in task.figures)
         if self.folder is None:

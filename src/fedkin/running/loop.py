@@ -56,9 +56,9 @@ class Stop(Exception):
 class Result:
     """A finished run: summary, a row per round, a row per client and round, last graph, and models.
 
-    clients: (round, client, n, loss, accuracy or the task's other figures) tuples; scores: of the last evaluation by
-    client id; models: the parameters each client would use now, without frozen ones, which are the net's (empty when
-    read back from a folder); unseen: ids of clients that never took part.
+    clients: (round, client, n, loss, accuracy or the task's other figures) tuples. scores: those of the last
+    evaluation, by client id. models: the final parameters of each client, without frozen ones, which are in the net
+    (empty if the run was read from a folder). unseen: ids of clients that never took part.
     """
 
     summary: dict[str, Any]
@@ -179,7 +179,7 @@ def execute(
 
 
 class _Seconds(Clock):
-    """Time spent, the time before a resume included."""
+    """The time spent, including the time before a resume."""
 
     def __init__(self, begun: float, before: Mapping[str, float], engine: Engine) -> None:
         super().__init__("records", "checkpoint")

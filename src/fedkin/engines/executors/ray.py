@@ -115,7 +115,7 @@ class Shards(Executor):
 
 
 def own_rows(client: Client) -> Client:
-    """The client with just its own rows, for another process or machine."""
+    """Return the client with only its own rows, for another process or machine."""
     changes = tuple(replace(c, train=c.train.own(), test=c.test.own()) for c in client.changes)
     return replace(client, train=client.train.own(), test=client.test.own(), changes=changes)
 
