@@ -33,7 +33,7 @@ _NAME = re.compile(r"cpu|cuda(:\d+)?")
 def checked(name: str) -> str:
     """Return `name` if it can name a device; raises ValueError."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"no {name!r}; expected 'cpu', 'cuda', or 'cuda:1' for the second card")
+        raise ValueError(f"no {name!r}; expected 'cpu', 'cuda', or 'cuda:1' for the second GPU")
     return name
 
 
@@ -45,7 +45,7 @@ def opened(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         there = f"torch {torch.__version__} sees {count} of them here" if count else (
-            f"torch {torch.__version__} sees no card here (a build for processors only, no driver, or no card)"
+            f"torch {torch.__version__} sees no GPU here (a build for CPUs only, no driver, or no GPU)"
         )  # fmt: skip
         raise ConfigError(f"run.device: {name!r}, but {there}; set run.device = 'cpu'")
     # cuBLAS reads this at the first matrix product of a process. Without it, the order of its sums can change.

@@ -25,7 +25,7 @@ __all__ = ["arranged", "fit", "infer", "load", "score"]
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
 # nets whose feature maps then still fit in a core's cache (benchmarks/inference.py).
 _ROWS = 128
-_ROWS_ON_A_CARD = 1024
+_ROWS_ON_A_GPU = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
@@ -125,7 +125,7 @@ def _outputs(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
 ) -> Tensor:
     """Do `infer` with a module that has the parameters; in shorter passes if the GPU's memory does not suffice."""
-    many = _ROWS if device_of(module) == CPU else _ROWS_ON_A_CARD
+    many = _ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
     while True:
         try:
             return _passes(net, module, what, samples, many)

@@ -245,7 +245,7 @@ def _summary(
             "system": platform.platform(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            **({} if run.device == "cpu" else {"card": title(torch.device(run.device))}),
+            **({} if run.device == "cpu" else {"gpu": title(torch.device(run.device))}),
         },
     }
 

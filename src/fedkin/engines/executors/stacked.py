@@ -20,7 +20,7 @@ from fedkin.learning.stacked import Member, fit_stacked, stackable
 
 __all__ = ["Stacked"]
 
-_WIDTH, _WIDTH_ON_A_CARD, _BYTES_ON_A_CARD = 64, 1024, 4 << 30
+_WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
 
 class Stacked(OneByOne):
@@ -38,7 +38,7 @@ class Stacked(OneByOne):
         super().__init__(net, federation, modules)
         # The results of a stack are in memory twice before they are passed on, on a GPU and on a CPU.
         size = sum(tensor.nbytes for tensor in net.initial.values())
-        most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_CARD, max(1, _BYTES_ON_A_CARD // size))
+        most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_GPU, max(1, _BYTES_ON_A_GPU // size))
         self.width = (width or most) if stackable(net) else 1
 
     @property
