@@ -29,8 +29,7 @@ __all__ = ["Simulation"]
 class Simulation(Engine):
     """An engine whose messages are recorded, carried to the site, answered there, and carried back.
 
-    transport: a transport instead of this engine's own (a test may lose chosen messages). observers: observers of every
-    message.
+    transport: replaces the engine's own transport (a test may lose chosen messages). observers: see every message.
     """
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
