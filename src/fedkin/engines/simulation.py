@@ -84,8 +84,6 @@ class Simulation(Engine):
         """The current states of clients by id; a client has none before its first view."""
         return self.site.states
 
-    # -- rounds -------------------------------------------------------------------------------------------------
-
     def round(self, number: int) -> Outcome:
         self.turn_to(number)
         with self.site.exact():
@@ -170,8 +168,6 @@ class Simulation(Engine):
         with self.clock.of("messages"):
             self.traffic += self.scales.weigh(self.server.round, phase, sent)
 
-    # -- evaluation -----------------------------------------------------------------------------------------------
-
     def evaluate(self) -> dict[str, Score]:
         with self.clock.of("evaluate"), self.site.exact():
             try:
@@ -227,8 +223,6 @@ class Simulation(Engine):
                     answer = self._answers(ask, 0)
         finally:
             self.transport, self.traffic = held
-
-    # -- state ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         states = self.site.states

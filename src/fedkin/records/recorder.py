@@ -177,7 +177,7 @@ class Records:
             return None
         return str(read_json(self.folder / "mode.json"))
 
-    # -- going on ------------------------------------------------------------------------------------------------
+    # -- resuming ------------------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[int, dict[str, Any]] | None:
         """Read the rows up to the newest checkpoint, and drop newer ones; returns (round, state), or None."""
