@@ -1,9 +1,9 @@
-"""What two random views of a batch cost, of a whole step of MAPL: views, losses, gradients, Adam.
+"""CPU time of two random views of a batch, and of a whole step of MAPL: views, losses, gradients, Adam.
 
     OMP_NUM_THREADS=1 python benchmarks/augment.py [--repeats 20]
 
-Batches of 64 (128 views), the four small nets, images of 28x28 in grey and 32x32 in colour. CPU milliseconds: the
-median over repeats, views and steps in turns.
+Batches have 64 samples (128 views); the nets are the four small ones; images are 28x28 in grey and 32x32 in colour. CPU
+milliseconds are medians over repeats, in which views and steps alternate.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SHAPES = ((1, 28, 28), (3, 32, 32))
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """CPU time of one call."""
+    """Return the CPU time of one call."""
     start = time.process_time()
     call()
     return 1000 * (time.process_time() - start)
 
 
 def cost(name: str, shape: tuple[int, ...], repeats: int) -> tuple[float, float]:
-    """(views, whole step)."""
+    """Return the milliseconds of (the views, a whole step)."""
     task = Task(10, shape)
     method = METHODS["mapl"]()
     net = method.equip(Net.build(lambda: MODELS[name]().build(task), 0), task, 1)

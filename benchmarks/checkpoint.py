@@ -1,9 +1,10 @@
-"""Memory that writing a checkpoint takes: its tensors one after another, or the whole file made first.
+"""Memory for writing a checkpoint, one tensor after another, or with the whole file built first.
 
     python benchmarks/checkpoint.py [--states 60] [--mb 26]
 
-States are mapped files, as above `run.state_limit_mb`. Printed: the peak of the process's own memory (RssAnon) above
-what it had before, and of all that is resident (mapped pages among it, which the system takes back when it needs them).
+States are mapped files, as they are above `run.state_limit_mb`. The output has the peak of the process's own memory
+(RssAnon) above the memory before, and the peak of all resident memory, which includes mapped pages; the system takes
+these back when it needs memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedkin import codec
 
 
 def resident() -> dict[str, float]:
-    """Own and all resident memory of this process, in MB."""
+    """Return the process's own memory and all its resident memory, in MB."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(fields[name].split()[0]) / 1024 for name in ("RssAnon", "VmRSS")}
 

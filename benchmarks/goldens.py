@@ -1,12 +1,12 @@
-"""Whether a change of the code changed a number: runs every method in every mode, and compares bit for bit.
+"""Check that a change of the code changed no number: run every method in every mode, and compare bit for bit.
 
     python benchmarks/goldens.py record before.json       # on the commit before
     python benchmarks/goldens.py compare before.json      # on the commit after: lists what differs, exit status 1
 
-Methods and variants are those of tests/methods/cases, on two small federations: one that stands still, and one with
-dropout, partial participation, drift, a newcomer and an unseen client. Compared are final parameters, the rows of
-rounds, clients and messages (with their bytes), and the last graph. Bits belong to a machine and a version of torch:
-record and compare on one machine.
+Methods and variants are those of tests/methods/cases. They run on two small federations: one that does not change, and
+one with dropout, partial participation, drift, a newcomer and an unseen client. The comparison is over final
+parameters, the rows of rounds, clients and messages (with their bytes), and the last graph. Bits depend on the machine
+and the version of torch, so record and compare on one machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODES = {
 
 
 def moving() -> Federation:
-    """Eight clients: one drifts in round 2, one joins in round 2, one is never seen."""
+    """Return eight clients: one drifts in round 2, one joins in round 2, and one is unseen."""
     still = small_federation(clients=8, seed=3)
     first, second, third, *_ = sorted(still)
     drift = Change(2, still[second].train, still[second].test, still[second].group)
@@ -50,7 +50,7 @@ def moving() -> Federation:
 
 
 def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]]:
-    """By name: clients, training and settings of the run."""
+    """Return clients, training and settings of the run, by name."""
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4}
     return {
         "still": (small_federation(), plan, {}),
@@ -59,19 +59,19 @@ def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]
 
 
 def methods() -> dict[str, Any]:
-    """All methods with their defaults, and the variants of the tests."""
+    """Return all methods with their defaults, and the variants of the tests."""
     from fedkin.methods import METHODS
 
     return {**{name: kind() for name, kind in METHODS.items()}, **cases()}
 
 
 def digest(value: Any) -> str:
-    """A short hash of what `repr` says."""
+    """Return a short hash of the `repr` of a value."""
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
 def looked_at(result: fedkin.Result) -> dict[str, str]:
-    """A hash for each part of a result."""
+    """Return a hash of each part of a result."""
     models = [
         (id, name, hashlib.blake2b(tensor.detach().contiguous().numpy().tobytes()).hexdigest())
         for id, params in sorted(result.models.items())
@@ -88,7 +88,7 @@ def looked_at(result: fedkin.Result) -> dict[str, str]:
 
 
 def everything(only: str, modes: list[str]) -> dict[str, Any]:
-    """What every run gives, or the error that it ends with."""
+    """Return the hashes of every run, or the error with which it ended."""
     found: dict[str, Any] = {}
     for name, (federation, training, settings) in federations().items():
         for case, method in methods().items():

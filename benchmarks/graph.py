@@ -1,9 +1,9 @@
 """Time and peak memory of the graph room against the number of clients.
 
     OMP_NUM_THREADS=2 python benchmarks/graph.py            all rows, some minutes
-    OMP_NUM_THREADS=2 python benchmarks/graph.py --quick    the small ones, for a look
+    OMP_NUM_THREADS=2 python benchmarks/graph.py --quick    small rows only
 
-Each row runs in a process of its own, so that its peak memory is its own; memory includes the interpreter and the
+Each row runs in a separate process, so that peak memory is measured per row; it includes the interpreter and the
 input. Data are seeded. A row with a target ends in "ok" or "MISSED".
 """
 
@@ -59,7 +59,7 @@ def matching(n: int, k: int, d: int) -> tuple[float, str]:
 
 
 def _by_permutations(u: Any, v: Any) -> float:
-    """The naive twin: every permutation, one pair at a time."""
+    """Return the naive result: every permutation, one pair of sets at a time."""
     k = len(u)
     return float(min(sum(np.square(u[r] - v[p[r]]).sum() for r in range(k)) for p in permutations(range(k)))) ** 0.5 / k
 
@@ -84,7 +84,7 @@ def knn_leiden(n: int, d: int) -> tuple[float, str]:
 
 
 def _with_edges(n: int, edges: int) -> Any:
-    """An epsilon graph of that many edges; beyond a full matrix, the nearest-neighbour graph of the same degree."""
+    """Return an epsilon graph with `edges` edges; for large n, a nearest-neighbour graph of the same degree."""
     x = np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32)
     if n > 5_000:
         return graph.knn_graph(x, edges // n)
@@ -103,7 +103,8 @@ def sampled_betweenness(n: int, edges: int, samples: int) -> tuple[float, str]:
     a = _with_edges(n, edges)
     seconds, (value, error) = timed(lambda: graph.sampled_betweenness(a, samples))
     note = f"{samples} sources, {a.nnz // 2 if n > 5_000 else int((a > 0).sum()) // 2:,} edges; "
-    # Over all clients, root mean square: the clients that the estimate itself ranks highest would look too good.
+    # The error is the root mean square over all clients. Over the clients that the estimate ranks highest, it would be
+    # too low.
     note += f"estimated error {_rms(error) / _rms(value):.1%}"
     if n <= 5_000:
         exact = graph.betweenness(a)

@@ -2,11 +2,12 @@
 
     OMP_NUM_THREADS=1 python benchmarks/groups.py DATA_ROOT [--rounds 8] [--modes stacked,one-by-one]
 
-25 training and 4 test samples a client; group g calls class c (c + g) mod 10; MLP 784-200-10, a fifth of the clients a
-round, 5 epochs, batches of 10. The groups are FLT's with the planted graph (method.graph.control = "oracle"): its
-first round also takes the signatures of all clients. Each combination is a process of its own, which runs as
-`fedkin run` does, records and a checkpoint every ten rounds included, with an evaluation of all clients in every
-round. Times are of the rounds after the first; "100 rounds" is what they add up to.
+Each client has 25 training and 4 test samples. In group g, class c has the label (c + g) mod 10. The net is an MLP
+784-200-10; a fifth of the clients train in each round, for 5 epochs with batches of 10. FLT runs with the planted graph
+(method.graph.control = "oracle"), and its first round also computes the signatures of all clients. Each combination
+runs in a separate process like `fedkin run`, with records, a checkpoint every ten rounds, and an evaluation of all
+clients in every round. Times are those of the rounds after the first; "100 rounds" is the first round plus 99 such
+rounds.
 """
 
 from __future__ import annotations
@@ -44,26 +45,26 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class Clock:
-    """Hears when a round is over."""
+    """A watcher that stores the time of each round."""
 
     def __init__(self) -> None:
         self.at = [(time.perf_counter(), time.process_time())]
 
     def started(self, rounds: int, done: int) -> None:
-        """Rounds begin now."""
+        """Store the time of the start."""
         self.at = [(time.perf_counter(), time.process_time())]
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """A round is over."""
+        """Store the time of a round."""
         self.at.append((time.perf_counter(), time.process_time()))
 
     def stopping(self) -> bool:
-        """Never."""
+        """Return False: the run is never stopped."""
         return False
 
 
 def measure(method: str, mode: str, root: Path, rounds: int) -> dict[str, Any]:
-    """A run of so many rounds in this process."""
+    """Return the figures of a run of `rounds` rounds in this process."""
     run = {"mode": mode, "workers": 2}
     table = {**TABLE, "training": {**TABLE["training"], "rounds": rounds}, "method": METHODS[method], "run": run}
     clock = Clock()

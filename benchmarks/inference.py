@@ -1,4 +1,4 @@
-"""Rows per pass without gradients: CPU time of 2,048 samples on one thread, channels last, best of three.
+"""CPU time of inference by rows per pass: 2,048 samples on one thread, channels last, best of three.
 
 OMP_NUM_THREADS=1 python benchmarks/inference.py
 """

@@ -1,4 +1,4 @@
-"""Channels last against channels first, for the convolution nets of the presets: CPU time on one thread.
+"""CPU time of channels last and channels first on one thread, for the convolution nets of the presets.
 
 python benchmarks/layout.py
 """
@@ -20,7 +20,7 @@ REPEATS = 12
 
 
 def spent(work: Callable[[], object]) -> float:
-    """Median milliseconds of CPU time, after three runs to warm up."""
+    """Return the median CPU time in milliseconds, after three warm-up runs."""
     times = []
     for _ in range(REPEATS + 3):
         start = time.process_time()

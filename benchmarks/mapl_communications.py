@@ -1,11 +1,11 @@
-"""How often peers communicate, as MAPL's Table 4 counts it, and what accuracy a number of communications buys.
+"""Number of communications between peers, as in MAPL's Table 4, and the accuracy within a number of them.
 
     python benchmarks/mapl_communications.py RUN [RUN ...] [--budget N]
 
-RUN: folder of a finished run of MAPL. A communication is one directed edge along which models travelled in a round; the
-perfect count has full exchange up to the first round in which weights are learned, that round included, and from
-then on edges within planted groups only. --budget: also the last evaluation that so many communications
-allow (not given: the least that one of the runs used).
+RUN: folder of a finished run of MAPL. A communication is a directed edge along which a model was sent in a round. The
+perfect number has all edges up to and including the first round in which weights are learned, and after it only edges
+within planted groups. --budget: number of communications for which the last evaluation is printed (default: the least
+number that one of the runs used).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedkin.running.experiment import load
 
 
 def communications(folder: Path) -> list[int]:
-    """Directed edges used in each round."""
+    """Return the number of directed edges in each round."""
     table = pq.read_table(folder / "messages.parquet").to_pydict()
     names = ("round", "from", "to", "floats")
     edges = {(round, a, b) for round, a, b, floats in zip(*(table[name] for name in names), strict=True) if floats}
@@ -31,7 +31,7 @@ def communications(folder: Path) -> list[int]:
 
 
 def perfect(folder: Path, rounds: int, first: int) -> int:
-    """Edges of a run that knows the planted groups from round `first` + 1 on."""
+    """Return the number of edges of a run that knows the planted groups from round `first` + 1 on."""
     clients = json.loads((folder / "federation.json").read_text())["clients"]
     sizes = Counter(client["group"] for client in clients.values())
     within, all_pairs = sum(n * (n - 1) for n in sizes.values()), len(clients) * (len(clients) - 1)
@@ -39,7 +39,7 @@ def perfect(folder: Path, rounds: int, first: int) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A run's communications, accuracies and settings."""
+    """Return the communications, accuracies and settings of a run."""
     method: Any = load(folder / "experiment.toml").method
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return {
@@ -52,7 +52,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def within(run: dict[str, Any], budget: int) -> tuple[int, float]:
-    """(round, accuracy) of the last evaluation within a budget."""
+    """Return (round, accuracy) of the last evaluation within a budget."""
     spent = [sum(run["used"][:round]) for round in run["accuracy"]]
     allowed = [round for round, sum_ in zip(run["accuracy"], spent, strict=True) if sum_ <= budget]
     return (allowed[-1], run["accuracy"][allowed[-1]]) if allowed else (0, float("nan"))

@@ -1,11 +1,12 @@
-"""Peak memory of 600 clients with a net of 6.6 million parameters, 120 a round, each as a process of its own.
+"""Peak memory of methods with 600 clients and a net of 6.6 million parameters, 120 clients per round.
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py [--clients 600] [--a-round 120] [--rounds 6] [--limit-mb 1024]
 
-LEAF CNN, 28x28, 62 classes, 26 MB a model; clients are sampled in turns, so that all have trained after five rounds.
-Few samples and one step a client: memory is what is measured, not learning. FedAvg holds one model; under local
-training 600 models are 15 GB, which go to the folder for temporary files above the limit. Peak is the largest resident
-set (pages of mapped files count while they are resident); "on disk" is what files without a name hold at the end.
+The net is LEAF's CNN for 28x28 images and 62 classes, with 26 MB per model. Each method runs in a separate process.
+Clients are sampled in turns, so that all have trained after five rounds. They have few samples and take one step,
+because only memory is measured. FedAvg has one model. In local training 600 models take 15 GB, and those above the
+limit go to the folder for temporary files. The peak is the largest resident set, with resident pages of mapped files.
+"on disk" is the size of the files without a name at the end.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from fedkin.views import ServerView
 
 
 def in_turns(server: ServerView) -> list[str]:
-    """The next `per_round` clients of the federation, round after round."""
+    """Return the next `per_round` clients of the federation in each round."""
     ids: Sequence[str] = server.clients
     count = server.training.count(len(ids))
     return sorted(ids[((server.round - 1) * count + k) % len(ids)] for k in range(count))
 
 
 class FedAvgInTurns(FedAvg):
-    """FedAvg whose clients take turns."""
+    """FedAvg with clients sampled in turns."""
 
     def sample(self, server: ServerView) -> list[str]:
         return in_turns(server)
 
 
 class LocalInTurns(Local):
-    """Local training whose clients take turns."""
+    """Local training with clients sampled in turns."""
 
     def sample(self, server: ServerView) -> list[str]:
         return in_turns(server)
@@ -55,13 +56,13 @@ METHODS = {"fedavg": FedAvgInTurns, "local": LocalInTurns}
 
 
 def gigabytes(what: str) -> float:
-    """A line of this process' status, in GB (2^30 bytes)."""
+    """Return a line of this process's status, in GB (2^30 bytes)."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(what + ":")) / 2**20
 
 
 def measure(method: str, clients: int, a_round: int, rounds: int, limit: float) -> dict[str, float]:
-    """Run the rounds, each with an evaluation, in this process."""
+    """Run the rounds in this process, each with an evaluation, and return the figures."""
     task = Task(62, (1, 28, 28))
     federation = make_federation(task, clients, 4, 2)
     net = Net.build(lambda: LeafCnn().build(task), 1)

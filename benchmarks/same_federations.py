@@ -18,12 +18,12 @@ Federation = list[tuple[Any, Any]]
 
 
 def plain(rng: Any, clients: int = 10, n: int = 30) -> Federation:
-    """Normal inputs with decaying variances, no targets."""
+    """Return normal inputs with decaying variances, without targets."""
     return [(rng.normal(size=(n, 8)) / np.arange(1, 9), None) for _ in range(clients)]
 
 
 def mixture(rng: Any, sizes: Any, classes: int = 10, d: int = 16, shares: Any = None) -> Federation:
-    """One Gaussian per class, of different spread, unequal class shares."""
+    """Return samples of one Gaussian per class, with different variances and unequal class shares."""
     centres, spread = rng.normal(size=(classes, d)), rng.uniform(0.5, 2, size=(classes, 1))
     shares = rng.dirichlet(np.full(classes, 3.0)) if shares is None else shares
     found = []
@@ -34,7 +34,7 @@ def mixture(rng: Any, sizes: Any, classes: int = 10, d: int = 16, shares: Any = 
 
 
 def table(rng: Any, clients: int = 20, n: int = 60) -> Federation:
-    """Four categories one-hot, three log-normal columns with different units, three classes."""
+    """Return tables with four one-hot categories, three log-normal columns in different units, and three classes."""
     p, weights = rng.dirichlet(np.ones(4)), rng.normal(size=7)
     found = []
     for _ in range(clients):
@@ -46,7 +46,7 @@ def table(rng: Any, clients: int = 20, n: int = 60) -> Federation:
 
 
 def tokens(rng: Any, clients: int = 30, n: int = 50) -> Federation:
-    """Counts of 200 words in texts of 40, four topics with Zipf's law."""
+    """Return counts of 200 words in texts of 40 words, on four topics with Zipf's law."""
     topics = np.stack([rng.permutation(1 / np.arange(1, 201)) for _ in range(4)])
     topics /= topics.sum(axis=1, keepdims=True)
     found = []
@@ -57,7 +57,7 @@ def tokens(rng: Any, clients: int = 30, n: int = 50) -> Federation:
 
 
 def regression(rng: Any, clients: int = 20, n: int = 40) -> Federation:
-    """A number as target, noise that grows with it, heavy tails."""
+    """Return samples with a number as target, and heavy-tailed noise that grows with it."""
     weights = rng.normal(size=6)
     found = []
     for _ in range(clients):
@@ -67,7 +67,7 @@ def regression(rng: Any, clients: int = 20, n: int = 40) -> Federation:
 
 
 def series(rng: Any, clients: int = 15, n: int = 200, rho: float = 0.8) -> Federation:
-    """Stationary time series: each sample leans on the one before."""
+    """Return stationary time series, in which each sample depends on the one before."""
     found = []
     for _ in range(clients):
         x = np.empty((n, 6))
@@ -79,7 +79,7 @@ def series(rng: Any, clients: int = 15, n: int = 200, rho: float = 0.8) -> Feder
 
 
 def doubled(rng: Any, clients: int = 15, n: int = 60) -> Federation:
-    """Every sample twice, in another order."""
+    """Return samples that all occur twice, in another order."""
     found = []
     for x, y in mixture(rng, [n] * clients):
         order = rng.permutation(np.tile(np.arange(n), 2))
@@ -110,7 +110,7 @@ def uneven(rng: Any, clients: int, low: float, high: float) -> Any:
 
 
 def iid_kinds(root: str | None) -> dict[str, Callable[[Any], Federation]]:
-    """Name -> federation of clients with one distribution; images only where `root` is given."""
+    """Return makers of federations with one distribution, by name; images only if `root` is given."""
     kinds: dict[str, Callable[[Any], Federation]] = {
         "no labels, 10 x 30": plain,
         "no labels, 2 x 30": lambda r: plain(r, 2),
@@ -140,7 +140,7 @@ def iid_kinds(root: str | None) -> dict[str, Callable[[Any], Federation]]:
 
 
 def rotated(rng: Any, root: str, clients: int, n: int, turns: int = 4, mask: float = 0.0) -> tuple[Federation, Any]:
-    """Digits turned by quarters; mask: share of 2 x 2 squares that each client has painted white."""
+    """Return digits rotated by quarter turns; mask: share of 2 x 2 squares that are white at each client."""
     found, truth = [], np.arange(clients) % turns
     for (x, y), turn in zip(deal(rng, root, [n] * clients), truth, strict=True):
         x = np.rot90(x, turn, axes=(1, 2)).copy()
@@ -151,7 +151,7 @@ def rotated(rng: Any, root: str, clients: int, n: int, turns: int = 4, mask: flo
 
 
 def swapped(rng: Any, root: str, clients: int, n: int) -> tuple[Federation, Any]:
-    """Four groups: as it is, 0 and 1 swapped, 2 and 3, 4 and 5."""
+    """Return four groups: labels unchanged, 0 and 1 swapped, 2 and 3 swapped, 4 and 5 swapped."""
     truth = np.arange(clients) % 4
     maps = np.tile(np.arange(10), (4, 1))
     for g in (1, 2, 3):
@@ -160,7 +160,7 @@ def swapped(rng: Any, root: str, clients: int, n: int) -> tuple[Federation, Any]
 
 
 def by_class(rng: Any, root: str, clients: int, n: int, sets: Any, name: str = "MNIST") -> tuple[Federation, Any]:
-    """Clients that have only the classes of their group."""
+    """Return clients that have only the classes of their group."""
     x, y = images(root, name)
     pool = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(10)]
     found, truth = [], np.arange(clients) % len(sets)
@@ -172,7 +172,7 @@ def by_class(rng: Any, root: str, clients: int, n: int, sets: Any, name: str = "
 
 
 def dirichlet(rng: Any, root: str, clients: int, n: int, alpha: float) -> tuple[Federation, Any]:
-    """Own class shares for each client, otherwise one distribution: one group."""
+    """Return clients with different class shares, and otherwise one distribution: they are one group."""
     x, y = images(root)
     pool = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(10)]
     found = []
@@ -184,7 +184,10 @@ def dirichlet(rng: Any, root: str, clients: int, n: int, alpha: float) -> tuple[
 
 
 def shifted(rng: Any, clients: int, n: int, distance: float, groups: int = 2) -> tuple[Federation, Any]:
-    """Mixtures of ten classes, d = 16, whose groups are `distance` deviations of a sample apart (all directions)."""
+    """Return mixtures of ten classes, d = 16, whose groups are `distance` standard deviations of a sample apart.
+
+    The distance is over all directions.
+    """
     data, truth = mixture(rng, [n] * clients), np.arange(clients) % groups
     total = np.sqrt(np.concatenate([x for x, _ in data]).var(axis=0).sum())
     directions = np.linalg.qr(rng.normal(size=(16, groups)))[0].T * distance * total / np.sqrt(2)

@@ -1,10 +1,10 @@
-"""How often groups are found where there are none: iid federations of many kinds, every test, three levels.
+"""Rate of false groups: iid federations of many kinds, every test, three levels.
 
     OMP_NUM_THREADS=1 python benchmarks/same_levels.py levels.jsonl --data-root DATA        all, some minutes
     python benchmarks/same_levels.py levels.jsonl --table                                   the table only
 
-Each federation is one line of the file; a run that was stopped goes on where it was. Image kinds are left out
-without --data-root (folders MNIST/raw and FashionMNIST/raw).
+Each federation is one line of the file, so a run that was stopped can be continued. Without --data-root (folders
+MNIST/raw and FashionMNIST/raw), image kinds are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def measure(kind: str, make: Any, seed: int) -> dict[str, Any]:
     begun = time.perf_counter()
     found = signatures(data, seed, kind)
     signed = time.perf_counter()
-    # Every look at every block, each one's own p-value: nothing is cut short at a level.
+    # All p-values of all looks at all blocks are taken; no search stops at a level.
     root = Search(found, 1e-300, 0)
     p = {name: stack.p(0.0, 0) for name, stack in root.stacks.items()}
     effects = root.interaction(np.arange(root.size))
@@ -56,7 +56,7 @@ def measure(kind: str, make: Any, seed: int) -> dict[str, Any]:
 
 
 def interval(hits: int, of: int) -> str:
-    """The share with its exact 95 % interval (Clopper and Pearson)."""
+    """Return the share with its exact 95 % interval (Clopper and Pearson)."""
     low = stats.beta.ppf(0.025, hits, of - hits + 1) if hits else 0.0
     high = stats.beta.ppf(0.975, hits + 1, of - hits) if hits < of else 1.0
     return f"{hits / of:.4f} ({low:.4f}..{high:.4f})"

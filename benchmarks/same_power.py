@@ -1,4 +1,4 @@
-"""Are planted groups found? Power against distance and samples, the study's federations, and time against clients.
+"""Recovery of planted groups: power by distance and samples, the study's federations, and time by clients.
 
 OMP_NUM_THREADS=1 python benchmarks/same_power.py real --data-root DATA     federations of MNIST, FashionMNIST
 OMP_NUM_THREADS=1 python benchmarks/same_power.py power                     two and four groups, distance by samples

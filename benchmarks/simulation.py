@@ -1,10 +1,11 @@
-"""How long a round of FedAvg takes: fedkin's modes beside a plain PyTorch loop and a loop as PFLlib writes it.
+"""Time of a round of FedAvg in fedkin's modes, in a plain PyTorch loop, and in a loop in PFLlib's style.
 
     OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,mlp-200,lenet,leaf-cnn,idle] [--repeats 9]
 
-100 clients x 300 samples, 20 a round, batches of 32, one epoch, SGD; data made here. All sides run in this process,
-one thread, alternating round by round; a ratio is the median over rounds of (plain loop / side), so that what else
-the machine does falls on both. CPU time counts this process; worker processes are compared by wall-clock.
+There are 100 clients with 300 synthetic samples each; 20 train in each round, for one epoch of SGD with batches of 32.
+All sides run in this process on one thread, and alternate round by round. A ratio is the median over rounds of (plain
+loop / side), so that other work on the machine slows down both. CPU time is that of this process; worker processes are
+compared by wall-clock time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Side = Callable[[int], object]
 
 
 def make_federation(task: Task, clients: int, samples: int, test: int = 20) -> Federation:
-    """Clients that share one array of noise."""
+    """Return clients that share one array of noise."""
     draw = np.random.default_rng(0)
     each = samples + test
     x = torch.from_numpy(draw.standard_normal((clients * each, *task.shape), dtype=np.float32))
@@ -63,7 +64,7 @@ def averaged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def plain_loop(net: Net, federation: Federation) -> Side:
-    """One module, the clients' tensors at hand, torch.optim, nothing kept but the average."""
+    """Return a plain loop: one module, the clients' tensors in memory, torch.optim, and only the average is kept."""
     module = net.scratch()
     data = [(c.train.inputs(slice(None)), c.train.labels()) for c in federation.values()]
     state: dict[str, Tensor] = {name: t.clone() for name, t in net.initial.items()}
@@ -86,7 +87,7 @@ def plain_loop(net: Net, federation: Federation) -> Side:
 
 
 def object_loop(net: Net, federation: Federation) -> Side:
-    """As PFLlib does it: every client an object with a model of its own, a DataLoader made anew each round."""
+    """Return a loop in PFLlib's style: each client has a model, and makes a DataLoader in each round."""
     server = net.scratch()
     models = [copy.deepcopy(server) for _ in federation]
     optimisers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
@@ -113,7 +114,7 @@ def object_loop(net: Net, federation: Federation) -> Side:
 
 
 def timed(sides: dict[str, Side], repeats: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of CPU time and wall-clock, round by round, after a round to warm up."""
+    """Return milliseconds of CPU time and wall-clock time of each round, after a warm-up round."""
     spent: dict[str, dict[str, list[float]]] = {name: {"cpu": [], "wall": []} for name in sides}
     for number in range(1, repeats + 2):
         for name, side in sides.items():
@@ -127,7 +128,7 @@ def timed(sides: dict[str, Side], repeats: int) -> dict[str, dict[str, list[floa
 
 
 def compare(row: str, repeats: int, wanted: list[str]) -> dict[str, dict[str, float]]:
-    """Every side's round on this row of work."""
+    """Return the figures of all sides for this row of work."""
     model, task = WORK[row]
     federation = make_federation(task, CLIENTS, SAMPLES)
     net = Net.build(lambda: model.build(task), 1)
@@ -149,7 +150,7 @@ def compare(row: str, repeats: int, wanted: list[str]) -> dict[str, dict[str, fl
 
 
 def figures(times: dict[str, list[float]], plain: dict[str, list[float]]) -> dict[str, float]:
-    """Medians, quartiles, and how many times less than the plain loop, paired round by round."""
+    """Return medians, quartiles, and the speed-up over the plain loop, paired round by round."""
     made = {}
     for what, values in times.items():
         ratios = [p / t for p, t in zip(plain[what], values, strict=True)]
@@ -160,7 +161,7 @@ def figures(times: dict[str, list[float]], plain: dict[str, list[float]]) -> dic
 
 
 def idle(repeats: int) -> dict[str, dict[str, float]]:
-    """A round of 100 clients among 100, 1,000 and 10,000, and what an idle client costs."""
+    """Return the time of a round of 100 clients among 100, 1,000 and 10,000, and the cost of an idle client."""
     task = Task(4, (16,))
     net = Net.build(lambda: Mlp(hidden=(16,)).build(task), 1)
     training = Training(per_round=100, batch_size=10, local_epochs=1, lr=LR)

@@ -1,11 +1,12 @@
-"""What TFL costs over FedAvg: the topology, and apart from it the evaluation that the second broadcast asks for.
+"""CPU time of TFL relative to FedAvg, for the topology alone, and with the evaluation after the second broadcast.
 
     OMP_NUM_THREADS=1 python benchmarks/tfl_cost.py presets/tfl-eicu-demo.toml --data-root ROOT [--set A.B=C]
 
 Three sides alternate round by round in this process: FedAvg; TFL that learns its topology every `graph.every` rounds
-but leaves lambda as it is (eta_lambda = 0), and so asks nobody for losses; TFL. Printed: CPU time per round, the ratio
-of sums to FedAvg, and the interquartile range of the ratio round by round. Clients of unlike sizes make the last wide,
-since TFL draws other clients than FedAvg: `--set scenario.sizes=equal`, or all clients in every round.
+but does not change lambda (eta_lambda = 0), and so needs no losses of clients; and TFL. The output has the CPU time per
+round, the ratio of sums to FedAvg, and the interquartile range of the ratio round by round. This range is wide if
+clients have different sizes, since TFL draws other clients than FedAvg: use `--set scenario.sizes=equal`, or all
+clients in every round.
 """
 
 from __future__ import annotations

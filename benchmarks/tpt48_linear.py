@@ -1,10 +1,11 @@
-"""Ordinary least squares on TPT-48, all training states pooled: what a network has to beat.
+"""Ordinary least squares on TPT-48 with all training states pooled, as a baseline for networks.
 
     python benchmarks/tpt48_linear.py --data-root ROOT
 
-July to December of a state's year from its January to June (with an intercept), fitted on the training states'
-training years and judged as `presets/tfl-tpt48-*.toml` judge: the squared error summed over the six months, its mean
-over a state's years, its mean over states; in federation on the years held out, out of federation on all years.
+July to December of a state's year are predicted from its January to June (with an intercept). The model is fitted on
+the training years of the training states, and scored as in `presets/tfl-tpt48-*.toml`: the squared error is summed over
+the six months, and averaged over the years of a state, then over states. "In federation" is on held-out years, "out of
+federation" on all years.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def errors(federation: Federation) -> tuple[float, float]:
-    """(in federation, out of federation)."""
+    """Return the errors (in federation, out of federation)."""
     x, y = (
         np.concatenate(part) for part in zip(*[arrays(federation[id].train) for id in federation.seen], strict=True)
     )

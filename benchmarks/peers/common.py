@@ -1,4 +1,4 @@
-"""What all sides share: the nets, the data, and the pace of rounds. Needs nothing but torch and numpy."""
+"""The part that all sides share: nets, data, and the pace of rounds; it needs only torch and numpy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CLIENTS, SAMPLES, SAMPLED, BATCH, TEST = 100, 300, 20, 32, 2000
 SHAPES = {"mlp-32": (1, 28, 28), "mlp-200": (1, 28, 28), "lenet": (3, 32, 32), "leaf-cnn": (1, 28, 28)}
 CLASSES = {"mlp-32": 10, "mlp-200": 10, "lenet": 10, "leaf-cnn": 62}
 LR = {"mlp-32": 0.05, "mlp-200": 0.05, "lenet": 0.05, "leaf-cnn": 0.05}
-# Of the patterns in noise of deviation 1: learned within a few rounds, and never without errors.
+# Amplitudes of the patterns in noise of deviation 1: nets learn them within a few rounds, but never without errors.
 SIGNAL = {"mlp-32": 0.15, "mlp-200": 0.15, "lenet": 0.1, "leaf-cnn": 0.2}
 
 
 class BodyHead(nn.Module):
-    """head(body(x))."""
+    """A net that computes head(body(x))."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class BodyHead(nn.Module):
 
 
 def build(row: str) -> BodyHead:
-    """The row's net, initialised by PyTorch from a fixed seed."""
+    """Return the net of the row, initialised by PyTorch from a fixed seed."""
     torch.manual_seed(1)
     if row.startswith("mlp"):
         width = int(row.removeprefix("mlp-"))
@@ -53,7 +53,7 @@ def build(row: str) -> BodyHead:
 
 
 def make(row: str, folder: Path) -> None:
-    """Write the row's samples: a smooth pattern per class with noise over it, alike at all clients."""
+    """Write the samples of the row: a smooth pattern per class plus noise, with one distribution at all clients."""
     draw, shape, classes = np.random.default_rng(0), SHAPES[row], CLASSES[row]
     count = CLIENTS * SAMPLES + TEST
     coarse = draw.standard_normal((classes, shape[0], shape[1] // 4, shape[2] // 4))
@@ -65,34 +65,34 @@ def make(row: str, folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x [clients, samples, ...], y [clients, samples], and x, y of the test samples."""
+    """Return x [clients, samples, ...], y [clients, samples], and x, y of the test samples."""
     x, y = (torch.from_numpy(np.load(folder / name)) for name in ("x.npy", "y.npy"))
     own = CLIENTS * SAMPLES
     return x[:own].unflatten(0, (CLIENTS, SAMPLES)), y[:own].unflatten(0, (CLIENTS, SAMPLES)), x[own:], y[own:]
 
 
 class Pace:
-    """Lets a side do one round when it is told to, and says how long it took."""
+    """The pace of a side, which does one round on request and reports the time."""
 
     def __init__(self) -> None:
         self.row, self.folder, self.rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-        # What frameworks print goes elsewhere: answers have a pipe of their own.
+        # Answers have a separate pipe, since frameworks print to stdout.
         self.out = os.fdopen(int(os.environ["PEERS_ANSWER"]), "w")
         torch.set_num_threads(1)
 
     def begin(self) -> None:
-        """Wait for the word."""
+        """Wait for the request for a round."""
         self._say({"ready": True})
         if not sys.stdin.readline():
             os._exit(1)
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def end(self) -> None:
-        """The round is over."""
+        """Report the end of the round."""
         self._say({"cpu": time.process_time() - self.cpu, "wall": time.perf_counter() - self.wall})
 
     def done(self, state: dict[str, Tensor]) -> None:
-        """All rounds are over, with these parameters."""
+        """Report the end of all rounds, with the final parameters."""
         path = self.folder / f"{os.getpid()}.pt"
         torch.save({name: tensor.detach().clone() for name, tensor in state.items()}, path)
         self._say({"model": str(path)})

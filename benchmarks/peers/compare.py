@@ -1,13 +1,14 @@
-"""Rounds of FedAvg in fedkin beside fluke, pfl-research, Flower's simulation and PFLlib's way of writing it.
+"""Time of rounds of FedAvg in fedkin, fluke, pfl-research, Flower's simulation, and a loop in PFLlib's style.
 
     sh benchmarks/peers/setup.sh FOLDER
     OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,mlp-200,lenet,leaf-cnn] [--rounds 9]
 
-100 clients x 300 samples, 20 a round, batches of 32, one epoch, SGD: the same net, initial values, samples and
-number of steps everywhere. Each side is a small experiment as its own users write it (side_*.py), in an environment
-and a process of its own, one thread. The sides take turns round by round; the first round of each is not counted.
-CPU time is of a side's process and all that it started. A ratio is the median over rounds of (side / plain loop).
-Accuracy is of the last model on 2,000 other samples, a share p, with 2 standard errors sqrt(p (1 - p) / n).
+There are 100 clients with 300 samples each; 20 train in each round, for one epoch of SGD with batches of 32. All sides
+have the same net, initial values, samples and number of steps. Each side is a small experiment as its own users write
+it (side_*.py), in its own environment and process with one thread. The sides alternate round by round; the first round
+of each is left out. CPU time is that of a side's process and all processes that it started. A ratio is the median over
+rounds of (side / plain loop). Accuracy is the share p of the last model on 2,000 other samples, with 2 standard errors
+sqrt(p (1 - p) / n).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SIDES: dict[str, tuple[str, list[str]]] = {
 
 
 class Side:
-    """A process that does a round when told to."""
+    """A process that does a round on request."""
 
     def __init__(self, name: str, python: Path, arguments: list[str], row: str, data: Path, rounds: int) -> None:
         self.name = name
@@ -57,7 +58,7 @@ class Side:
         self.answers = os.fdopen(reading)
 
     def hear(self) -> dict[str, Any]:
-        """The side's next word."""
+        """Return the next answer of the side."""
         line = self.answers.readline()
         if not line:
             self.process.wait()
@@ -66,7 +67,7 @@ class Side:
         return dict(json.loads(line))
 
     def round(self) -> tuple[float, float]:
-        """CPU and wall-clock seconds of one round."""
+        """Return the CPU and wall-clock seconds of one round."""
         self.hear()
         before = started_by(self.process.pid)
         assert self.process.stdin is not None
@@ -84,7 +85,7 @@ class Side:
 
 
 def started_by(root: int) -> float:
-    """CPU seconds of all processes below this one (Linux; in steps of a clock tick)."""
+    """Return the CPU seconds of all processes below this one (Linux; in steps of a clock tick)."""
     below, ticks = {root}, 0
     found: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():
@@ -102,7 +103,7 @@ def started_by(root: int) -> float:
 
 
 def accuracy(row: str, path: str, data: Path) -> float:
-    """Share of test samples that the model in this file gets right."""
+    """Return the share of correct test samples for the model in this file."""
     module = build(row)
     module.load_state_dict(torch.load(path, weights_only=True))
     _, _, x, y = load(data)
@@ -111,14 +112,14 @@ def accuracy(row: str, path: str, data: Path) -> float:
 
 
 def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """All sides on one row, in turns."""
+    """Run all sides on one row in turns, and return their figures."""
     with tempfile.TemporaryDirectory() as name:
         data = Path(name)
         make(row, data)
         sides = []
         for name in names:
             environment, arguments = SIDES[name]
-            # Not resolved: a link to the interpreter is what makes an environment.
+            # The path is not resolved, because an environment is a link to the interpreter.
             python = environments.absolute() / environment / "bin" / "python" if environment else Path(sys.executable)
             sides.append(Side(name, python, arguments, row, data, rounds + 1))
         spent: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -136,7 +137,7 @@ def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict
 
 
 def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, float]:
-    """Medians of CPU and wall-clock, and median and quartiles of the ratio to the plain loop, paired by round."""
+    """Return median times, and median and quartiles of the ratios to the plain loop, paired by round."""
     made = {}
     for place, what in enumerate(("cpu", "wall")):
         ratios = [one[place] / other[place] for one, other in zip(spent, plain, strict=True)]

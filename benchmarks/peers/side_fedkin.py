@@ -1,4 +1,4 @@
-"""fedkin's FedAvg in the mode that is named."""
+"""fedkin's FedAvg in the given mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's simulation with its FedAvg strategy; clients run in the processes of its Ray backend, one core."""
+"""Flower's simulation with its FedAvg strategy; clients run in the processes of its Ray backend, on one core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ client, server = ClientApp(), ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """One epoch on this client's samples."""
+    """Train for one epoch on this client's samples."""
     import common
 
     torch.set_num_threads(1)
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 class Paced(FedAvg):
-    """FedAvg that begins and ends a round when told to."""
+    """FedAvg that begins and ends rounds on request."""
 
     def configure_train(self, *inputs, **named):
         pace.begin()
@@ -52,13 +52,13 @@ class Paced(FedAvg):
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """All rounds."""
+    """Run all rounds."""
     strategy = Paced(fraction_train=SAMPLED / CLIENTS, fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(build(row).state_dict()), num_rounds=rounds)
     pace.done(result.arrays.to_torch_state_dict())
 
 
-# Without `load` at module level the samples would travel with the function.
+# `load` is deleted, so that the samples do not travel with the function.
 del load
 run_simulation(
     server, client, num_supernodes=CLIENTS,

@@ -1,10 +1,10 @@
-"""fluke's FedAvg, its evaluations turned off."""
+"""fluke's FedAvg, without evaluations."""
 
 from __future__ import annotations
 
 import torch
 
-# The torchvision that fluke imports is built for CUDA; beside a CPU torch its operators have to be declared.
+# The torchvision that fluke imports is built for CUDA. With a CPU build of torch, its operators have to be declared.
 _lib = torch.library.Library("torchvision", "DEF")
 for _signature in ("nms(Tensor d, Tensor s, float i) -> Tensor", "qnms(Tensor d, Tensor s, float i) -> Tensor"):
     _lib.define(_signature)
@@ -22,7 +22,7 @@ classes = CLASSES[pace.row]
 
 
 class Rounds(FederationObserver):
-    """Begins and ends a round when told to."""
+    """An observer that begins and ends rounds on request."""
 
     def start_round(self, round, global_model):
         pace.begin()

@@ -1,4 +1,4 @@
-"""pfl-research's FedAvg on its PyTorch model; batches are its own, the same cuts of the samples in every round."""
+"""pfl-research's FedAvg on its PyTorch model; its batches are the same samples in every round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ x, y, _, _ = load(pace.folder)
 
 
 class Module(nn.Module):
-    """The net with the loss and the metrics that pfl asks for."""
+    """The net with the loss and the metrics that pfl needs."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class Module(nn.Module):
 
 
 class Rounds(TrainingProcessCallback):
-    """Ends a round, and begins the next when told to."""
+    """A callback that ends a round, and begins the next on request."""
 
     def on_train_begin(self, *, model):
         pace.begin()

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop, and ("objects") the same as PFLlib writes it: every client with a model of its own."""
+"""A plain PyTorch loop, and ("objects") a loop in PFLlib's style, in which every client has a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ torch.manual_seed(7)
 
 
 def plain() -> None:
-    """One module, the clients' tensors at hand, nothing kept but the average."""
+    """Run rounds with one module and the clients' tensors in memory; only the average is kept."""
     global server
     made = []
     state = {name: tensor.clone() for name, tensor in server.state_dict().items()}
@@ -33,7 +33,7 @@ def plain() -> None:
 
 
 def objects() -> None:
-    """A model and an optimiser for each client, a DataLoader made anew each round."""
+    """Run rounds with a model and an optimiser for each client, and a new DataLoader in each round."""
     taking = torch.randperm(len(x))[:SAMPLED].tolist()
     for k in taking:
         for new, old in zip(server.parameters(), models[k].parameters(), strict=True):

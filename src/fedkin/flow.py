@@ -1,4 +1,4 @@
-"""The contract: a method yields what it wants done; a runner decides how.
+"""The contract between methods and runners: a method yields requests, and a runner decides how to carry them out.
 
 Methods are written as flows, generators that yield requests and receive answers:
 
@@ -9,7 +9,7 @@ Methods are written as flows, generators that yield requests and receive answers
     Share(Message or {peer id: Message})     {peer id: Message}       PeerFlow
 
 `answer = yield from request` and `answer = yield request` do the same; a type checker knows the answer's type in the
-first form. Ask and Share return what came: any client or peer may be missing from the answer.
+first form. Ask and Share return the messages that arrived: any client or peer may be missing from the answer.
 """
 
 from __future__ import annotations
@@ -69,27 +69,27 @@ class Message(Mapping[str, Any]):
 
     @property
     def params(self) -> Params:
-        """The field `params`."""
+        """Return the field `params`."""
         params: Params = self._fields["params"]
         return params
 
     def to_bytes(self) -> bytes:
-        """The message as safetensors bytes; none for an empty message."""
+        """Return the message as safetensors bytes; an empty message has no bytes."""
         return codec.encode(self._fields) if self._fields else b""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Message:
-        """The message that `to_bytes` wrote; raises MethodError for anything else."""
+        """Return the message that `to_bytes` wrote; raises MethodError for other bytes."""
         return cls(**codec.decode(data)) if data else cls()
 
     @property
     def nbytes(self) -> int:
-        """Length of `to_bytes()`, found without writing it."""
+        """The length of `to_bytes()`, computed without writing the bytes."""
         return codec.size(self._fields)[0] if self._fields else 0
 
     @property
     def floats(self) -> int:
-        """How many floating-point numbers it carries: what papers count."""
+        """The number of floating-point numbers in the message, which papers report."""
         return codec.size(self._fields)[1]
 
 
@@ -98,9 +98,9 @@ class Fit:
     """Train `params` on the client's own samples; the answer is a Fitted.
 
     loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss.
-    extras: tree of tensors that stay as they are; carry: tree of tensors that the loss renews every step.
-    training: batch size, steps, optimiser; None: the experiment's. data: other samples than the client's own.
-    net: another net than the client's own, an encoder for instance.
+    extras: tree of tensors that do not change; carry: tree of tensors that the loss replaces at every step.
+    training: batch size, steps, optimiser; None: those of the experiment. data: other samples than the client's own.
+    net: another net than the client's own, for instance an encoder.
     """
 
     params: Params
@@ -135,7 +135,7 @@ class Infer:
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """Run this phase at these clients, each with its message; the answer has the clients that replied."""
+    """Run this phase at these clients, each with its message; the answer has the replies by client id."""
 
     phase: str
     messages: Mapping[str, Message]
@@ -147,9 +147,9 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Send one message to `to` (None: all neighbours), or to each peer its own; the answer is the inbox.
+    """Send one message to `to` (None: all neighbours), or a message of its own to each peer; the answer is the inbox.
 
-    phase: under which name the messages are counted.
+    phase: the name under which the messages are recorded.
     """
 
     message: Message | Mapping[str, Message]
@@ -167,7 +167,7 @@ PeerFlow: TypeAlias = Generator[Fit | Infer | Share, Any, R]
 
 
 class ClassVectors(NamedTuple):
-    """One vector per class that a participant keeps: table [classes, d], and which of its rows are known [classes]."""
+    """Class vectors that a participant keeps: table [classes, d], and a mask of the known rows, known [classes]."""
 
     table: Tensor
     known: Tensor
@@ -176,17 +176,17 @@ class ClassVectors(NamedTuple):
 def phase(function: F) -> F:
     """Declare a method of a ServerMethod as a phase: `(client, message)` gives a Message or a ClientFlow[Message].
 
-    A server can ask for nothing else. An override in a subclass is a phase without being declared again.
+    A server can ask for phases only. An override in a subclass is a phase without a new declaration.
     """
     function.__dict__["is_phase"] = True
     return function
 
 
 class Method(Settings):
-    """Hyper-parameters are fields; what a method is, class variables. Instances hold no state.
+    """Base class of methods: hyper-parameters are fields, and instances have no state.
 
-    unlike_models: clients may have bodies of different architectures; needs_classes: it makes no sense for
-    tasks without classes.
+    Class variables describe the method. unlike_models: clients may have bodies of different architectures.
+    needs_classes: the method works only for tasks with classes.
     """
 
     name: ClassVar[str]
@@ -198,58 +198,58 @@ class Method(Settings):
     needs_classes: ClassVar[bool] = False
 
     def check(self, federation: Federation) -> None:
-        """Raise ConfigError, naming the setting, when the method cannot work on this federation."""
+        """Raise ConfigError, naming the setting, if the method cannot work on this federation."""
 
     def equip(self, net: Net, task: Task, key: int) -> Net:
-        """The net that this method trains: `net`, or one with more modules, initialised from `key`."""
+        """Return the net that this method trains: `net`, or a net with further modules, initialised from `key`."""
         return net
 
     def sample(self, server: ServerView[Any]) -> list[str]:
-        """This round's clients: `training.per_round` of them, uniformly, without replacement."""
+        """Draw the clients of this round: `training.per_round` of them, uniformly, without replacement."""
         drawn = server.rng("sample").permutation(len(server.clients))
         return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
 
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
-        """The vectors per class that a client, a peer or the server keeps, for the report; None: it keeps none."""
+        """Return the class vectors that a client, a peer or the server keeps, for the report; None: it keeps none."""
         return None
 
 
 class ServerMethod(Method):
-    """`round` runs at the server; the phases that it asks for are methods of the same class, run at clients."""
+    """A method with a server: `round` runs at the server, and asks clients to run the phases of the same class."""
 
     @classmethod
     def phases(cls) -> frozenset[str]:
-        """Names of the phases: what is declared with `@phase` here or in a base class."""
+        """Return the names of the phases: the methods declared with `@phase` here or in a base class."""
         return _phases(cls)
 
     def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
 
     def join(self, client: ClientView[Any]) -> None:
-        """Set a client's state when it is first met."""
+        """Set the state of a client before its first phase."""
 
     def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
-        """Requests before this round's clients are drawn, for a draw that depends on the answers. Here: none."""
+        """Yield requests before the clients of a round are drawn, if the draw depends on the answers (here: none)."""
         return
         yield
 
     @abstractmethod
     def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
-        """One round at the server: yield Ask, renew `server.state`, set `server.graph` and `server.info` if any."""
+        """Run a round at the server: yield Ask, update `server.state`, and set `server.graph` and `server.info`."""
 
     @abstractmethod
     def offer(self, server: ServerView[Any], id: str) -> Message:
-        """What this client needs from the server to know its model now (empty: its own state is enough)."""
+        """Return the message that this client needs for its current model (empty: its own state is enough)."""
 
     @abstractmethod
     def use(self, client: ClientView[Any], message: Message) -> Params | ClientFlow[Params]:
-        """The parameters that the client would use now, given `offer`'s message; a flow, if finding them takes work."""
+        """Return the parameters that the client would use now, given `offer`'s message, or a flow that finds them."""
 
     def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
-        """What clients that never took part would be offered: {id: Message} for `use`.
+        """Return the offers to clients that never took part: {id: Message} for `use`.
 
-        Runs for evaluation only: it may yield Ask at these clients, but neither their state nor the server's
-        outlives it. Here: the same as for anyone else.
+        This runs for evaluation only. It may yield Ask at these clients, but changes to their state and to the
+        server's are dropped afterwards. By default the offer is the same as for other clients.
         """
         return {id: self.offer(server, id) for id in ids}
         yield
@@ -257,38 +257,38 @@ class ServerMethod(Method):
 
 @cache
 def _phases(kind: type[ServerMethod]) -> frozenset[str]:
-    """Found once for each class: this is asked for every message."""
+    """Return the phases of a class; the result is cached, since it is needed for every message."""
     return frozenset(
         name for base in kind.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
     )
 
 
 class PeerMethod(Method):
-    """`round` runs at every peer, which sees its own samples and state and what neighbours sent."""
+    """A method without a server: `round` runs at every peer, on its samples, its state and its neighbours' messages."""
 
     def join(self, peer: PeerView[Any]) -> None:
         """Set a peer's state before its first round."""
 
     @abstractmethod
     def round(self, peer: PeerView[Any]) -> PeerFlow[None]:
-        """One round at one peer: yield Fit, Infer and Share, renew `peer.state`."""
+        """Run a round at one peer: yield Fit, Infer and Share, and update `peer.state`."""
 
     @abstractmethod
     def use(self, peer: PeerView[Any]) -> Params:
-        """The parameters that the peer would use now; from its state alone."""
+        """Return the parameters that the peer would use now; they depend on its state alone."""
 
     def welcome(self, peer: PeerView[Any]) -> PeerFlow[None]:
-        """Set the state of a peer that never took part, for evaluation only: may yield Fit and Infer.
+        """Set the state of a peer that never took part, for evaluation only; it may yield Fit and Infer.
 
-        Here: nothing, so that it has what `join` gave it.
+        By default the peer keeps the state from `join`.
         """
         return None
         yield
 
     def report(self, peer: PeerView[Any]) -> Message:
-        """What this peer says of itself for the records, after a round; no other peer ever sees it."""
+        """Return this peer's message for the records after a round; no other peer sees it."""
         return Message()
 
     def graph_of(self, reports: Mapping[str, Message]) -> Graph | None:
-        """The graph that the peers' reports describe, for the records."""
+        """Return the graph that the reports of the peers describe, for the records."""
         return None

@@ -1,4 +1,4 @@
-"""What a client, a peer or the server has at hand inside a flow; nothing else may be reached from there."""
+"""Views: all data that a client, a peer or the server may use inside a flow."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientView", "PeerView", "ServerView", "View"]
 
-# What a method keeps at this participant: a TypedDict of the method's, or any dict.
+# The type of the state that a method keeps at a participant: a TypedDict of the method, or any dict.
 S = TypeVar("S", bound=Mapping[str, Any], default=dict[str, Any])
 
 
 @dataclass(eq=False)
 class View(Generic[S]):
-    """What every participant knows: the task, the net, the settings of training, the round, its own state."""
+    """The part of every view: the task, the net, the training settings, the round, and the participant's state."""
 
     seed: int
     round: int
@@ -39,24 +39,24 @@ class View(Generic[S]):
 
     @property
     def initial(self) -> Params:
-        """The parameters that every participant starts from."""
+        """The initial parameters, which are the same for every participant."""
         return self.net.initial
 
 
 @dataclass(eq=False)
 class ClientView(View[S]):
-    """A client's side of a ServerMethod: its own samples and state."""
+    """A client of a ServerMethod, with its own samples and state."""
 
     id: str
     train: Samples
 
     @property
     def size(self) -> int:
-        """Number of training samples, n_k."""
+        """The number of training samples, n_k."""
         return len(self.train)
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """A generator keyed by (seed, client id, round, purpose)."""
+        """Return a generator keyed by (seed, client id, round, purpose)."""
         return rng(self.seed, self.id, self.round, purpose)
 
 
@@ -68,16 +68,16 @@ class PeerView(ClientView[S]):
 
 
 def no_public_data(name: str) -> Dataset:
-    """Raise ConfigError: this server owns no data."""
+    """Raise ConfigError, since this server owns no data."""
     raise ConfigError(f"the server has no folder of data sets to read {name!r} from: give a data root")
 
 
 @dataclass(eq=False)
 class ServerView(View[S]):
-    """The server: the ids of its clients (sorted), its own state, and never a client's samples.
+    """The server, with the ids of its clients and its own state, but without the clients' samples.
 
-    clients: those that take part, and have joined by now. public(name): a data set that the server owns itself.
-    graph: the graph that this round made, if it made one. info: this round's figures by name, for the records.
+    clients: the sorted ids of clients that take part and have joined. public(name): a data set that the server owns.
+    graph: the graph that this round made, if any. info: the figures of this round by name, for the records.
     """
 
     clients: tuple[str, ...]
@@ -87,9 +87,9 @@ class ServerView(View[S]):
     public: Callable[[str], Dataset] = no_public_data
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """A generator keyed by (seed, "server", round, purpose)."""
+        """Return a generator keyed by (seed, "server", round, purpose)."""
         return rng(self.seed, "", self.round, purpose)
 
     def key(self, purpose: str) -> int:
-        """A seed, for libraries that want an integer: keyed by (seed, "server", round, purpose), below 2^31."""
+        """Return an integer seed below 2^31 for other libraries, keyed by (seed, "server", round, purpose)."""
         return key(self.seed, "", self.round, purpose) >> 32

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import fedkin
-from card import NAME, OnCard, card
 from fedkin.engines import LocalEngine, RayEngine, Setup
 from fedkin.engines.executors import stacked as stacking
 from fedkin.engines.executors.jobs import Modules
@@ -36,6 +35,7 @@ from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.nets import nets_for
 from fedkin.running.settings import RunSettings
+from gpu import NAME, OnGpu, gpu
 from support import local_site, small_federation, small_setup, stored
 from tiny import TABLE
 
@@ -53,7 +53,7 @@ def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[
     engine = LocalEngine(on_device(setup, device, mode))
     for number in (1, 2):
         engine.round(number)
-    assert not any(isinstance(leaf, OnCard) for leaf in pytree.tree_leaves(engine.state()))
+    assert not any(isinstance(leaf, OnGpu) for leaf in pytree.tree_leaves(engine.state()))
     return {id: dict(engine.model(id)) for id in sorted(setup.federation)}, engine.evaluate()
 
 
@@ -75,10 +75,10 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9) -> None:
-    """Both have the same numbers up to rounding, and neither left anything on the card."""
+    """Both have the same numbers up to rounding, and neither left anything on the GPU."""
     for id, params in one[0].items():
         for key, tensor in params.items():
-            assert not isinstance(other[0][id][key], OnCard)
+            assert not isinstance(other[0][id][key], OnGpu)
             torch.testing.assert_close(other[0][id][key], tensor, rtol=tolerance, atol=tolerance)
         assert other[1][id].right == one[1][id].right
 
@@ -88,7 +88,7 @@ def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: 
     setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
     reference = after(setup)
     for mode in ("one-by-one", "stacked"):
-        with card():
+        with gpu():
             agree(reference, after(setup, mode, NAME))
     # Losses that draw views or noise are done one by one.
     assert (max(stacks, default=0) > 1) == (name not in ("fedclassavg", "fedsr", "mapl", "mapl-plus"))
@@ -106,7 +106,7 @@ def test_stacked_convolutions_with_shared_arrays_or_their_own(
     plan = Training.model_validate({"rounds": 2, "lr": 0.05, "batch_size": 4, **training})
     setup = Setup(FedAvg(), federation, net, plan)
     reference = after(setup)
-    with card():
+    with gpu():
         agree(reference, after(setup, "stacked", NAME), 1e-6)
     assert stacks == [4, 4]
 
@@ -138,7 +138,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
     training = Training(rounds=2, lr=0.01, batch_size=4, optimiser="adam")
     setup = Setup(METHODS[name](), federation, net, training, nets=nets)
     reference = after(setup)
-    with card():
+    with gpu():
         agree(reference, after(setup, "stacked", NAME), 1e-6)  # Adam's first steps divide rounding by itself
 
 
@@ -146,24 +146,24 @@ def transfers(name: str, steps: int, mode: str) -> Counter[str]:
     """What crosses in a round."""
     engine = LocalEngine(on_device(small_setup(METHODS[name](), local_steps=steps), NAME, mode))
     engine.round(1)  # takes the samples there
-    with card() as counted:
+    with gpu() as counted:
         engine.round(2)
         return Counter(counted)
 
 
 @pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
 @pytest.mark.parametrize("name", OWN_LOSS)
-def test_nothing_goes_to_the_card_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
-    with card():
+def test_nothing_goes_to_the_gpu_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
+    with gpu():
         few, many = transfers(name, 2, mode), transfers(name, 7, mode)
     assert few == many
     assert few["up"] > 0
     assert few["down"] > 0
 
 
-def test_views_ask_nothing_of_the_card() -> None:
+def test_views_ask_nothing_of_the_gpu() -> None:
     augment = Mapl().augment
-    with card() as counted:
+    with gpu() as counted:
         x = torch.rand(6, 3, 12, 12).to(NAME)
         augment(x)  # constants go there once
         before = Counter(counted)
@@ -173,7 +173,7 @@ def test_views_ask_nothing_of_the_card() -> None:
 
 def test_an_array_goes_to_the_device_once_and_leaves_with_its_last_user() -> None:
     resident = Resident(torch.device(NAME))
-    with card() as counted:
+    with gpu() as counted:
         there = [resident(client.train) for client in images().values()]
         assert len({id(samples.x) for samples in there}) == len({id(samples.y) for samples in there}) == 1
         assert counted["up"] == 2 + len(there)  # x, y, and each client's rows
@@ -187,7 +187,7 @@ def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
     federation = images()
     first = next(iter(federation.values())).train
     resident = Resident(torch.device(NAME), limit=stored(first).nbytes)  # without room for the labels
-    with card():
+    with gpu():
         there = resident(first)
         assert len(there.x) == len(first)
         assert not resident.held
@@ -195,12 +195,12 @@ def test_samples_beyond_the_limit_come_for_one_job_only() -> None:
         assert torch.equal(there.labels().cpu(), first.labels())
 
 
-def test_the_card_is_refused_an_operation_on_tensors_of_two_devices() -> None:
-    with card(), pytest.raises(RuntimeError, match="on the card and on the processor"):
+def test_the_gpu_is_refused_an_operation_on_tensors_of_two_devices() -> None:
+    with gpu(), pytest.raises(RuntimeError, match="on the GPU and on the CPU"):
         torch.ones(2).to(NAME) + torch.ones(2)
 
 
-def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_too_large_for_the_gpu_is_cut_into_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = small_setup(FedAvg(), dtype=torch.float64)
     reference = after(setup)
     tried: list[int] = []
@@ -209,7 +209,7 @@ def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.M
     def small_memory(net: Any, loss: Any, layers: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
         tried.append(len(members))
         if len(members) > 2:
-            raise torch.OutOfMemoryError("card full")
+            raise torch.OutOfMemoryError("GPU full")
         return fit(net, loss, layers, training, members, device)
 
     monkeypatch.setattr(stacking, "fit_dense", small_memory)
@@ -218,16 +218,16 @@ def test_a_stack_too_large_for_the_card_is_cut_into_halves(monkeypatch: pytest.M
     assert max(tried[4:]) <= 3  # what did not fit is not tried again
 
 
-def test_stacks_on_a_card_are_as_wide_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_on_a_gpu_are_as_wide_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = small_setup(FedAvg())
     size = sum(tensor.nbytes for tensor in setup.net.initial.values())
     for room, width in ((4 << 30, 1024), (3 * size, 3), (1, 1)):
-        monkeypatch.setattr(stacking, "_BYTES_ON_A_CARD", room)
+        monkeypatch.setattr(stacking, "_BYTES_ON_A_GPU", room)
         assert Stacked(setup.net, setup.federation, Modules(torch.device(NAME))).width == width
     assert Stacked(setup.net, setup.federation).width == 64
 
 
-def test_passes_that_a_card_has_no_memory_for_are_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_that_a_gpu_has_no_memory_for_are_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = small_setup(FedAvg())
     samples = next(iter(setup.federation.values())).train
     module = setup.net.scratch()
@@ -238,7 +238,7 @@ def test_passes_that_a_card_has_no_memory_for_are_made_shorter(monkeypatch: pyte
     def small_memory(net: Any, module: Any, what: Any, samples: Any, many: int) -> Any:
         tried.append(many)
         if many > 40:
-            raise torch.OutOfMemoryError("card full")
+            raise torch.OutOfMemoryError("GPU full")
         return passes(net, module, what, samples, many)
 
     monkeypatch.setattr(sgd, "_passes", small_memory)
@@ -246,15 +246,15 @@ def test_passes_that_a_card_has_no_memory_for_are_made_shorter(monkeypatch: pyte
     assert tried == [128, 64, 32]
 
 
-def test_a_card_is_given_stacks_unless_something_else_is_asked_for() -> None:
+def test_a_gpu_is_given_stacks_unless_something_else_is_asked_for() -> None:
     assert RunSettings(device="cuda").mode == "stacked"
     assert RunSettings(device="cuda", mode="one-by-one").mode == "one-by-one"
     assert RunSettings(device="cpu").mode == RunSettings().mode == "one-by-one"
 
 
-def test_auto_on_a_card_starts_no_processes() -> None:
+def test_auto_on_a_gpu_starts_no_processes() -> None:
     setup = small_setup(FedAvg())
-    with card():
+    with gpu():
         engine = LocalEngine(on_device(setup.having(workers=2), NAME, "auto"))
         engine.round(1)
         executor: Any = local_site(engine).executor

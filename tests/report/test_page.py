@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -112,3 +113,12 @@ def test_command(tmp_path: Path) -> None:
 
 def test_page_needs_only_the_collected_data(html: str) -> None:
     assert page(data_in(html)) == html
+
+
+@pytest.mark.parametrize(("key", "named"), [("gpu", True), ("card", True), ("cores", False)])
+def test_a_gpu_is_named_also_in_records_of_older_versions(key: str, named: bool, tmp_path: Path) -> None:
+    make_run(tmp_path / "made")
+    kept = tmp_path / "made" / "summary.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": {key: "H200"}}))
+    text = write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert ("on the same GPU" in text) == named

@@ -1,4 +1,4 @@
-"""`fedkin graph`: who belongs together, from one vector or one set of vectors per client."""
+"""`fedkin graph`: groups of similar clients, from one vector or one set of vectors per client."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["graph"]
 
 _SETS = ("matching", "minimum", "hausdorff")
-# Beyond this many clients the matrix of all pairs is not made; nearest neighbours are found in blocks.
+# With more clients, nearest neighbours are found in blocks, without the matrix of all pairs.
 _LARGEST_FULL = 5000
-# Betweenness of more clients than this takes too long to wait for; the degree stands in.
+# With more clients, betweenness takes too long, and the degree replaces it.
 _LARGEST_BETWEENNESS = 3000
 
 _TABLE = typer.Argument(
@@ -35,13 +35,13 @@ _TABLE = typer.Argument(
 )  # fmt: skip
 _SIMILARITY = typer.Option(
     None,
-    help="cosine, dot, l1, l2, rbf; of sets: matching, minimum, hausdorff. Default: cosine, of sets matching.",
+    help="cosine, dot, l1, l2, rbf; for sets: matching, minimum, hausdorff. Default: cosine; matching for sets.",
 )
 _SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
 _GROUPS = typer.Option(
     "louvain",
-    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone; of raw "
-    "rows, one per sample: same, same:ALPHA (who cannot be told apart).",
+    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone; for raw "
+    "rows, one per sample: same, same:ALPHA (groups by statistical tests).",
 )
 _CLIENT = typer.Option(
     None, help="Raw rows (--groups same): the column with the client. Default: client.", metavar="COLUMN"
@@ -62,7 +62,7 @@ def graph(
     out: Path | None = _OUT,
     json: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else."),
 ) -> None:
-    """Find who belongs together, from one vector (or one set of vectors) per client, or from raw samples."""
+    """Find groups of similar clients, from one vector (or one set of vectors) per client, or from raw samples."""
     if groups.partition(":")[0] == "same":
         _same(signatures, similarity, groups, client, target, seed, out, json)
         return
@@ -102,7 +102,7 @@ def _same(
 def _build(
     table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
 ) -> tuple[Graph, Any]:
-    """The graph with its groups, and the similarities from which inner similarity is read (None: the edges')."""
+    """Build the graph with its groups; returns it with the matrix of similarities (None beyond 5,000 clients)."""
     from fedkin import graph as room
 
     if table.sets != (similarity in _SETS):
@@ -163,7 +163,7 @@ def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]
 
 
 def _group(found: Graph, similar: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Size, members and the mean similarity of pairs inside; of edges if there is no matrix of all pairs."""
+    """Return size, members and mean similarity of a group's pairs; of its edges without a matrix of all pairs."""
     pairs = len(rows) * (len(rows) - 1)
     if similar is not None:
         block = similar[rows][:, rows]

@@ -1,4 +1,4 @@
-"""Runners: they carry out what methods yield."""
+"""Engines, which carry out the requests of methods."""
 
 from __future__ import annotations
 

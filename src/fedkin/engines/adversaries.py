@@ -1,4 +1,4 @@
-"""Adversarial clients: they train as they should, and hand on something else."""
+"""Adversarial clients: they train like other clients, but return changed results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedkin.keys import rng
 
 __all__ = ["ATTACKS", "Attack"]
 
-# What each does to an update, and how strong it is unless the spec says otherwise.
+# The attacks with their default strengths.
 ATTACKS = {"sign-flip": 1.0, "shuffle": 1.0, "noise": 1.0, "scale": 10.0}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What adversaries do with an update u = trained - start of their model, and which share of the clients they are.
+    """An attack: the adversaries' share of the clients, and their change of an update u = trained - start.
 
     sign-flip: -strength u; scale: strength u; shuffle: the entries of each tensor of u in random order, times
     strength; noise: u + strength |u| e, with a random unit vector e for each tensor.
@@ -34,7 +34,7 @@ class Attack:
 
     @classmethod
     def parse(cls, spec: str) -> Self | None:
-        """From "none" or "KIND:SHARE[:STRENGTH]", for example "sign-flip:0.2"; raises ConfigError.
+        """Read "none" or "KIND:SHARE[:STRENGTH]", for example "sign-flip:0.2"; raises ConfigError.
 
         >>> Attack.parse("scale:0.1:5")
         Attack(kind='scale', share=0.1, strength=5.0)
@@ -55,13 +55,13 @@ class Attack:
         return cls(kind, share, strength)
 
     def clients(self, ids: Sequence[str], seed: int) -> frozenset[str]:
-        """Which of these are adversaries: round(share * n) of them, at least one, never all; by (seed)."""
+        """Draw the adversaries, keyed by the seed: round(share * n) of these clients, at least one, never all."""
         names = sorted(ids)
         count = min(max(1, round(self.share * len(names))), len(names) - 1)
         return frozenset(names[k] for k in rng(seed, "adversaries").permutation(len(names))[:count])
 
     def __call__(self, fitted: Fitted, start: Params, draw: np.random.Generator) -> Fitted:
-        """The fit as the adversary hands it on; counters and buffers of whole numbers stay."""
+        """Return the fit as the adversary changes it; counters and other integer buffers stay the same."""
         params = {
             name: self._changed(tensor, start[name].to(tensor.dtype), draw) if tensor.is_floating_point() else tensor
             for name, tensor in fitted.params.items()

@@ -1,4 +1,4 @@
-"""What every engine offers to the round loop."""
+"""The interface of engines for the round loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SERVER", "Engine", "Outcome", "Score", "Traffic"]
 
 
 class Traffic(NamedTuple):
-    """One message that travelled: who to whom, in which phase, its bytes and its floats."""
+    """A message that was sent: sender, receiver, phase, bytes and floats."""
 
     round: int
     sender: str
@@ -32,7 +32,7 @@ class Traffic(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A client's model on the client's test samples: how many, and its `Marks` there."""
+    """The score of a client's model on the client's test samples: their number, and the fields of `Marks`."""
 
     n: int
     loss: float
@@ -42,16 +42,16 @@ class Score(NamedTuple):
 
     @property
     def marks(self) -> Marks:
-        """All but how many samples there were."""
+        """The fields of `Marks`, without the number of samples."""
         return Marks(*self[1:])
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a round did.
+    """The outcome of a round.
 
-    sampled: who took part; graph: what it learned; traffic: messages; samples: training samples processed, by id;
-    inferred: samples that went through a net without training (Infer); flops: floating-point operations of both.
+    sampled: ids of the clients that took part. graph: the learned graph. traffic: the messages. samples: training
+    samples processed, by id. inferred: samples in inference (Infer). flops: floating-point operations of both.
     """
 
     round: int
@@ -64,9 +64,9 @@ class Outcome:
 
 
 class Engine(ABC):
-    """Runs rounds of one method.
+    """An engine runs the rounds of one method.
 
-    setup: with the nets that the method trains.
+    setup: the setup with the nets that the method trains.
     """
 
     name: ClassVar[str]
@@ -75,12 +75,12 @@ class Engine(ABC):
     @property
     @abstractmethod
     def seconds(self) -> dict[str, float]:
-        """Time spent, by what it was spent on."""
+        """The time spent on each kind of work."""
 
     @property
     @abstractmethod
     def server(self) -> ServerView:
-        """The server's view; between peers, of whoever counts them."""
+        """The view of the server; without a server, the view of the engine, which knows all peers."""
 
     @property
     @abstractmethod
@@ -90,11 +90,11 @@ class Engine(ABC):
     @property
     @abstractmethod
     def everyone(self) -> Roster:
-        """All clients of the run, whenever they are there."""
+        """All clients of the run, in whatever round they join."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What records and reports say of the clients (`engines.facts`)."""
+        """Return the facts of the clients for records and reports (see `engines.facts`)."""
 
     @abstractmethod
     def round(self, number: int) -> Outcome:
@@ -102,37 +102,37 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, Score]:
-        """Score of every client that is evaluated, for the model that it would use now."""
+        """Return the score of every evaluated client, for the model that it would use now."""
 
     @abstractmethod
     def models(self) -> dict[str, Params]:
-        """The parameters that every client that is evaluated would use now."""
+        """Return the parameters that every evaluated client would use now."""
 
     @abstractmethod
     def model(self, id: str) -> Params:
-        """The parameters that this client would use now."""
+        """Return the parameters that this client would use now."""
 
     @abstractmethod
     def features(self, id: str) -> Message:
-        """What a client's model makes of its classes (`engines.features`); empty where it cannot say."""
+        """Return the class features of a client's model (see `engines.features`); empty if there are none."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Everything that the next round depends on, as a tree of tensors and small values."""
+        """Return everything that the next round depends on, as a tree of tensors and small values."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to what `state()` gave."""
+        """Go back to a state that `state()` returned."""
 
-    def close(self) -> None:  # noqa: B027  (most engines have nothing to give back)
-        """Give back processes and memory."""
+    def close(self) -> None:  # noqa: B027  (most engines have nothing to release)
+        """Release processes and memory."""
 
     @property
     def mode(self) -> str:
-        """How local work is done, once that is known."""
+        """The mode of local training, once it is known."""
         return self.setup.engine.mode
 
     @property
     def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}

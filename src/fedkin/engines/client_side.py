@@ -1,7 +1,7 @@
-"""The clients' and peers' side of a run: their views, states and flows. No input or output, no training.
+"""The clients' or peers' side of a run: views, states and flows, without input or output and without training.
 
-What a flow wants done it says: a client's yields Fit and Infer, a peer's also Share. Whoever drives the flow carries
-that out and hands the answer back.
+A client's flow yields Fit and Infer, and a peer's flow also Share. The driver of the flow carries out each request and
+sends the answer into the flow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ClientSide", "Outbox", "Running"]
 
 @dataclass(frozen=True, eq=False)
 class Outbox:
-    """What a peer sends in one exchange: its messages by receiver, and the phase under which they count."""
+    """The messages of a peer in one exchange, by receiver, and the phase under which they are recorded."""
 
     phase: str
     messages: Mapping[str, Message]
@@ -31,7 +31,7 @@ class Outbox:
 
 @dataclass(eq=False)
 class Running:
-    """A flow of a client or a peer that is under way. result: what it returned, once it has ended."""
+    """A running flow of a client or a peer; `result` is its return value once it has ended."""
 
     id: str
     phase: str
@@ -41,7 +41,7 @@ class Running:
     ended: bool = field(default=False)
 
     def resume(self, answer: Any) -> Any:
-        """The flow's next request (Fit, Infer or Share), or None when it has ended."""
+        """Return the next request of the flow (Fit, Infer or Share), or None if it has ended."""
         if not hasattr(self.flow, "send"):  # a phase without requests returns its Message at once
             self.result, self.ended = self.flow, True
             return None
@@ -53,10 +53,10 @@ class Running:
 
 
 class ClientSide:
-    """The clients, or peers, that live in one process: a state and a view for each, and the flows that run there.
+    """The clients or peers in one process, with a state and a view for each of them, and their flows.
 
-    Clients share nothing here but the process: every view holds one client's samples and state. own_method: each flow
-    gets a copy of the method, so that what a method smuggles past its messages is lost.
+    Clients share only the process: each view has the samples and the state of one client. own_method: each flow gets a
+    copy of the method, so that data that a method passes outside its messages are lost.
     """
 
     def __init__(self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False) -> None:
@@ -66,24 +66,24 @@ class ClientSide:
         self.turn_to(0)
 
     def turn_to(self, number: int) -> None:
-        """Let it be this round."""
+        """Set the current round."""
         self.number = number
         if self.drifting:
             self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
-        # How many requests each client made in a phase of this round: the number keys the request's randomness.
+        # Number of requests of each client in each phase of this round, which keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
 
     def method(self) -> ServerMethod | PeerMethod:
-        """The method as one client holds it."""
+        """Return the method for one flow."""
         method = self.plan.method
         return type(method).model_validate(method.model_dump()) if self.own_method else method
 
     def client(self, id: str) -> Client:
-        """The client with the samples that it has now."""
+        """Return the client with its current samples."""
         return self.now[id]
 
     def view(self, id: str) -> ClientView:
-        """What a client has at hand now; its state is made when it is first met."""
+        """Return the current view of a client; the first call makes its state."""
         plan = self.plan
         view: ClientView = ClientView(
             seed=plan.seed, round=self.number, net=plan.net_of(id), task=plan.task,
@@ -92,7 +92,7 @@ class ClientSide:
         if id in self.states:
             view.state = self.states[id]
             return view
-        # As round 0: a client's first state must not depend on when somebody first looks at it.
+        # The first state is made as in round 0, since it must not depend on the round of the first call.
         view.round = 0
         if isinstance(plan.method, PeerMethod):
             plan.method.join(PeerView(**vars(view), neighbours=()))
@@ -102,11 +102,11 @@ class ClientSide:
         return view
 
     def peer(self, id: str, near: Iterable[str] = ()) -> PeerView:
-        """What a peer has at hand now."""
+        """Return the current view of a peer."""
         return PeerView(**vars(self.view(id)), neighbours=tuple(sorted(set(near) - {id})))
 
     def phase(self, id: str, phase: str, message: Message) -> Running:
-        """A client's phase, not yet begun; raises MethodError for a phase that the method does not declare."""
+        """Return a client's phase before its first step; raises MethodError for a phase that is not declared."""
         method = self.method()
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
@@ -115,20 +115,20 @@ class ClientSide:
         return Running(id, phase, view, getattr(method, phase)(view, message))
 
     def peer_round(self, id: str, near: Iterable[str]) -> Running:
-        """A peer's round, not yet begun."""
+        """Return a peer's round before its first step."""
         method = self.method()
         assert isinstance(method, PeerMethod)
         view = self.peer(id, near)
         return Running(id, "round", view, method.round(view))
 
     def peer_welcome(self, id: str) -> Running:
-        """What sets the state of a peer that never took part, not yet begun."""
+        """Return the flow that sets the state of a peer that never took part, before its first step."""
         assert isinstance(self.plan.method, PeerMethod)
         view = self.peer(id)
         return Running(id, "welcome", view, self.plan.method.welcome(view))
 
     def reply(self, running: Running) -> Message:
-        """What an ended phase sends back; its client's state is kept."""
+        """Return the reply of an ended phase, and store the state of its client."""
         if not isinstance(running.result, Message):
             raise MethodError(
                 f"phase {running.phase!r} at client {running.id!r} must return a Message, "
@@ -138,7 +138,7 @@ class ClientSide:
         return running.result
 
     def outbox(self, running: Running, share: Share) -> Outbox:
-        """A peer's messages by receiver; raises MethodError for one that is not a neighbour."""
+        """Return a peer's messages by receiver; raises MethodError for a receiver that is not a neighbour."""
         assert isinstance(running.view, PeerView)
         neighbours = running.view.neighbours
         if isinstance(share.message, Message):
@@ -151,47 +151,47 @@ class ClientSide:
         return Outbox(share.phase, messages)
 
     def keep(self, running: Running) -> None:
-        """Store the state that a flow left."""
+        """Store the state at the end of a flow."""
         self.states.keep(running.id, running.view.state)
 
     def step(self, id: str, phase: str) -> int:
-        """The number, from 0, of the request that this client makes now in this phase of this round."""
+        """Return the number, from 0, of this client's next request in this phase of this round."""
         number = self.steps[id, phase] = self.steps.get((id, phase), -1) + 1
         return number
 
     def use(self, id: str, offer: Message) -> Params | Running:
-        """The parameters that this client would use now, or a flow that finds them and leaves no trace."""
+        """Return the client's current parameters, or a flow that finds them without a change of the client's state."""
         method = self.plan.method
         if isinstance(method, PeerMethod):
             return method.use(self.peer(id))
         view = self.view(id)
         used = method.use(view, offer)
-        # GeneratorType, not the abstract Generator: this is asked for every client at every evaluation.
+        # The check of GeneratorType is faster than that of the abstract Generator, and runs for every client.
         if not isinstance(used, GeneratorType):
             return cast(Params, used)
         self.steps.pop((id, "use"), None)
         return Running(id, "use", view, used)
 
     def report(self, id: str) -> Message:
-        """What a peer says of itself for the records."""
+        """Return a peer's report for the records."""
         assert isinstance(self.plan.method, PeerMethod)
         return self.plan.method.report(self.peer(id))
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Drop all that is known of these clients."""
+        """Drop the states and views of these clients."""
         for id in ids:
             self.states.drop(id)
             for at in [at for at in self.steps if at[0] == id]:
                 del self.steps[at]
 
     def checkpoint(self, id: str) -> dict[str, Any]:
-        """One client's part of a consistent cut: its round, its state, and how far it is within the round."""
+        """Return one client's part of a consistent checkpoint: its round, its state, and its progress in the round."""
         steps = {phase: number for (client, phase), number in self.steps.items() if client == id}
         kept = {"state": self.states[id]} if id in self.states else {}
         return {"round": self.number, "steps": steps, **kept}
 
     def restore(self, id: str, part: Mapping[str, Any]) -> None:
-        """Go back to what `checkpoint` gave."""
+        """Go back to a part that `checkpoint` returned."""
         self.number = part["round"]
         self.states.drop(id)
         if "state" in part:

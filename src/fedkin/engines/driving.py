@@ -1,4 +1,4 @@
-"""Driving clients' flows: what they ask for goes to an executor, and the results go back into the flows."""
+"""Driving of clients' flows: their requests go to an executor, and the results go back into the flows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["Driver"]
 
 
 class Driver:
-    """Runs flows of many clients side by side.
+    """A driver runs the flows of many clients concurrently.
 
-    work: what the jobs amount to is added to it. attack, adversaries: whose fits are handed on changed, and how.
+    work: the accounting to which jobs are added. adversaries: ids of the clients whose fits are changed. attack: how
+    they are changed.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class Driver:
     def drive(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[Running, Share | None]]:
-        """Each flow with its Share, or None when it has ended, in the order in which they get there.
+        """Yield each flow with its Share, or None if it has ended, in the order in which flows reach that point.
 
-        `start` makes a client's flow when its turn comes, so that no more of them are under way than the executor can
-        use. answers: what a flow that has begun before is waiting for.
+        `start` makes the flow of a client only when the executor has room for it, so that few flows run at once.
+        answers: the answers for which flows that have begun before are waiting.
         """
         waiting = list(reversed(ids))
         running: dict[str, Running] = {}
@@ -66,7 +67,7 @@ class Driver:
     def _advance(
         self, running: dict[str, Running], id: str, answer: Any, stopped: list[tuple[Running, Share | None]]
     ) -> int:
-        """Resume a client's flow: 1 when it asked for another job, 0 when it shares or has ended."""
+        """Resume a client's flow; returns 1 if it requests another job, and 0 if it shares or has ended."""
         flow = running[id]
         request = flow.resume(answer)
         if request is None and not flow.ended:
@@ -80,7 +81,7 @@ class Driver:
         return 1
 
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:
-        """The fit of the client's own model as its flow gets it: an adversary's is not what it trained."""
+        """Return the fit that the client's flow gets; the fit of an adversary's own model is changed."""
         plan = self.side.plan
         if self.attack is None or job.net is not plan.net_of(job.id) or job.id not in self.adversaries:
             return fitted
@@ -90,10 +91,10 @@ class Driver:
 
     @contextmanager
     def named(self, id: str, phase: str) -> Iterator[None]:
-        """Say at which client and when a user's error happened."""
+        """Add round, client and phase to the errors of a user's code."""
         try:
             yield
         except RunError:
-            raise  # the machine's doing, not this client's
+            raise  # the machine caused it, not this client
         except FedkinError as error:
             raise MethodError(f"round {self.side.number}, client {id!r}, phase {phase!r}: {error}") from None

@@ -1,4 +1,4 @@
-"""What records and reports say of clients, found where the samples are."""
+"""Facts of clients for records and reports, computed where the samples are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["facts_of"]
 
 
 def facts_of(federation: Federation) -> dict[str, Any]:
-    """What records and reports say of the clients: sizes, counts of labels, planted groups, a hash; never a sample."""
+    """Return the facts of the clients: sizes, counts of labels, planted groups and a hash, but no samples."""
     task = federation.task
     told: dict[str, Any] = {"classes": task.classes, "shape": _shape(task)}
     if task.kind != "classification":

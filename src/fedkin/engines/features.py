@@ -1,4 +1,4 @@
-"""What a client's model makes of its classes, for the report: asked for like a phase, drawn and kept by nobody."""
+"""Class features of a client's model for the report; they need no random draws, and no participant keeps them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fedkin.learning.sgd import infer
 
 __all__ = ["features_of"]
 
-_SAMPLES = 32  # of each class of a client: its mean feature needs no more
+_SAMPLES = 32  # number of samples per class and client, which are enough for a mean feature
 
 
 def features_of(side: ClientSide, id: str, params: Params) -> Message:
-    """A client's classes under these parameters.
+    """Return the class features of a client with these parameters.
 
     means [C, d]: the mean feature of each class; known [C]: the classes with samples; head: the head's parameters;
-    vectors [C, d] and vectors_known [C]: what the method keeps of each class, if it keeps any.
+    vectors [C, d] and vectors_known [C]: the class vectors that the method keeps, if any.
 
-    Empty for a client without samples, and for a net without features [batch, d].
+    The message is empty for a client without samples, and for a net without features [batch, d].
     """
     task, samples = side.plan.task, side.client(id).train
     if not task.labels or not len(samples):
@@ -42,7 +42,7 @@ def features_of(side: ClientSide, id: str, params: Params) -> Message:
 
 
 def _few(samples: Samples, classes: int) -> Samples:
-    """The first samples of each class."""
+    """Return the first samples of each class."""
     y = samples.labels()
     rows = [(y == label).nonzero()[:_SAMPLES, 0] for label in range(classes)]
     return samples.take(torch.cat(rows).sort().values)

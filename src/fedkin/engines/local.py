@@ -1,4 +1,4 @@
-"""The local engine: a whole federation in this process."""
+"""The local engine, with the whole federation in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LocalEngine"]
 
 
 class LocalEngine(Simulation):
-    """Clients run in this process, in the order of their ids, each with its own samples and state only."""
+    """The engine whose clients run in this process, in the order of their ids, each with its own samples and state."""
 
     name: ClassVar[str] = "local"
 
@@ -27,5 +27,5 @@ class LocalEngine(Simulation):
         return LocalSite(setup.plan, setup.federation, self.make_executor(), states, self.clock, self.adversaries)
 
     def make_executor(self) -> Executor:
-        """Who does local work."""
+        """Return the executor of local work."""
         return make_executor(self.setup, opened(self.setup.engine.device))

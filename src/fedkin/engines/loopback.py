@@ -1,4 +1,4 @@
-"""The loopback engine: what a network would do to a method, without a network."""
+"""The loopback engine, which tests a method under the conditions of a network, without a network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LoopbackEngine"]
 
 
 class LoopbackEngine(LocalEngine):
-    """Every message and every client's state passes through bytes.
+    """The engine in which every message and every client's state passes through bytes.
 
-    Clients answer in shuffled order, and each has its own copy of the method: what a method passes outside its messages
-    is lost here.
+    Clients answer in shuffled order, and each has its own copy of the method, so that data that a method passes outside
+    its messages are lost.
     """
 
     name: ClassVar[str] = "loopback"

@@ -1,4 +1,4 @@
-"""Who may watch an engine at work: tests, trackers, a live view."""
+"""Observers of an engine, for tests and live views."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Observer", "Witness"]
 
 
 class Observer:
-    """Hears what an engine does. Override what is of interest, and change nothing that is given."""
+    """An observer of an engine; subclasses override methods, and must not change their arguments."""
 
     def travelled(self, envelope: Envelope) -> None:
-        """A message has arrived, as its receiver sees it."""
+        """Called when a message has arrived, with the message as its receiver sees it."""
 
     def answered(self, round: int, ask: Ask, replies: Mapping[str, Message]) -> None:
-        """The server's request has been answered by these clients."""
+        """Called when clients have answered a request of the server."""
 
 
 class Witness(Observer):
-    """Keeps all it hears: envelopes in the order of delivery; (round, request, replies) of the server."""
+    """An observer that stores envelopes in the order of delivery, and (round, request, replies) of the server."""
 
     def __init__(self) -> None:
         self.envelopes: list[Envelope] = []

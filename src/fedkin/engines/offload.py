@@ -1,7 +1,7 @@
-"""Clients' states on disk above a limit of memory: tensors stay the objects they are, what lies behind them moves.
+"""Clients' states on disk above a memory limit; tensors stay the same objects, and only their memory moves.
 
-Each file loses its name once it is mapped, so that a run that is killed leaves nothing behind, and its room comes back
-when the last tensor in it is gone. Values and strides stay, so that no result changes a bit.
+The name of each file is removed once the file is mapped, so that a killed run leaves no files, and the disk space is
+free again when the last tensor in the file is gone. Values and strides stay the same, so that no bit changes.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from fedkin.errors import RunError
 
 __all__ = ["Offload"]
 
-# Elsewhere than on POSIX the system takes pages back when it needs them.
+# On systems other than POSIX, the system takes pages back when it needs memory.
 _FORGET = getattr(mmap, "MADV_DONTNEED", None)
 _libc = ctypes.CDLL(None) if _FORGET is not None else None
 
 
 class Offload:
-    """Holds at most `limit` bytes of clients' tensors in memory; those of clients kept longest ago go to disk.
+    """A store with at most `limit` bytes of clients' tensors in memory; the tensors stored longest ago go to disk.
 
-    A tensor that several clients hold is stored once. stay: tensors that never move, such as initial parameters.
+    A tensor of several clients is stored once. stay: tensors that never move, such as initial parameters.
     """
 
     def __init__(self, limit: int, stay: Iterable[Tensor] = ()) -> None:
         self.limit, self.bytes, self.made = limit, 0, 0
         self.folder = temporary()
-        # Tensors are held beside their ids, so that no other can come to have the same.
+        # Tensors are stored with their ids, so that no other tensor can get the same id.
         self.stay = {id(tensor): tensor for tensor in stay}
         self.clients: dict[str, dict[int, Tensor]] = {}
         self.users: Counter[int] = Counter()
         self.resident: dict[int, Tensor] = {}
         self.mapped: dict[int, Arena] = {}
-        # Clients with tensors that may be in memory, the one kept longest ago first.
+        # Clients with tensors that may be in memory; the one stored longest ago is first.
         self.order: dict[str, None] = {}
 
     def keep(self, client: str, state: Mapping[str, Any]) -> None:
-        """Take note of a client's new state; raises RunError when there is no room on the disk."""
-        # Strides must stay, for a sum over a tensor runs in their order: what has gaps or overlaps is not moved.
+        """Store a client's new state; raises RunError if the disk is full."""
+        # Strides must stay, because a sum over a tensor runs in their order. Tensors with gaps or overlaps do not move.
         tensors = [t for t in codec.tensors_of(state).values() if t.numel() and _extent(t) == t.numel()]
         own = {id(t): t for t in tensors if id(t) not in self.stay}
         for number, tensor in own.items():
@@ -73,22 +73,22 @@ class Offload:
                     self.bytes -= self.resident.pop(number).nbytes
 
     def rest(self, tensors: Iterable[Tensor] | None = None) -> None:
-        """Let the memory of these tensors (None: of all) that lie on disk go; they are read again when needed."""
+        """Release the memory of these tensors (None: all) that are on disk; they are read again when needed."""
         numbers = self.mapped if tensors is None else [id(tensor) for tensor in tensors]
         for arena in {id(arena): arena for n in numbers if (arena := self.mapped.get(n)) is not None}.values():
             _forget(arena)
 
     @property
     def on_disk(self) -> int:
-        """Bytes of the mapped files."""
+        """The size of the mapped files in bytes."""
         return sum(arena.size for arena in {id(arena): arena for arena in self.mapped.values()}.values())
 
     def close(self) -> None:
-        """Give the folder back; what lies on disk stays readable for as long as anybody holds it."""
+        """Remove the folder; tensors on disk stay readable as long as they are referenced."""
         self.folder.cleanup()
 
     def _move(self, tensors: Mapping[int, Tensor]) -> None:
-        """Lay these tensors into one mapped file."""
+        """Move these tensors into one mapped file."""
         if not tensors:
             return
         arena, offset = self._arena(sum(_padded(tensor) for tensor in tensors.values())), 0
@@ -96,7 +96,7 @@ class Offload:
             part = arena.memory[offset : offset + tensor.nbytes].view(tensor.dtype)
             place = part.as_strided(tensor.shape, tensor.stride())
             place.copy_(tensor.detach())
-            # Whoever holds the tensor holds it still: only its memory is another.
+            # References to the tensor stay valid, since only its memory changes.
             tensor.data = place
             self.mapped[number] = arena
             self.bytes -= self.resident.pop(number).nbytes
@@ -118,7 +118,7 @@ class Offload:
 
 
 def _extent(tensor: Tensor) -> int:
-    """How many elements lie from a tensor's first to its last."""
+    """Return the number of elements in memory from the first to the last of a tensor."""
     return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -127,6 +127,6 @@ def _padded(tensor: Tensor) -> int:
 
 
 def _forget(arena: Arena) -> None:
-    """Let the pages of a mapped file leave this process; their contents are the file's."""
+    """Release the pages of a mapped file, whose contents are in the file."""
     if _libc is not None:
         _libc.madvise(ctypes.c_void_p(arena.memory.data_ptr()), ctypes.c_size_t(arena.size), _FORGET)

@@ -1,7 +1,7 @@
-"""Server and clients, or peers, in processes of their own that share nothing but a socket pair.
+"""The engine "processes": server and clients, or peers, in separate processes that share only a socket pair.
 
-It shows that the parts of an engine can be taken apart, and is kept as a test: every client has its own data, state and
-method, and all that crosses is bytes. For speed on one machine use the mode "workers".
+It is a test that the parts of an engine can be separated: every client has its own data, state and method, and only
+bytes pass between processes. For speed on one machine, use the mode "workers".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["ProcessesEngine"]
 
 
 class ProcessesEngine(Simulation):
-    """One process per client, the server in this one; results are those of the local engine, bit for bit."""
+    """The engine with one process per client, and the server in this one; its results equal the local engine's bits."""
 
     name: ClassVar[str] = "processes"
 
@@ -43,7 +43,7 @@ class ProcessesEngine(Simulation):
 
 
 def serve(line: socket, plan: Plan, client: Client, adversary: bool) -> None:
-    """A client's process: answer what comes along the line until it ends."""
+    """Answer requests in a client's process, until the connection ends."""
     torch.set_num_threads(1)
     adversaries = frozenset({client.id} if adversary else ())
     clients = {client.id: client}
@@ -62,7 +62,7 @@ def serve(line: socket, plan: Plan, client: Client, adversary: bool) -> None:
 
 
 def _answered(site: LocalSite, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client's own site says to one request."""
+    """Return the answer of the client's own site to one request."""
     match asked["what"]:
         case "turn_to":
             site.turn_to(asked["number"])
@@ -108,7 +108,7 @@ def _told(work: Work) -> dict[str, Any]:
 
 
 class RemoteSite(Site):
-    """Clients at the other ends of socket pairs."""
+    """The clients at the other ends of socket pairs."""
 
     def __init__(self, setup: Setup, adversaries: frozenset[str]) -> None:
         self.total = Work(Operations(setup.net, setup.federation))
@@ -187,7 +187,7 @@ class RemoteSite(Site):
         self._each(what, dict.fromkeys(ids, fields))
 
     def _each(self, what: str, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Ask these clients, all at once; answers in the order of the questions. Raises what a client raised."""
+        """Send these requests at once; returns the answers in the same order, and raises the errors of clients."""
         for id, fields in asked.items():
             with _named(id):
                 wire.send(self.lines[id], {"what": what, **fields})
@@ -205,7 +205,7 @@ class RemoteSite(Site):
         return answers
 
     def _counted(self, id: str, work: Mapping[str, Any]) -> None:
-        """Renew what this client's work of the round amounts to."""
+        """Replace the total of this client's work in the round."""
         self.parts[id] = dict(work)
         samples = {client: count for part in self.parts.values() for client, count in part["samples"].items()}
         inferred = sum(part["inferred"] for part in self.parts.values())
@@ -221,7 +221,7 @@ def _named(id: str) -> Iterator[None]:
 
 
 def _context() -> Any:
-    """How processes are started: forked from a clean process that has loaded the library, where the system can."""
+    """Return the way to start processes: if possible, forked from a clean process that has imported the library."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""The Ray engine: simulations larger than one machine. Actors hold shards of the clients; methods do not know."""
+"""The Ray engine, for simulations on several machines; actors hold shards of the clients, and methods stay the same."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ __all__ = ["RayEngine"]
 class RayEngine(LocalEngine):
     """The local engine with its clients' work and samples on a Ray cluster (or on this machine, if there is none).
 
-    It joins the cluster that RAY_ADDRESS names. `run.workers` actors are started, one per core of the cluster
-    if that is 0. States and the server stay in this process and its checkpoints; results are those of the local
-    engine, bit for bit.
+    It joins the cluster at RAY_ADDRESS, and starts `run.workers` actors (0: one per core of the cluster). States and
+    the server stay in this process and its checkpoints. The results equal those of the local engine bit for bit.
     """
 
     name: ClassVar[str] = "ray"

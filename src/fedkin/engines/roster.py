@@ -1,4 +1,4 @@
-"""The roster: all that a server knows of its clients before they send anything."""
+"""The roster, which has all that a server knows about its clients before they send anything."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Entry(NamedTuple):
     later: tuple[tuple[int, int, str | None], ...] = ()
 
     def at(self, round: int) -> Entry:
-        """The entry as it is in this round."""
+        """Return the entry as it is in this round."""
         past = [change for change in self.later if change[0] <= round]
         return self._replace(size=past[-1][1], group=past[-1][2]) if past else self
 
 
 class Roster(Mapping[str, Entry]):
-    """Clients' entries by id, for one task; never a sample or a label."""
+    """The clients' entries by id, for one task; a roster has no samples and no labels."""
 
     def __init__(self, entries: Mapping[str, Entry], task: Task, name: str = "federation") -> None:
-        # Most clients of a large federation have equal entries: one object serves them.
+        # Most clients of a large federation have equal entries, which share one object.
         known: dict[Entry, Entry] = {}
         self._entries = {id: known.setdefault(entry, entry) for id, entry in entries.items()}
         self.task, self.name = task, name
@@ -43,7 +43,7 @@ class Roster(Mapping[str, Entry]):
 
     @classmethod
     def of(cls, federation: Federation) -> Roster:
-        """The roster of a federation that is known whole, as in a simulation."""
+        """Return the roster of a federation, for a simulation."""
         entries = {
             id: Entry(
                 client.seen, client.joins, client.size, client.group,
@@ -63,9 +63,9 @@ class Roster(Mapping[str, Entry]):
         return len(self._entries)
 
     def at(self, round: int) -> Roster:
-        """The roster of this round: clients that have joined, as they are now; itself when nothing ever changes.
+        """Return the roster of this round: the clients that have joined, as they are in this round.
 
-        Raises DataError when no client that takes part has joined.
+        If clients never change, it is this object. Raises DataError if no client that takes part has joined.
         """
         if self._still:
             return self
@@ -78,16 +78,16 @@ class Roster(Mapping[str, Entry]):
 
     @cached_property
     def seen(self) -> tuple[str, ...]:
-        """Ids of the clients that take part, sorted."""
+        """The sorted ids of the clients that take part."""
         return tuple(sorted(id for id, entry in self.items() if entry.seen))
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:
-        """Ids of the clients that are only evaluated, sorted."""
+        """The sorted ids of the clients that are only evaluated."""
         return tuple(sorted(id for id, entry in self.items() if not entry.seen))
 
     @cached_property
     def planted(self) -> dict[str, str] | None:
-        """The planted group of every client, or None when any client's is unknown."""
+        """The planted group of every client, or None if one of them is unknown."""
         groups = {id: entry.group for id, entry in self.items() if entry.group is not None}
         return groups if len(groups) == len(self) else None

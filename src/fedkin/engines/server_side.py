@@ -1,4 +1,4 @@
-"""The server's side of a run: its view, its state, the flows of its method. No input or output."""
+"""The server's side of a run: its view, its state and the flows of its method, without input or output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ServerSide"]
 
 
 class ServerSide:
-    """The server: its view, and the flows of its method. Between peers: whoever says who takes part in a round."""
+    """The server with its view and the flows of its method; for peer methods it only draws the peers of a round."""
 
     def __init__(self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data) -> None:
         self.method, self.whole = plan.method, roster
@@ -34,7 +34,7 @@ class ServerSide:
             self.method.start(self.view)
 
     def turn_to(self, number: int) -> None:
-        """Let it be this round: who is there, and no graph and no figures yet."""
+        """Set the current round and its clients; the round has no graph and no figures yet."""
         self.view.round, self.view.graph, self.view.info = number, None, {}
         now = self.whole.at(number)
         if now is not self.roster:
@@ -42,7 +42,7 @@ class ServerSide:
             self.view.clients, self.view.planted = now.seen, now.planted
 
     def round(self) -> ServerFlow[list[str]]:
-        """This round's requests, each one checked; returns who was sampled."""
+        """Yield the requests of this round, after a check of each; returns the ids that were sampled."""
         method = self.method
         assert isinstance(method, ServerMethod)
         yield from self._checked(method.prepare(self.view), self.view.clients)
@@ -51,11 +51,11 @@ class ServerSide:
         return sampled
 
     def offer(self, id: str) -> Message:
-        """What this client needs to know its model now; nothing between peers."""
+        """Return the message that this client needs for its current model; it is empty between peers."""
         return self.method.offer(self.view, id) if isinstance(self.method, ServerMethod) else Message()
 
     def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
-        """Requests to clients that never took part; returns what each would be offered. The server's state stays."""
+        """Yield requests to clients that never took part; returns their offers, and keeps the server's state."""
         assert isinstance(self.method, ServerMethod)
         state = {name: _copied(item) for name, item in self.view.state.items()}
         apart = replace(self.view, state=state, clients=tuple(ids))
@@ -72,7 +72,7 @@ class ServerSide:
             answer = yield self._ask(request, clients)
 
     def _ask(self, request: Any, clients: Container[str]) -> Ask:
-        """The request of a server's flow, if it is one that can be carried out."""
+        """Return the request of a server's flow, if it is valid; raises MethodError."""
         assert isinstance(self.method, ServerMethod)
         where = f"method {self.method.name!r}"
         if not isinstance(request, Ask):
@@ -92,7 +92,7 @@ class ServerSide:
 
 
 def _copied(tree: Any) -> Any:
-    """A state that may be written to; parameters stay the objects they are, for no flow changes one in place."""
+    """Copy a state, so that a flow can change it; parameters are not copied, since no flow changes them in place."""
     if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
         return tree
     return {name: _copied(item) for name, item in tree.items()}

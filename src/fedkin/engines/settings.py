@@ -1,4 +1,4 @@
-"""How a run is carried out, apart from what it computes: the part of `[run]` that engines read."""
+"""Settings of engines: the part of the section `[run]` that engines read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["EngineSettings"]
 
 
 class EngineSettings(Settings):
-    """How an engine works.
+    """The settings of an engine.
 
-    mode: how local work is done: "one-by-one" (client after client), "stacked" (many clients in one computation),
-    "workers" (processes of one thread), or "auto", which takes the quickest on the first jobs. All but "stacked" give
-    the same bits; with "auto" the machine decides which bits. workers: how many processes (0: one per core).
-    device: where local work is done: "cpu", "cuda" or "cuda:1". A GPU gives bits of its own, and the default mode there
-    is "stacked".
+    mode: mode of local training: "one-by-one" (client after client), "stacked" (many clients in one computation),
+    "workers" (processes of one thread), or "auto", which takes the fastest mode on the first jobs. All modes but
+    "stacked" give the same bits; "auto" may choose "stacked" on one machine and not on another. workers: number of
+    processes (0: one per core).
+    device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU, and its
+    default mode is "stacked".
     dropout: probability in [0, 1) that a client's exchange with the server is lost, half of it on the way to the
     client, half on the way back.
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
@@ -44,7 +45,7 @@ class EngineSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _stacked_on_a_gpu(cls, given: Any) -> Any:
-        # One small net at a time leaves a GPU waiting for the processor.
+        # With one small net at a time, a GPU mostly waits for the CPU.
         if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
             return {**given, "mode": "stacked"}
         return given

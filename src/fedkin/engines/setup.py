@@ -1,4 +1,4 @@
-"""All that an engine needs to know of a run."""
+"""The setup of a run, which has everything that an engine needs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["Plan", "Setup"]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all participants agree on; it holds nobody's samples.
+    """The part of a setup that all participants know; it has no samples.
 
-    nets: each client's own net, where they differ (`net` is then what the server knows).
+    nets: each client's own net, if they differ (`net` is then the server's net).
     """
 
     method: ServerMethod | PeerMethod
@@ -38,15 +38,15 @@ class Plan:
     nets: Mapping[str, Net] | None = None
 
     def net_of(self, id: str) -> Net:
-        """The net of this client."""
+        """Return the net of this client."""
         return self.net if self.nets is None else self.nets[id]
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What is computed, on whose samples, and how the engine works.
+    """The setup of a run: method, nets, samples and engine settings.
 
-    nets: each client's own net, where they differ (`net` is then what the server knows).
+    nets: each client's own net, if they differ (`net` is then the server's net).
     public(name): a data set that the server owns.
     """
 
@@ -65,16 +65,16 @@ class Setup:
 
     @property
     def plan(self) -> Plan:
-        """The part that every participant knows."""
+        """Return the part that every participant knows."""
         return Plan(self.method, self.federation.task, self.net, self.training, self.seed, self.engine, self.nets)
 
     def having(self, **settings: Any) -> Setup:
-        """The same with other engine settings; raises ConfigError for one that cannot be."""
+        """Return the setup with other engine settings; raises ConfigError for an invalid setting."""
         given = {**self.engine.model_dump(exclude_unset=True), **settings}
         return replace(self, engine=parse(type(self.engine), given, "run"))
 
     def equipped(self) -> Setup:
-        """The same with the nets that the method trains; raises ConfigError when it cannot train these together."""
+        """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""
         task, seed = self.federation.task, key(self.seed, "equip")
         if self.nets is not None and not self.method.unlike_models:
             raise ConfigError(

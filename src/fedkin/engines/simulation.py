@@ -1,4 +1,4 @@
-"""A whole federation on one machine: the server, its clients' site and a transport between them."""
+"""Simulation of a federation on one machine: the server, the site of its clients, and a transport between them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["Simulation"]
 
 
 class Simulation(Engine):
-    """Runs rounds: what the server or the peers send is counted, carried, answered at the site, and carried back.
+    """An engine whose messages are recorded, carried to the site, answered there, and carried back.
 
-    transport: in place of this engine's own (a test may lose chosen messages); observers: who hears of every message.
+    transport: replaces the engine's own transport (a test may lose chosen messages). observers: see every message.
     """
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
@@ -47,11 +47,11 @@ class Simulation(Engine):
         self.post = Post(lossy, self.clock, observers)
 
     def make_site(self) -> Site:
-        """Where the clients live."""
+        """Return the site of the clients."""
         raise TypeError(f"{type(self).__name__} does not say where its clients live")
 
     def make_transport(self) -> Transport:
-        """How messages travel."""
+        """Return the transport of messages."""
         return Transport()
 
     @property
@@ -90,10 +90,8 @@ class Simulation(Engine):
 
     @property
     def states(self) -> Mapping[str, dict[str, Any]]:
-        """What each client keeps now, by id, for those that were met."""
+        """The current states of clients by id; a client has none before its first view."""
         return self.site.states
-
-    # -- rounds -------------------------------------------------------------------------------------------------
 
     def round(self, number: int) -> Outcome:
         self.turn_to(number)
@@ -105,7 +103,7 @@ class Simulation(Engine):
         )
 
     def turn_to(self, number: int) -> None:
-        """Let it be this round, for everyone."""
+        """Set the current round for all participants."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
         self.post.traffic = []
@@ -125,7 +123,7 @@ class Simulation(Engine):
         raise AssertionError("unreachable")
 
     def _answers(self, ask: Ask, turn: int) -> dict[str, Message]:
-        """Replies as they reach the server, in the order in which clients are served."""
+        """Return replies as the server receives them, in the order in which clients are served."""
         number = self.server.round
         order = self.transport.order(ask.messages, number)
         arrived = self.post.send([Envelope(number, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order])
@@ -134,7 +132,7 @@ class Simulation(Engine):
         return {envelope.sender: envelope.message for envelope in self.post.send(back)}
 
     def _peers_round(self) -> list[str]:
-        """Move all peers in step: each exchange waits for everyone's messages, then every inbox is delivered."""
+        """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
         method, server = self.setup.method, self.server
         assert isinstance(method, PeerMethod)
         active = method.sample(server)
@@ -150,7 +148,7 @@ class Simulation(Engine):
         return active
 
     def _exchanged(self, posts: Mapping[str, Outbox], turn: int) -> dict[str, dict[str, Message] | None]:
-        """The inboxes of the peers that have posted; those that have ended their round hear nothing more."""
+        """Return the inboxes of the peers that have sent; peers that have ended their round receive no messages."""
         number = self.server.round
         inboxes: dict[str, dict[str, Message]] = {id: {} for id in posts}
         for sender in self.transport.order(posts, number):
@@ -159,8 +157,6 @@ class Simulation(Engine):
             for envelope in self.post.send(sent, inboxes):
                 inboxes[envelope.receiver][sender] = envelope.message
         return {**inboxes}
-
-    # -- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Score]:
         with self.clock.of("evaluate"), self._looking():
@@ -188,7 +184,7 @@ class Simulation(Engine):
             self.site.forget(self.roster.unseen)
 
     def _offers(self) -> dict[str, Message]:
-        """What every client that is evaluated needs to know its model: honest ones, and those that never take part."""
+        """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
         unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
         return {
             id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries
@@ -198,7 +194,7 @@ class Simulation(Engine):
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
 
     def _welcomed(self, ids: Sequence[str]) -> dict[str, Message]:
-        """What clients that never took part are offered. Nothing that happens here is kept, lost or counted."""
+        """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}
         held, self.post = self.post, self.unlost
@@ -217,8 +213,6 @@ class Simulation(Engine):
                     answer = self._answers(ask, 0)
         finally:
             self.post, self.unlost.traffic = held, []
-
-    # -- state ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         states = self.site.states

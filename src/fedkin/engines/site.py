@@ -1,4 +1,4 @@
-"""Where clients live: in this process with an executor for their work, or elsewhere behind the same questions."""
+"""Sites of clients: in this process with an executor for their work, or elsewhere with the same interface."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = ["LocalSite", "Site"]
 
 
 class Site(ABC):
-    """Some clients, asked by their ids. An answer may lack any of them."""
+    """A site answers requests for its clients by id; any client may be missing from an answer."""
 
     @abstractmethod
     def turn_to(self, number: int) -> None:
-        """Let it be this round; what the last one amounted to is forgotten."""
+        """Set the current round, and reset the work of the last round."""
 
     @abstractmethod
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Run a phase at these clients; replies in the order of the messages."""
+        """Run a phase at these clients; returns the replies in the order of the messages."""
 
     @abstractmethod
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
-        """Make these peers' flows of a round."""
+        """Make the flows of these peers for a round."""
 
     @abstractmethod
     def step(self, inboxes: Mapping[str, dict[str, Message] | None]) -> dict[str, Outbox]:
-        """Give peers what they wait for (None at first); what those send that have not ended their round."""
+        """Give peers their inboxes (None at first); returns the messages of peers that have not ended their round."""
 
     @abstractmethod
     def welcome(self, ids: Iterable[str]) -> None:
@@ -50,28 +50,28 @@ class Site(ABC):
 
     @abstractmethod
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
-        """What peers say of themselves for the records."""
+        """Return the reports of peers for the records."""
 
     @abstractmethod
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        """Score of each client's model on its test samples, given what the server offers it."""
+        """Return the score of each client's model on its test samples, given the server's offer."""
 
     @abstractmethod
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        """The parameters that each client would use now."""
+        """Return the parameters that each client would use now."""
 
     @abstractmethod
     def features(self, id: str, offer: Message) -> Message:
-        """See `engines.features`."""
+        """Return the class features of a client's model (see `engines.features`)."""
 
     @abstractmethod
     def forget(self, ids: Iterable[str]) -> None:
-        """Drop all that is known of clients that never took part."""
+        """Drop the states of clients that never took part."""
 
     @property
     @abstractmethod
     def states(self) -> Mapping[str, dict[str, Any]]:
-        """What each client keeps now, by id, for those that were met."""
+        """The current states of clients by id; a client has none before its first view."""
 
     @abstractmethod
     def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
@@ -80,30 +80,30 @@ class Site(ABC):
     @property
     @abstractmethod
     def work(self) -> Work:
-        """What this round amounted to so far."""
+        """The work of this round so far."""
 
     def uncounted(self) -> Any:
-        """A context inside which work is not counted."""
+        """Return a context in which work is not counted."""
         return _uncounted(self)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """A context in which this process computes as the clients do: on one thread."""
+        """Return a context in which this process computes like the clients, on one thread."""
         with one_thread():
             yield
 
     @property
     def mode(self) -> str:
-        """How local work is done, once that is known."""
+        """The mode of local training, once it is known."""
         return "one-by-one"
 
     @property
     def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}
 
-    def close(self) -> None:  # noqa: B027  (most sites have nothing to give back)
-        """Give back processes and memory."""
+    def close(self) -> None:  # noqa: B027  (most sites have nothing to release)
+        """Release processes and memory."""
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _uncounted(site: Site) -> Iterator[None]:
 
 
 class LocalSite(Site):
-    """Clients in this process: their states here, their work done by an executor."""
+    """The clients in this process, with their states; an executor does their work."""
 
     def __init__(
         self, plan: Plan, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
@@ -136,10 +136,10 @@ class LocalSite(Site):
     def turn_to(self, number: int) -> None:
         self.side.turn_to(number)
         self.driver.work.reset()
-        self.side.states.rest()  # a checkpoint has read them all
+        self.side.states.rest()  # a checkpoint has read all of them into memory
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        # A client without samples to train on, as an unseen client may be, has nothing to answer with.
+        # A client without training samples, as an unseen client may be, cannot answer.
         ids = [id for id in messages if self.side.client(id).size]
         replies: dict[str, Message] = {}
         for running, _ in self.driver.drive(ids, lambda id: self.side.phase(id, phase, messages[id]), phase):
@@ -182,7 +182,7 @@ class LocalSite(Site):
         for id, offer in offers.items():
             used = use(id, offer)
             if isinstance(used, Running):
-                flows[id], models[id] = used, {}  # keeps the client's place
+                flows[id], models[id] = used, {}  # the empty dict keeps the place of the client
             else:
                 models[id] = used
         if flows:

@@ -1,4 +1,4 @@
-"""Where clients' states are between rounds: in memory, as bytes, or on disk above a limit."""
+"""Storage of clients' states between rounds: in memory, as bytes, or on disk above a limit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["BytesStates", "States"]
 
 
 class States(Mapping[str, dict[str, Any]]):
-    """Clients' states by id, in the order in which they were first kept.
+    """The clients' states by id, in the order in which they were first stored.
 
-    limit_mb: memory for all of them; what exceeds it lies on disk (None: no limit). stay: tensors that never
-    move there.
+    limit_mb: memory limit for all states; states above it are on disk (None: no limit). stay: tensors that never move
+    to disk.
     """
 
     def __init__(self, limit_mb: float | None = None, stay: Iterable[Tensor] = ()) -> None:
@@ -35,7 +35,7 @@ class States(Mapping[str, dict[str, Any]]):
         return len(self._kept)
 
     def keep(self, id: str, state: Mapping[str, Any]) -> None:
-        """Store a client's state until it is next needed."""
+        """Store a client's state."""
         self._kept[id] = state
         if self._offload is not None:
             self._offload.keep(id, state)
@@ -47,23 +47,23 @@ class States(Mapping[str, dict[str, Any]]):
             self._offload.drop(id)
 
     def rest(self, tensors: Iterable[Tensor] | None = None) -> None:
-        """Let the memory of these tensors (None: of all) that lie on disk go."""
+        """Release the memory of these tensors (None: all) that are on disk."""
         if self._offload is not None:
             self._offload.rest(tensors)
 
     @property
     def on_disk(self) -> int:
-        """Bytes that lie on disk."""
+        """The number of bytes on disk."""
         return 0 if self._offload is None else self._offload.on_disk
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Remove the folder."""
         if self._offload is not None:
             self._offload.close()
 
 
 class BytesStates(States):
-    """States that pass through bytes, so that what does not survive that is lost, and a test sees it."""
+    """States that pass through bytes; data that bytes cannot carry are lost, so that tests notice it."""
 
     def __getitem__(self, id: str) -> dict[str, Any]:
         return codec.decode(self._kept[id])

@@ -1,4 +1,4 @@
-"""How messages get from one participant to another: as they are, as bytes, or not at all."""
+"""Transports of messages between participants: as objects, as bytes, or with losses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ SERVER = "server"
 
 
 class Envelope(NamedTuple):
-    """A message on its way.
+    """A message with its sender and receiver.
 
-    round, phase: what it belongs to; turn: the number of the exchange within the round, from 0; run: which run.
+    round, phase: the round and phase of the message. turn: the number of the exchange in the round, from 0. run: an id
+    of the run.
     """
 
     round: int
@@ -30,12 +31,12 @@ class Envelope(NamedTuple):
     run: str = ""
 
     def to_bytes(self) -> bytes:
-        """The envelope and its message as safetensors bytes."""
+        """Return the envelope and its message as safetensors bytes."""
         return codec.encode({**self._asdict(), "message": dict(self.message)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Envelope:
-        """What `to_bytes` wrote; raises MethodError for anything else."""
+        """Return the envelope that `to_bytes` wrote; raises MethodError for other bytes."""
         fields = codec.decode(data)
         try:
             return cls(**{**fields, "message": Message(**fields["message"])})
@@ -44,19 +45,19 @@ class Envelope(NamedTuple):
 
 
 class Transport:
-    """Delivers every message as the very object that was sent, to clients in the order of their ids."""
+    """The transport that delivers each message as the object that was sent, to clients in the order of their ids."""
 
     def order(self, ids: Iterable[str], round: int) -> list[str]:
-        """In which order participants are served in this round."""
+        """Return the order in which participants are served in this round."""
         return sorted(ids)
 
     def carry(self, envelope: Envelope) -> Envelope | None:
-        """The envelope as its receiver sees it; None: it is lost."""
+        """Return the envelope as its receiver sees it; None if it is lost."""
         return envelope
 
 
 class BytesTransport(Transport):
-    """Delivers every message through bytes, to clients in a shuffled order."""
+    """The transport that delivers each message through bytes, to clients in a shuffled order."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -71,10 +72,10 @@ class BytesTransport(Transport):
 
 
 class Lossy(Transport):
-    """Loses exchanges with a probability; what is not lost goes by another transport.
+    """The transport that loses exchanges with a probability; another transport delivers the other messages.
 
-    Of the exchanges between the server and a client that are lost, half are lost on the way there, half on the way
-    back. The draws are keyed by (seed, client, round, phase), so a lost exchange changes nothing for the others.
+    Of the lost exchanges between the server and a client, half are lost on the way to the client, and half on the way
+    back. Draws are keyed by (seed, client, round, phase), so a lost exchange does not change the other draws.
     """
 
     def __init__(self, inner: Transport, dropout: float, seed: int) -> None:

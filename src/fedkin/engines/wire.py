@@ -1,4 +1,4 @@
-"""What a site at the other end of a connection is asked and answers, as bytes: trees of tensors and small values."""
+"""Requests to a site at the other end of a connection, and its answers: trees of tensors and small values as bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GONE = "the other end of the connection has ended"
 
 
 def send(line: socket, tree: Mapping[str, Any]) -> None:
-    """Send one tree, its length before it; raises RunError when the other end is gone."""
+    """Send one tree after its length; raises RunError if the other end has closed the connection."""
     data = codec.encode(tree)
     try:
         line.sendall(_LENGTH.pack(len(data)) + data)
@@ -31,7 +31,7 @@ def send(line: socket, tree: Mapping[str, Any]) -> None:
 
 
 def receive(line: socket) -> dict[str, Any]:
-    """The next tree; raises RunError when the other end is gone."""
+    """Receive the next tree; raises RunError if the other end has closed the connection."""
     (length,) = _LENGTH.unpack(_exactly(line, _LENGTH.size))
     return codec.decode(_exactly(line, length))
 
@@ -50,17 +50,17 @@ def _exactly(line: socket, count: int) -> bytes:
 
 
 def tree_of_messages(messages: Mapping[str, Message]) -> dict[str, Any]:
-    """{id: the message's fields}."""
+    """Return {id: fields of the message}."""
     return {id: dict(message) for id, message in messages.items()}
 
 
 def messages_of(tree: Mapping[str, Any]) -> dict[str, Message]:
-    """What `tree_of_messages` made."""
+    """Return the messages of a tree from `tree_of_messages`."""
     return {id: Message(**fields) for id, fields in tree.items()}
 
 
 def tree_of_outboxes(posts: Mapping[str, Outbox]) -> dict[str, Any]:
-    """{id: phase and messages}; a message to many is written once."""
+    """Return {id: phase and messages}; a message to several receivers is written once."""
     tree: dict[str, Any] = {}
     for id, post in posts.items():
         distinct = list({builtins.id(message): message for message in post.messages.values()}.values())
@@ -74,7 +74,7 @@ def tree_of_outboxes(posts: Mapping[str, Outbox]) -> dict[str, Any]:
 
 
 def outboxes_of(tree: Mapping[str, Any]) -> dict[str, Outbox]:
-    """What `tree_of_outboxes` made."""
+    """Return the outboxes of a tree from `tree_of_outboxes`."""
     posts = {}
     for id, post in tree.items():
         each = {number: Message(**fields) for number, fields in post["each"].items()}
@@ -83,7 +83,7 @@ def outboxes_of(tree: Mapping[str, Any]) -> dict[str, Outbox]:
 
 
 def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
-    """{id: a score's fields}."""
+    """Return {id: fields of the score}."""
     return {
         id: {**score._asdict(), "figures": list(score.figures), "digest": [list(part) for part in score.digest]}
         for id, score in scores.items()
@@ -91,7 +91,7 @@ def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
 
 
 def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
-    """What `tree_of_scores` made."""
+    """Return the scores of a tree from `tree_of_scores`."""
     return {
         id: Score(
             fields["n"], fields["loss"], fields["right"], tuple(fields["figures"]),

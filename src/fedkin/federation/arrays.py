@@ -137,6 +137,6 @@ def _labels(y: Any, owner: Names, classes: int | None) -> tuple[int, Rows]:
     if classes is None and count > 1000 and count > 10 * len(np.unique(array)):
         raise DataError(
             f"y: labels go up to {count - 1} but take only {len(np.unique(array))} values; "
-            f"expected {expected}, or classes= to say that there are so many"
+            f"expected {expected}; if there really are {count} classes, pass classes={count}"
         )
     return count, array.astype(np.int64)

@@ -1,6 +1,6 @@
-"""The graph room: who resembles whom, who belongs together, who is central, who mixes with whom.
+"""Graphs of clients: similarities, groups, centralities, mixing matrices.
 
-Plain functions on numpy arrays and scipy csr_arrays, usable without the rest of fedkin.
+These are plain functions on numpy arrays and scipy csr_arrays. They work without the rest of fedkin.
 
 >>> import numpy as np
 >>> from fedkin.graph import betweenness, cosine, epsilon, laplacian_step, louvain, softmax

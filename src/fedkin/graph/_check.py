@@ -1,4 +1,4 @@
-"""What every stage checks before it computes: shapes, finite values, symmetry, labels."""
+"""Checks that every stage makes before it computes: shapes, finite values, symmetry, labels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[np.int64]
 Matrix: TypeAlias = Array | sp.csr_array
 
-# Relative to the largest entry: what rounding in a matrix product can leave, and no more.
+# Largest asymmetry that rounding in a matrix product can leave, relative to the largest entry.
 _SYMMETRY = 1e-8
 
 
 def as_vectors(x: Any, name: str = "X", ndim: int = 2) -> Array:
-    """`x` as finite float64 of `ndim` axes, one client per row."""
+    """Return `x` as finite float64 with `ndim` axes, one client per row."""
     try:
         array = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError):
@@ -41,7 +41,7 @@ def as_vectors(x: Any, name: str = "X", ndim: int = 2) -> Array:
 
 
 def as_matrix(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> Matrix:
-    """`a` as a square float64 matrix: csr_array if it came sparse, else ndarray."""
+    """Return `a` as a square float64 matrix: csr_array for sparse input, else ndarray."""
     if sp.issparse(a):
         matrix: Matrix = _csr(a)
     else:
@@ -62,19 +62,19 @@ def as_matrix(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: b
 
 
 def as_dense(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> Array:
-    """`as_matrix` as an ndarray."""
+    """Return `as_matrix` of `a` as an ndarray."""
     matrix = as_matrix(a, name, symmetric=symmetric, nonnegative=nonnegative)
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
 
 
 def as_sparse(a: Any, name: str = "A", *, symmetric: bool = True, nonnegative: bool = False) -> sp.csr_array:
-    """`as_matrix` as a csr_array."""
+    """Return `as_matrix` of `a` as a csr_array."""
     matrix = as_matrix(a, name, symmetric=symmetric, nonnegative=nonnegative)
     return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 
 def _csr(a: Any) -> sp.csr_array:
-    """Sorted, without double entries, and never by changing what was passed in."""
+    """Return a sorted csr_array without duplicate entries; the input is not changed."""
     matrix = sp.csr_array(a.astype(np.float64))
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
@@ -116,7 +116,7 @@ def _symmetric(matrix: Matrix, name: str) -> None:
 
 
 def as_labels(labels: Any, n: int | None = None, name: str = "labels") -> Labels:
-    """Labels of any kind, one per client, as integers 0.. in the labels' sorted order."""
+    """Return labels of any kind, one per client, as integers 0.. in the sorted order of the labels."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype == object or (n is not None and len(array) != n):
         expected = "one label per client" if n is None else f"{n} labels, one per client"
@@ -128,7 +128,7 @@ def as_labels(labels: Any, n: int | None = None, name: str = "labels") -> Labels
 
 
 def as_counts(counts: Any, n: int, name: str = "counts") -> Array:
-    """Sample counts, one per client, finite and at least 0; None is one each."""
+    """Return sample counts, one per client, finite and at least 0; None gives each client 1."""
     if counts is None:
         return np.ones(n)
     array = as_vectors(counts, name, ndim=1)
@@ -140,7 +140,7 @@ def as_counts(counts: Any, n: int, name: str = "counts") -> Array:
 
 
 def as_sets(sets: Any, name: str = "U") -> list[Array]:
-    """Sets of centres: an array [n, k, d], or a sequence of n arrays [k_i, d] with one common d."""
+    """Return sets of centres as a list; `sets`: an array [n, k, d] or n arrays [k_i, d] with the same d."""
     if isinstance(sets, np.ndarray) and sets.dtype != object:
         return list(as_vectors(sets, name, ndim=3))
     if not isinstance(sets, Sequence | np.ndarray) or len(sets) == 0:

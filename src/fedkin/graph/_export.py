@@ -22,7 +22,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Graph(Protocol):
-    """What the writers need of a `Graph`."""
+    """The part of a `Graph` that the writers use."""
 
     @property
     def ids(self) -> tuple[str, ...]: ...
@@ -38,7 +38,7 @@ class Graph(Protocol):
 
 
 def node_attributes(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
-    """(id, {group, scalar values}) of every client; values of several numbers are left out."""
+    """Return (id, {group, scalar values}) of every client; values with several numbers per client are left out."""
     columns: dict[str, list[Any]] = {}
     if graph.groups is not None:
         columns["group"] = [graph.groups[id] for id in graph.ids]

@@ -1,4 +1,4 @@
-"""scikit-network's Leiden with a refinement that a seed fixes."""
+"""scikit-network's Leiden with a deterministic refinement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["GreedyLeiden"]
 
 
 class GreedyLeiden(Leiden):  # type: ignore[misc]
-    """Refinement by the best merge inside each group.
+    """Leiden that refines groups by the best merge inside each group.
 
-    scikit-network draws merges from the C library's unseeded rand() and repeats them until none gains, which
-    single precision may never reach. Here a group is refined by its own compiled local search on the edges
-    inside groups, with the whole graph's weights: the limit of Traag et al.'s rule at temperature 0.
+    scikit-network draws merges from the C library's unseeded rand(), and repeats them until no merge gains. In single
+    precision this may never end. Here scikit-network's compiled local search refines a group, on the edges inside
+    groups and with the weights of the whole graph. This is the limit of Traag et al.'s rule at temperature 0.
     """
 
     def _optimize_refine(

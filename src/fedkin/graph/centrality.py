@@ -1,8 +1,8 @@
 """Centrality of clients in a symmetric affinity [n, n]: one value per client [n], high = central.
 
-Edges are the positive off-diagonal entries. A similarity is never a path length: paths count edges, or with
-`weighted` have length 1 / a_ij, so that alike clients are near. All work on disconnected graphs; a client
-alone has 0 (PageRank apart).
+Edges are the positive off-diagonal entries. A similarity is never a path length: the length of a path is its number
+of edges, or with `weighted` the sum of 1 / a_ij, so that similar clients are near. All functions work on disconnected
+graphs. A client without edges has centrality 0, except in PageRank.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ __all__ = [
     "pagerank", "sampled_betweenness",
 ]  # fmt: skip
 
-# Sources handled together: a few matrices [n, 64] rather than [n, n].
+# Number of sources handled together: a few matrices [n, 64] instead of [n, n].
 _BATCH = 64
-# Similarity graphs are shallow, and matrix products then beat rustworkx, which is better on long chains.
+# Shortest paths in similarity graphs are short, and matrix products are then faster than rustworkx. On long chains
+# rustworkx is faster.
 _DEEPEST = 32
 
 
 def degree(a: Any, *, weighted: bool = False) -> Array:
-    """Number of neighbours, or with `weighted` the sum of edge weights, divided by n - 1.
+    """Return the number of neighbours, or with `weighted` the sum of edge weights, divided by n - 1.
 
     >>> degree(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
     array([1. , 0.5, 0.5])
@@ -39,9 +40,9 @@ def degree(a: Any, *, weighted: bool = False) -> Array:
 
 
 def closeness(a: Any, *, weighted: bool = False) -> Array:
-    """((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients in reach.
+    """Return ((r - 1) / (n - 1)) * (r - 1) / sum of distances to the r - 1 clients that can be reached.
 
-    Wasserman and Faust (1994).
+    The equation is that of Wasserman and Faust (1994).
 
     >>> closeness(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])).round(3)
     array([1.   , 0.667, 0.667])
@@ -59,10 +60,10 @@ def closeness(a: Any, *, weighted: bool = False) -> Array:
 
 
 def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> Array:
-    """Shortest paths through a client: sum over pairs {s, t} of sigma_st(k) / sigma_st (TFL).
+    """Return the sum over pairs {s, t} of the share of their shortest paths through k: sigma_st(k) / sigma_st (TFL).
 
-    Unordered pairs, as in networkx. normalised: divided by (n - 1)(n - 2) / 2, so in [0, 1]. `weighted` takes
-    time n^3 (seconds at 500 clients).
+    Pairs are unordered, as in networkx. normalised: values are divided by (n - 1)(n - 2) / 2, so they are in [0, 1].
+    `weighted` takes time of order n^3 (seconds at 500 clients).
 
     >>> betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
     array([0., 1., 0.])
@@ -79,7 +80,7 @@ def betweenness(a: Any, *, weighted: bool = False, normalised: bool = False) -> 
                 total = 2 * _betweenness_of_long_paths(edges)
                 break
             total += part.sum(axis=1)
-    # Each unordered pair was met from both ends.
+    # The sum has each unordered pair twice, once from either end.
     return total / 2 / (_pairs(n) if normalised else 1.0)
 
 
@@ -95,12 +96,10 @@ def _betweenness_of_long_paths(edges: sp.csr_array) -> Array:
 
 
 def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool = False) -> tuple[Array, Array]:
-    """(estimate, standard error) of unweighted `betweenness` from `samples` of the n sources.
+    """Estimate unweighted `betweenness` from some of the n sources; returns (estimate, standard error).
 
-    Brandes and Pich (2007).
-
-    The estimate is unbiased; its error falls as sqrt(1 / samples - 1 / n) and is exactly 0 at samples = n.
-    At least 2.
+    samples: number of sources, from 2 to n. The estimate is unbiased. Its error falls as sqrt(1 / samples - 1 / n)
+    and is exactly 0 at samples = n (Brandes and Pich 2007).
 
     >>> sampled_betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]), 3)
     (array([0., 1., 0.]), array([0., 0., 0.]))
@@ -125,9 +124,10 @@ def sampled_betweenness(a: Any, samples: int, *, seed: int = 0, normalised: bool
 
 
 def _dependencies(edges: sp.csr_array, sources: Any, *, deepest: int | None = None) -> Array | None:
-    """Brandes' dependency of each source on each client [n, sources], by breadth-first levels of all sources.
+    """Return Brandes' dependency of each source on each client [n, sources], by breadth-first search.
 
-    None once a client is farther than `deepest` edges: every level costs a pass over all clients.
+    All sources advance together, level by level. Every level costs a pass over all clients, so the result is None if
+    a client is farther away than `deepest` edges.
     """
     step = sp.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), shape=edges.shape)
     paths = np.zeros((edges.shape[0], len(sources)))
@@ -152,10 +152,10 @@ def _dependencies(edges: sp.csr_array, sources: Any, *, deepest: int | None = No
 
 
 def _weighted_dependencies(edges: sp.csr_array) -> Array:
-    """Sum over sources of Brandes' dependencies with lengths 1 / a_ij, [n].
+    """Return the sum over sources of Brandes' dependencies with lengths 1 / a_ij, [n].
 
-    With clients in order of distance, T_uv = 1 where u precedes v on a shortest path is strictly triangular,
-    path counts are p = (I - T')^-1 e_source, and y = (1 + dependency) / p solves (I - T) y = 1 / p.
+    Let T_uv = 1 where u directly precedes v on a shortest path. With clients in order of distance, T is strictly
+    triangular, the path counts are p = (I - T')^-1 e_source, and y = (1 + dependency) / p solves (I - T) y = 1 / p.
     """
     from scipy.linalg import solve_triangular
 
@@ -184,10 +184,10 @@ def _weighted_dependencies(edges: sp.csr_array) -> Array:
 
 
 def eigenvector(a: Any) -> Array:
-    """The leading eigenvector of the weights, of each component its own (Bonacich 1972); at least 0.
+    """Return the leading eigenvector of the weights of each component (Bonacich 1972); values are at least 0.
 
-    A connected graph gives networkx's values. With several components the vector is not unique: each is
-    given unit length times sqrt(its clients / n), so that a small group still has its centre.
+    On a connected graph the values are networkx's. With several components the vector is not unique. Here each
+    component's vector has length sqrt(its clients / n), so that a small group also has a central client.
 
     >>> eigenvector(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
     array([0.5  , 0.707, 0.5  ])
@@ -207,9 +207,10 @@ def eigenvector(a: Any) -> Array:
 
 
 def pagerank(a: Any, *, damping: float = 0.85) -> Array:
-    """Stationary share of a walk along edge weights that jumps anywhere with 1 - damping (Page et al. 1999).
+    """Return the stationary distribution of a random walk that jumps with 1 - damping (Page et al. 1999).
 
-    `a` may be directed (a_ij: from i to j). From a client without edges the walk jumps. Sums to 1.
+    A step follows an edge with probability proportional to its weight, a jump goes to any client. `a` may be directed
+    (a_ij: from i to j). From a client without edges the walk always jumps. The values sum to 1.
 
     >>> pagerank(np.array([[0, 1], [1, 0]]))
     array([0.5, 0.5])
@@ -221,17 +222,17 @@ def pagerank(a: Any, *, damping: float = 0.85) -> Array:
     total = np.asarray(edges.sum(axis=1)).ravel()
     step = sp.diags_array(1.0 / np.where(total > 0, total, 1.0), format="csr") @ edges
     rank = np.full(n, 1.0 / n)
-    # The distance to the answer shrinks by `damping` each step.
+    # The distance to the stationary distribution shrinks by the factor `damping` at each step.
     for _ in range(1 + int(np.ceil(np.log(1e-14) / np.log(max(damping, 1e-14))))):
         rank = damping * (rank @ step + rank[total == 0].sum() / n) + (1 - damping) / n
     return np.asarray(rank / rank.sum())
 
 
 def current_flow_closeness(a: Any, *, weighted: bool = False) -> Array:
-    """1 / sum of effective resistances to the clients of its component (Brandes and Fleischer 2005).
+    """Return 1 / sum of effective resistances to the clients of its component (Brandes and Fleischer 2005).
 
-    Edges conduct 1, or with `weighted` a_ij. Of each component as networkx gives it alone. Dense per
-    component.
+    Each edge has conductance 1, or a_ij with `weighted`. Each component has the values that networkx gives for that
+    component alone. Memory: a dense matrix per component.
 
     >>> current_flow_closeness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
     array([0.333, 0.5  , 0.333])
@@ -246,12 +247,12 @@ def current_flow_closeness(a: Any, *, weighted: bool = False) -> Array:
 
 
 def current_flow_betweenness(a: Any, *, weighted: bool = False, normalised: bool = True) -> Array:
-    """Current through a client, summed over pairs of others that send a unit.
+    """Return the current through each client, summed over pairs of others that exchange one unit of current.
 
-    Newman (2005); Brandes and Fleischer (2005).
+    Source: Newman (2005); Brandes and Fleischer (2005).
 
-    Edges conduct 1, or with `weighted` a_ij. Of each component as networkx gives it alone: normalised
-    divides by (m - 1)(m - 2) / 2 for its m clients. Time: edges * m log m.
+    Each edge has conductance 1, or a_ij with `weighted`. Each component has the values that networkx gives for that
+    component alone: `normalised` divides by (m - 1)(m - 2) / 2 for its m clients. Time: edges * m log m.
 
     >>> current_flow_betweenness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
     array([0., 1., 0.])
@@ -267,8 +268,8 @@ def current_flow_betweenness(a: Any, *, weighted: bool = False, normalised: bool
         through = np.zeros(m)
         rank = 2 * np.arange(m) - m + 1
         for i, j, w in zip(upper.row, upper.col, upper.data, strict=True):
-            # Entry s of the row: the current in edge ij when a unit enters at s; sorted, sum_{s<t} |r_s -
-            # r_t| = rank . r.
+            # Entry s of the row r is the current in edge ij when a unit enters at s. With r sorted,
+            # sum_{s<t} |r_s - r_t| = rank . r.
             current = (w if weighted else 1.0) * float(rank @ np.sort(inverse[i] - inverse[j]))
             through[i] += current / 2
             through[j] += current / 2
@@ -279,19 +280,19 @@ def current_flow_betweenness(a: Any, *, weighted: bool = False, normalised: bool
 
 
 def _laplacian_inverse(part: sp.csr_array, weighted: bool) -> Array:
-    """Pseudo-inverse of a connected graph's Laplacian: (L + J/m)^-1 - J/m."""
+    """Return the pseudo-inverse of a connected graph's Laplacian: (L + J/m)^-1 - J/m."""
     a = part.toarray()
     if not weighted:
         a = (a > 0).astype(np.float64)
     share = 1.0 / len(a)
-    # In units of the mean conductance, beside which the added J/m is neither lost nor dominant.
+    # Weights are divided by the mean conductance, so that the added J/m is neither lost in rounding nor dominant.
     unit = a.sum() * share
     inverse = np.linalg.inv((np.diag(a.sum(axis=1)) - a) / unit + share) - share
     return np.asarray((inverse + inverse.T) / (2 * unit))
 
 
 def _edges(a: Any, *, symmetric: bool = True) -> sp.csr_array:
-    """The positive off-diagonal entries."""
+    """Return the positive off-diagonal entries."""
     coo = as_sparse(a, symmetric=symmetric, nonnegative=True).tocoo()
     keep = (coo.row != coo.col) & (coo.data > 0)
     return sp.csr_array((coo.data[keep], (coo.row[keep], coo.col[keep])), shape=coo.shape)
@@ -304,7 +305,7 @@ def _lengths(edges: sp.csr_array) -> sp.csr_array:
 
 
 def _components(edges: sp.csr_array) -> list[tuple[Labels, sp.csr_array]]:
-    """(rows, edges among them) of every connected component with two clients or more."""
+    """Return (rows, edges between them) of every connected component with two clients or more."""
     label = csgraph.connected_components(edges, directed=False)[1]
     order = np.argsort(label, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)

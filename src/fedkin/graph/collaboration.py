@@ -1,12 +1,12 @@
 """Collaboration weights that one peer learns for itself: MAPL's graph objective over its own row of weights.
 
-A peer has similarities s [n] to itself and to those it heard from, itself at place `own`, and seeks w [n] on the
-simplex {w >= 0, sum w = 1} that minimises (MAPL, Eq. 7-9)
+A peer has similarities s [n] to itself (at index `own`) and to the peers that sent it a message. It seeks w [n] on
+the simplex {w >= 0, sum w = 1} that minimises (MAPL, Eq. 7-9)
 
     -mu1 sum_j gamma_j s_j w_j + mu2 (beta |w / sqrt(trust)|_2 - log(deg + eps)),   deg = 1 - w_own.
 
-gamma and trust are confidences in each peer. The paper has gamma only, over the sum of all sample counts; trust
-lets counts share weight out among the peers that similarity has chosen, and not choose them.
+gamma and trust are confidences in each peer. The paper has only gamma, sample counts divided by their sum over all
+peers. With trust, similarity chooses the peers, and counts only divide the weight between the chosen peers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _HALVINGS = 64  # of [0, 1]: down to the spacing of floats
 
 
 def relative_similarity(s: Any, own: int, *, alike: float = 0.45) -> Array:
-    """`s` [n] over the best neighbour's, where that is at least `alike`, else as it is; at least -1, itself 1.
+    """Divide `s` [n] by the best neighbour's similarity, if that is at least `alike`.
 
-    So the best neighbour counts as much as the peer itself, unless even it is unlike.
+    Results are at least -1, and the peer's own is 1. So the best neighbour has the same similarity as the peer itself,
+    unless no neighbour is similar enough.
 
     >>> relative_similarity([1.0, 0.8, 0.2, -0.4], own=0)
     array([ 1.  ,  1.  ,  0.25, -0.5 ])
@@ -47,7 +48,7 @@ def collaboration_loss(
     w: Any, s: Any, own: int, *, gamma: Any = None, trust: Any = None,
     mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5, eps: float = 1e-6,
 ) -> float:  # fmt: skip
-    """The objective above at w [n]; gamma and trust [n], None is 1 each.
+    """Return the objective above at w [n]; gamma and trust are [n], None means 1 for each peer.
 
     >>> round(collaboration_loss([0.5, 0.5], [1.0, 0.0], own=0, mu1=1.0, mu2=0.0), 3)
     -0.5
@@ -62,11 +63,11 @@ def collaboration_weights(
     s: Any, own: int, *, gamma: Any = None, trust: Any = None,
     mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5, eps: float = 1e-6,
 ) -> Array:  # fmt: skip
-    """The w [n] that minimises the objective above, exactly.
+    """Return the w [n] that minimises the objective above, exactly.
 
-    The degree depends on w_own alone, so that at the optimum its gradient acts like a lower similarity with
-    oneself: lambda = mu2 / (deg + eps). For a given lambda `norm_regularised` has the answer, and the w_own of that
-    answer falls as lambda grows, so that one bisection on w_own makes both agree.
+    The degree depends on w_own alone, so that at the optimum its gradient acts like a lower similarity of the peer
+    with itself, by lambda = mu2 / (deg + eps). For a given lambda, `norm_regularised` gives the optimal w. Its w_own
+    falls as lambda grows, so a bisection on w_own finds the value at which both agree.
 
     >>> collaboration_weights([1.0, 1.0, 1.0, 0.0], own=0, mu2=0.01, beta=10.0).round(3)
     array([0.28, 0.36, 0.36, 0.  ])
@@ -80,7 +81,7 @@ def collaboration_weights(
         return np.ones(1)
 
     def best(share: float) -> Array:
-        """The optimum if the log's gradient were what it is at w_own = share."""
+        """Return the optimum with the gradient of the log fixed at its value for w_own = share."""
         tilted = linear.copy()
         tilted[own] -= mu2 / (1.0 - share + eps)
         return norm_regularised(tilted, mu2 * beta, trust=trust)
@@ -94,7 +95,7 @@ def collaboration_weights(
             low, below = share, w
         else:
             high, above = share, w
-    # Both are optimal to rounding; where the answer jumps (beta = 0), w_own lies between theirs.
+    # Both are optimal to rounding. Where the optimum jumps (beta = 0), w_own is between those of the two.
     span = below[own] - above[own]
     part = np.clip((low - above[own]) / span, 0.0, 1.0) if span > 0 else 1.0
     return np.asarray(part * below + (1 - part) * above)
@@ -104,7 +105,7 @@ def gradient_step(
     w: Any, s: Any, own: int, *, gamma: Any = None, mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5,
     eps: float = 1e-6, rate: float = 0.1, steps: int = 1,
 ) -> Array:  # fmt: skip
-    """`steps` gradient steps on the objective (trust 1) from w [n], each projected onto the simplex (Algorithm 2).
+    """Take `steps` gradient steps on the objective (trust 1) from w [n], each projected on the simplex (Algorithm 2).
 
     >>> gradient_step([0.5, 0.5], [1.0, 0.0], own=0, mu2=0.0, rate=0.2).round(3)
     array([0.55, 0.45])
@@ -123,9 +124,10 @@ def sign_step(
     w: Any, s: Any, own: int, *, gamma: Any = None, mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5,
     rate: float = 0.1,
 ) -> Array:  # fmt: skip
-    """The released code's step: +rate where the gradient without the log term is negative, else -rate; projected.
+    """Take the released code's step: +rate where the gradient without the log term is negative, else -rate.
 
-    It is what a first step of Adam does. An entry grows iff s_j > (mu2 beta / mu1) w_j / (gamma_j |w|_2).
+    The result is projected on the simplex. A first step of Adam is the same. An entry grows if and only if
+    s_j > (mu2 beta / mu1) w_j / (gamma_j |w|_2).
 
     >>> sign_step([0.5, 0.5], [1.0, 0.0], own=0).round(3)
     array([0.6, 0.4])

@@ -1,4 +1,4 @@
-"""Control graphs: what a learned graph must beat. Each keeps the clients' order, and the matrix's shape and kind."""
+"""Control graphs, which a learned graph must beat; each keeps the clients' order and the matrix's shape and type."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedkin.graph._check import Array, Matrix, as_labels, as_matrix, as_sparse
 
 __all__ = ["oracle", "random", "self_only", "shuffled", "uniform"]
 
-# A complete graph of more clients would not fit in a few GB.
+# Largest complete graph that fits in a few GB.
 _LARGEST_DENSE = 20_000
 
 
 def random(a: Any, *, seed: int = 0) -> Matrix:
-    """The edges of symmetric `a` [n, n] on pairs drawn uniformly: as many, of the same weights, no loops.
+    """Move the edges of symmetric `a` [n, n], with their weights, to pairs drawn uniformly; no self-loops.
 
     >>> a = np.array([[0, 0.5, 0], [0.5, 0, 0.2], [0, 0.2, 0]])
     >>> drawn = random(a, seed=1)
@@ -37,7 +37,7 @@ def random(a: Any, *, seed: int = 0) -> Matrix:
 
 
 def _draw_pairs(rng: np.random.Generator, pairs: int, count: int) -> Any:
-    """`count` different numbers below `pairs`, without listing all pairs when few are wanted."""
+    """Draw `count` different numbers below `pairs`; if `count` is small, without a list of all pairs."""
     if pairs < 4 * count or pairs < 10_000:
         return np.sort(rng.permutation(pairs)[:count])
     drawn = np.unique(rng.integers(pairs, size=count))
@@ -47,14 +47,14 @@ def _draw_pairs(rng: np.random.Generator, pairs: int, count: int) -> Any:
 
 
 def _pair(number: Any, n: int) -> tuple[Any, Any]:
-    """The number-th pair (row < column) in row order."""
+    """Return the pair (row < column) with this number, in row order."""
     starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1, dtype=np.int64))])
     row = np.searchsorted(starts, number, side="right") - 1
     return row, number - starts[row] + row + 1
 
 
 def uniform(a: Any) -> Matrix:
-    """Every pair with the mean off-diagonal weight of `a` [n, n]: the same total weight, no structure.
+    """Give every pair the mean off-diagonal weight of `a` [n, n]: the same total weight, no structure.
 
     >>> uniform(np.array([[0, 0.6, 0], [0.6, 0, 0], [0, 0, 0]])).round(3)
     array([[0. , 0.2, 0.2],
@@ -69,7 +69,7 @@ def uniform(a: Any) -> Matrix:
 
 
 def oracle(planted: Any, *, weight: float = 1.0) -> Array:
-    """`weight` between clients of the same planted group, else 0; zero diagonal: dense [n, n].
+    """Return `weight` between clients of the same planted group, else 0; dense [n, n] with a zero diagonal.
 
     >>> oracle(["a", "b", "a"])
     array([[0., 0., 1.],
@@ -88,7 +88,7 @@ def _complete(labels: Any, weight: float) -> Array:
 
 
 def shuffled(a: Any, *, seed: int = 0) -> Matrix:
-    """Rows and columns of `a` [n, n] in one random order: the same graph with clients' places exchanged.
+    """Permute rows and columns of `a` [n, n] by one random order: the same graph, with clients exchanged.
 
     >>> shuffled(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), seed=3)
     array([[0., 0., 0.],
@@ -101,7 +101,7 @@ def shuffled(a: Any, *, seed: int = 0) -> Matrix:
 
 
 def self_only(a: Any) -> Matrix:
-    """No edges: every client alone.
+    """Return a graph without edges: every client is alone.
 
     >>> self_only(np.ones((2, 2)))
     array([[0., 0.],

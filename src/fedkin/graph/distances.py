@@ -1,9 +1,8 @@
 """Distances between sets of centres: low = alike.
 
-A set is what one client sends, for instance its k-means centres. Sets come as an array [n, k, d], or as a
-sequence of arrays [k_i, d] when sizes differ. With one argument the result is [n, n], symmetric, zero
-diagonal (a set is at distance 0 from itself); with two, [n, m] between the two collections (newcomers
-against known clients).
+Each client sends one set, for instance its k-means centres. Sets are an array [n, k, d], or a sequence of arrays
+[k_i, d] if their sizes differ. With one argument the result is [n, n], symmetric, with a zero diagonal. With two
+arguments it is [n, m], the distances between the two collections (for instance newcomers and known clients).
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from fedkin.graph._check import Array, as_sets
 
 __all__ = ["hausdorff", "matching", "minimum"]
 
-# Squared centre-to-centre distances held at once: 2^24 numbers are 128 MB.
+# Number of squared distances between centres in memory at once: 2^24 numbers take 128 MB.
 _BLOCK = 1 << 24
-# Up to this many centres the subset table (2^k rows) is faster than an assignment solver called pair by pair.
+# Up to 10 centres, the table of subsets (2^k rows) is faster than an assignment solver called for each pair.
 _LARGEST_TABLE = 10
 
 
 def minimum(u: Any, v: Any = None) -> Array:
-    """min over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
+    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
 
     >>> minimum([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 1.],
@@ -37,7 +36,7 @@ def minimum(u: Any, v: Any = None) -> Array:
 
 
 def hausdorff(u: Any, v: Any = None) -> Array:
-    """max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): how far a centre is from the other set.
+    """Return max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): the farthest centre from the other set.
 
     >>> hausdorff([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 6.],
@@ -47,11 +46,11 @@ def hausdorff(u: Any, v: Any = None) -> Array:
 
 
 def matching(u: Any, v: Any = None) -> Array:
-    """sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
+    """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
 
-    Sets of different size: the smaller is matched into the larger and k is the smaller size; centres left
-    over do not count, so that a client with few centres can be near one with more. Exact for any k; fastest
-    up to k = 10.
+    If sizes differ, the smaller set is matched into the larger, and k is the smaller size. Unmatched centres are
+    ignored, so that a client with few centres can be near a client with more. The result is exact for any k;
+    computation is fastest up to k = 10.
 
     >>> matching([[[0.0], [5.0]], [[6.0], [0.0]]])
     array([[0. , 0.5],
@@ -61,7 +60,7 @@ def matching(u: Any, v: Any = None) -> Array:
 
 
 def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
-    """`measure` of costs [k_u, k_v, rows, columns] (squared distances of centres), block by block."""
+    """Apply `measure` to costs [k_u, k_v, rows, columns] (squared distances of centres), block by block."""
     one = as_sets(u, "U")
     two = one if v is None else as_sets(v, "V")
     if one[0].shape[1] != two[0].shape[1]:
@@ -73,14 +72,14 @@ def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
         if v is None:
             out[np.ix_(columns, rows)] = block.T
     if v is None:
-        # The order in which a pair's costs are summed may differ by direction in the last bit.
+        # The two directions of a pair sum its costs in different orders, so they may differ in the last bit.
         out = np.triu(out, 1)
         out += out.T
     return out
 
 
 def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[tuple[list[int], list[int]]]:
-    """Rows and columns of pairs of sets of equal sizes, few enough to hold; if symmetric, each pair once."""
+    """Yield rows and columns of pairs of sets of equal sizes that fit in memory; if symmetric, each pair once."""
     sizes = [_by_size(one), _by_size(two)]
     for k, members in sizes[0].items():
         for m, others in sizes[1].items():
@@ -102,7 +101,7 @@ def _by_size(sets: list[Array]) -> dict[int, list[int]]:
 
 
 def _costs(one: list[Array], two: list[Array]) -> Array:
-    """Squared distances [k, m, one, two]: by differences, so that equal centres are at exactly 0."""
+    """Return squared distances [k, m, one, two], from differences: equal centres are at exactly 0."""
     from scipy.spatial.distance import cdist
 
     a, b = np.stack(one, axis=1), np.stack(two, axis=1)
@@ -114,14 +113,13 @@ def _costs(one: list[Array], two: list[Array]) -> Array:
 
 
 def _assign(cost: Array) -> Array:
-    """Least total cost of matching the smaller side into the larger, for every pair: [rows, columns]."""
+    """Return the least total cost of matching the smaller side into the larger, for every pair: [rows, columns]."""
     if len(cost) > cost.shape[1]:
         cost = cost.swapaxes(0, 1)
     k, m = cost.shape[:2]
     if m > _LARGEST_TABLE:
         return _assign_one_by_one(cost)
-    # best[subset]: least cost of matching the first |subset| centres to exactly that subset of the other
-    # side.
+    # best[subset]: the least cost of matching the first |subset| centres to exactly this subset of the other side.
     best: dict[int, Array] = {0: np.zeros(cost.shape[2:])}
     for r in range(k):
         grown: dict[int, Array] = {}

@@ -1,8 +1,8 @@
-"""Embeddings: points [n, d] in fewer dimensions, [n, dims]; and new points in the space that others were laid out in.
+"""Embeddings: points [n, d] in fewer dimensions [n, dims], and new points in an embedding of other points.
 
-With one argument the points themselves are embedded. With two, `x` is what the embedding is fitted on and the result
-are the places of `new` [m, d] in it, so that newcomers can be placed without moving anybody. Every fit is a function
-of its arguments alone: fitted again, for instance after a restart, it is the same.
+With one argument, the points themselves are embedded. With two, the embedding is fitted on `x`, and the result is the
+places of `new` [m, d] in it, so that newcomers get places while all others keep theirs. A fit depends on its arguments
+alone: repeated, for instance after a restart, it gives the same result.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from fedkin.graph._check import Array, as_vectors
 
 __all__ = ["pca", "umap"]
 
-# Fitted UMAPs that are kept for placing newcomers; a fit of 12,000 points takes many seconds.
+# Fitted UMAPs are cached for placing newcomers: a fit of 12,000 points takes many seconds.
 _FITTED: OrderedDict[bytes, Any] = OrderedDict()
 _KEEP = 2
-# Below this many distinct points UMAP's neighbourhood graph says nothing that a projection does not.
+# With fewer distinct points, UMAP's neighbourhood graph shows no more than a projection does.
 _FEWEST = 8
 
 
 def pca(x: Any, new: Any = None, *, dims: int = 2) -> Array:
-    """Principal components: the `dims` directions of most variance, centred on the mean of `x`.
+    """Project on the `dims` principal components of `x`, centred on the mean of `x`.
 
-    Every direction points to where its largest entry is positive. Directions that `x` does not have are 0.
+    The sign of a component makes its largest entry positive. If `x` has fewer components than `dims`, the other
+    coordinates are 0.
 
     >>> pca([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
     array([-2.,  0.,  2.])
@@ -48,9 +49,9 @@ def pca(x: Any, new: Any = None, *, dims: int = 2) -> Array:
 def umap(
     x: Any, new: Any = None, *, dims: int = 2, neighbours: int = 15, min_dist: float = 0.1, seed: int = 0
 ) -> Array:
-    """UMAP (McInnes et al. 2018), by umap-learn on one thread: near points stay near, others move apart.
+    """Embed with UMAP (McInnes et al. 2018), by umap-learn on one thread: near points stay near, others move apart.
 
-    neighbours: at most n - 1 are used. Fewer than 8 distinct points, or than dims + 3, are laid out by `pca` instead.
+    neighbours: at most n - 1 are used. With fewer than 8 distinct points, or fewer than dims + 3, `pca` is used.
     Raises GraphError when umap-learn is not installed.
 
     >>> umap([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
@@ -64,7 +65,7 @@ def umap(
     if len(np.unique(x, axis=0)) < max(_FEWEST, dims + 3):
         return pca(x, new, dims=dims)
     with warnings.catch_warnings():
-        # Of umap and numba: about threads, disconnected points and missing optional packages.
+        # umap and numba warn about threads, disconnected points and missing optional packages.
         warnings.simplefilter("ignore")
         model = _fitted(x, dims, min(neighbours, len(x) - 1), min_dist, seed)
         placed = model.embedding_ if new is None else model.transform(new_points)
@@ -72,7 +73,7 @@ def umap(
 
 
 def _fitted(x: Array, dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
-    """The fitted model for these arguments, from memory when it was asked for shortly before."""
+    """Return the fitted model for these arguments, from the cache if it was used recently."""
     told = repr((x.shape, dims, neighbours, min_dist, seed)).encode()
     key = blake2b(told + np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
     if key in _FITTED:

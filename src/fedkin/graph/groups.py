@@ -1,7 +1,7 @@
 """Groups: a partition of clients, as one integer label per client.
 
-Labels are canonical: 0 is the largest group; equal sizes in the order of their first client. A client
-without edges is a group of its own. `by_id` turns labels into {id: group}.
+Labels are canonical: 0 is the largest group, and groups of equal size are in the order of their first client. A
+client without edges is a group of its own. `by_id` turns labels into {id: group}.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 
 
 def canonical(labels: Any) -> Labels:
-    """The same groups numbered 0.. by decreasing size, equal sizes by first row.
+    """Number the groups 0.. by decreasing size; groups of equal size are in the order of their first row.
 
     >>> canonical(["b", "a", "a", "c"])
     array([1, 0, 0, 2])
@@ -40,7 +40,7 @@ def canonical(labels: Any) -> Labels:
 
 
 def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
-    """{client id: group} from row labels, which are kept as they are.
+    """Return {client id: group} from the labels of rows; the labels are not renumbered.
 
     >>> by_id(["ann", "bob"], np.array([1, 0]))
     {'ann': 1, 'bob': 0}
@@ -54,7 +54,7 @@ def by_id(ids: Sequence[str], labels: Any) -> dict[str, int]:
 
 
 def components(a: Any) -> Labels:
-    """Connected components of affinity `a` [n, n].
+    """Return the connected components of affinity `a` [n, n].
 
     >>> components(np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0]]))
     array([1, 0, 0])
@@ -64,10 +64,10 @@ def components(a: Any) -> Labels:
 
 
 def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
-    """Groups of high modularity in affinity `a` [n, n] (Blondel et al. 2008), by scikit-network.
+    """Find groups of high modularity in affinity `a` [n, n] (Blondel et al. 2008), by scikit-network.
 
-    resolution: above 1 more and smaller groups. seed: of the order in which clients are visited, which starts from
-    their weights, never from their place: relabelled clients get the same groups.
+    resolution: above 1 gives more and smaller groups. seed: seed of the order in which clients are visited. This order
+    depends on the clients' weights and not on their rows, so that relabelled clients get the same groups.
 
     >>> louvain(np.kron(np.eye(2), np.ones((2, 2))))
     array([0, 0, 1, 1])
@@ -78,9 +78,9 @@ def louvain(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
 
 
 def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
-    """Groups of high modularity, each connected (Traag et al. 2019), by scikit-network; arguments of `louvain`.
+    """Find connected groups of high modularity (Traag et al. 2019), by scikit-network; arguments as in `louvain`.
 
-    Refinement takes the best merge rather than a random one, so that a seed fixes the result.
+    Refinement takes the best merge instead of a random one, so that the seed determines the result.
 
     >>> leiden(np.kron(np.eye(2), np.ones((2, 2))))
     array([0, 0, 1, 1])
@@ -90,7 +90,7 @@ def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
     labels = _modular(GreedyLeiden, a, resolution, seed)
     inside = as_sparse(a).tocoo()
     same = labels[inside.row] == labels[inside.col]
-    # Repeated moves can leave a group in two pieces; apart they have the higher modularity.
+    # Repeated moves can leave a group in two pieces. As two groups they have a higher modularity.
     pieces = sp.csr_array((inside.data[same], (inside.row[same], inside.col[same])), shape=inside.shape)
     return canonical(csgraph.connected_components(pieces, directed=False)[1])
 
@@ -99,13 +99,12 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     a = as_sparse(a, nonnegative=True)
     if not (np.isfinite(resolution) and resolution > 0):
         raise GraphError(f"resolution: expected a number above 0, got {resolution}")
-    # scikit-network aggregates isolated clients as it does others but divides by the total weight, so they
-    # stay out.
+    # Isolated clients are left out: scikit-network treats them as any other, and divides by the total weight.
     joined = np.flatnonzero(np.diff(a.indptr))
     linked = a[joined][:, joined] if len(joined) < a.shape[0] else a
     if len(joined) == 0 or linked.data.max() <= 0:
         return np.arange(a.shape[0])
-    # Scaled so that single precision, in which scikit-network computes, can hold every weight.
+    # Weights are scaled, since scikit-network computes in single precision, which cannot hold every weight.
     order = _order_by_weights(linked)
     matrix = sp.csr_matrix((linked / linked.data.max())[order][:, order])
     options = {
@@ -121,10 +120,10 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
 
 
 def _order_by_weights(a: sp.csr_array) -> Labels:
-    """Clients by their weights alone: the finders' result depends on the order of rows, and must not on the ids.
+    """Sort clients by their weights alone: the result of a finder depends on the order of its rows.
 
-    By number of edges, then total weight, then the largest weights; clients that are alike in all of these keep their
-    order. Sums run over sorted weights, so that they are the same bits whatever the order of the rows.
+    Clients are sorted by number of edges, then total weight, then the largest weights. Clients that are equal in all
+    of these keep their order. Sums are taken over sorted weights, so that the order of the rows changes no bit.
     """
     rows = np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))
     data = a.data[np.lexsort((a.data, rows))]
@@ -142,11 +141,11 @@ def hierarchical(
     choose: Literal["gap", "ratio", "silhouette"] = "gap",
     most: int | None = None,
 ) -> Labels:
-    """Agglomerative groups from distances `d` [n, n], by scipy.
+    """Find agglomerative groups from distances `d` [n, n], by scipy.
 
-    clusters: how many; None finds the number: "gap" cuts where the merge heights jump the most, "ratio" where
-    they grow by the largest factor, "silhouette" takes the best mean silhouette; all between 2 and `most`
-    (default n - 1) groups. When no merge is higher than another, everyone is together.
+    clusters: number of groups. If it is None, `choose` finds the number, from 2 to `most` (default n - 1): "gap" cuts
+    at the largest rise of the merge heights, "ratio" at their growth by the largest factor, and "silhouette" takes
+    the best mean silhouette. If all merge heights are equal, all clients are one group.
 
     >>> points = np.array([0.0, 1.0, 10.0, 11.0])
     >>> hierarchical(abs(points[:, None] - points))
@@ -180,7 +179,7 @@ def hierarchical(
 
 
 def _cut(tree: Array, clusters: int) -> Labels:
-    """The groups after all but the last `clusters` - 1 merges, also when merge heights are equal."""
+    """Return the groups after all but the last `clusters` - 1 merges, also when merge heights are equal."""
     n = len(tree) + 1
     group = np.arange(2 * n - 1)
     for step in range(n - clusters):
@@ -191,7 +190,7 @@ def _cut(tree: Array, clusters: int) -> Labels:
 
 
 def _gap_count(heights: Array, most: int) -> int:
-    """Groups left when the merges stop before the largest rise in height."""
+    """Return the number of groups if the merges stop before the largest rise in height."""
     rises = np.diff(heights)[::-1][: most - 1]
     if len(rises) == 0 or rises.max() <= 1e-12 * heights.max():
         return 1
@@ -199,8 +198,8 @@ def _gap_count(heights: Array, most: int) -> int:
 
 
 def _ratio_count(heights: Array, most: int) -> int:
-    """Groups left when the merges stop before the largest growth in height."""
-    # Heights that rounding can make are all alike.
+    """Return the number of groups if the merges stop before the largest growth in height."""
+    # Heights that rounding can make are raised to one level, so that they show no growth.
     heights = np.maximum(heights, 1e-12 * heights.max())
     growth = np.log(heights[1:] / heights[:-1])[::-1][: most - 1] if heights.max() > 0 else np.zeros(0)
     if len(growth) == 0 or growth.max() <= 1e-12:
@@ -215,7 +214,9 @@ def _silhouette_count(d: Array, tree: Array, most: int) -> int:
 
 
 def silhouette(d: Any, labels: Any) -> Array:
-    """Silhouette of each client [n], in [-1, 1], from distances `d` [n, n] (Rousseeuw 1987); alone 0.
+    """Return the silhouette of each client [n] from distances `d` [n, n], in [-1, 1] (Rousseeuw 1987).
+
+    A client that is alone in its group has 0.
 
     >>> points = np.array([0.0, 1.0, 10.0, 11.0])
     >>> silhouette(abs(points[:, None] - points), [0, 0, 1, 1]).round(2)
@@ -238,7 +239,7 @@ def silhouette(d: Any, labels: Any) -> Array:
 
 
 def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
-    """k-means groups of vectors `x` [n, d], by scikit-learn (k-means++, the best of 10 starts).
+    """Find k-means groups of vectors `x` [n, d], by scikit-learn (k-means++, the best of 10 starts).
 
     >>> kmeans([[0.0], [1.0], [10.0], [11.0]], 2)
     array([0, 0, 1, 1])
@@ -252,15 +253,15 @@ def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
     if not 1 <= clusters <= len(x):
         raise GraphError(f"clusters: expected 1 to {len(x)} (the number of clients), got {clusters}")
     with warnings.catch_warnings():
-        # Fewer distinct vectors than clusters: fewer groups, which the labels show.
+        # With fewer distinct vectors than clusters there are fewer groups, as the labels show.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return canonical(KMeans(clusters, n_init=10, random_state=seed).fit_predict(x))
 
 
 def bipartition(s: Any) -> Labels:
-    """The two groups with the least maximum similarity across (Sattler et al. 2020), from `s` [n, n].
+    """Split `s` [n, n] into two groups with the least maximum similarity between them (Sattler et al. 2020).
 
-    Exactly: the weakest link of a maximum spanning tree is cut. Needs two clients or more.
+    The split is exact: the weakest edge of a maximum spanning tree is cut. At least two clients are needed.
 
     >>> bipartition(np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]]))
     array([0, 1, 0])
@@ -275,14 +276,14 @@ def bipartition(s: Any) -> Labels:
 
 
 def recursive_bipartition(s: Any, threshold: float) -> Labels:
-    """`bipartition` repeated in each part while the similarity across the split stays below `threshold`.
+    """Repeat `bipartition` in each part while the maximum similarity between the halves is below `threshold`.
 
     >>> recursive_bipartition(np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]]), 0.5)
     array([0, 1, 0])
     """
     s = as_dense(s, "S")
     labels = np.zeros(len(s), dtype=np.int64)
-    # Rows of `s`, never positions inside a part: a second split must not mix up the clients of the first.
+    # Parts hold rows of `s` and not positions inside a part, so that a second split keeps the clients of the first.
     waiting = [np.arange(len(s))]
     while waiting:
         part = waiting.pop()
@@ -297,12 +298,12 @@ def recursive_bipartition(s: Any, threshold: float) -> Labels:
 
 
 def cfl(inner: Any, *, eps1: float, eps2: float, counts: Any = None, gamma_max: float = 0.0) -> Labels:
-    """The split of one cluster by clustered federated learning's rule (Sattler et al. 2020); all 0: no split.
+    """Split one cluster by the rule of clustered federated learning (Sattler et al. 2020); all 0 means no split.
 
     inner: inner products [n, n] of the members' updates, `x @ x.T` for updates x [n, d]. The cluster is split by
     `bipartition` of the updates' cosines if |mean update, weighted by counts| < eps1, max |update| > eps2, and
     gamma_max < sqrt((1 - across) / 2), where `across` is the largest cosine between the two parts. eps1 and eps2 are
-    lengths of updates; gamma_max lies from 0 to 1.
+    lengths of updates; gamma_max is in [0, 1].
 
     >>> x = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]])
     >>> cfl(x @ x.T, eps1=0.5, eps2=0.5)

@@ -1,6 +1,6 @@
-"""Mixing matrices: W [n, n] with rows that sum to 1; clients' new values are W @ X.
+"""Mixing matrices: W [n, n] with rows that sum to 1; the clients' new values are W @ X.
 
-A client without neighbours gets the row of the identity: it keeps its own values.
+A client without neighbours has the identity's row in W, so it keeps its own values.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = [
 
 
 def row_normalise(a: Any) -> Matrix:
-    """a_ij / sum_j a_ij for non-negative `a` [n, n]; an all-zero row becomes the identity's.
+    """Divide each row of non-negative `a` [n, n] by its sum; an all-zero row becomes the identity's.
 
     >>> row_normalise(np.array([[1.0, 3.0], [0.0, 0.0]]))
     array([[0.25, 0.75],
            [0.  , 1.  ]])
     """
     a = as_matrix(a, symmetric=False, nonnegative=True)
-    # Scaled by the largest entry first, so that no row sum overflows and none but an empty one is 0.
+    # Each row is divided by its largest entry first, so that no row sum overflows and only an empty row sums to 0.
     top = np.asarray(a.max(axis=1) if isinstance(a, np.ndarray) else a.max(axis=1).toarray()).ravel()
     scaled = _rows(a, 1.0 / np.where(top > 0, top, 1.0))
     total = np.asarray(scaled.sum(axis=1)).ravel()
@@ -37,10 +37,10 @@ def row_normalise(a: Any) -> Matrix:
 
 
 def neighbour_average(a: Any, counts: Any = None, *, own: float | None = 1.0) -> Matrix:
-    """a_ij n_j / sum_j a_ij n_j: neighbours by edge weight and sample count (FLT, case I, normalised).
+    """Weight neighbours by edge weight and sample count: a_ij n_j / sum_j a_ij n_j (FLT, case I, normalised).
 
-    a: [n, n], at least 0, may be directed. counts: n_j [n]; None is equal. own: the weight a_ii to use in
-    place of the diagonal; None keeps the diagonal.
+    a: [n, n], at least 0, may be directed. counts: sample counts n_j [n]; None means equal counts. own: the weight
+    a_ii that replaces the diagonal; None keeps the diagonal.
 
     >>> neighbour_average(np.array([[0.0, 1.0], [1.0, 0.0]]), counts=[100, 300])
     array([[0.25, 0.75],
@@ -58,9 +58,9 @@ def neighbour_average(a: Any, counts: Any = None, *, own: float | None = 1.0) ->
 
 
 def group_average(labels: Any, counts: Any = None) -> Array:
-    """n_j / sum of n over the group, for clients of the same group, else 0 (FLT, case II): dense [n, n].
+    """Weight the clients of a group by n_j / sum of n over the group, others by 0 (FLT, case II): dense [n, n].
 
-    A group whose counts are all zero is averaged equally.
+    The clients of a group whose counts are all zero get equal weights.
 
     >>> group_average([0, 0, 1], counts=[1, 3, 5])
     array([[0.25, 0.75, 0.  ],
@@ -78,7 +78,7 @@ def group_average(labels: Any, counts: Any = None) -> Array:
 
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
-    """L = D - A of symmetric `a` [n, n], of edges inside `groups` only if given. Rows sum to 0.
+    """Return L = D - A of symmetric `a` [n, n], only of edges inside `groups` if given. Rows sum to 0.
 
     >>> laplacian(np.array([[0.0, 2.0], [2.0, 0.0]]))
     array([[ 2., -2.],
@@ -104,10 +104,10 @@ def _same(groups: Any, n: int) -> Any:
 
 
 def laplacian_step(a: Any, groups: Any, rate: float) -> Matrix:
-    """W = I - rate * L inside groups: x_k - rate * sum_l a_kl (x_k - x_l) (SFMTL-Graph, Eq. 15; FedU).
+    """Return W = I - rate * L inside groups: x_k - rate * sum_l a_kl (x_k - x_l) (SFMTL-Graph, Eq. 15; FedU).
 
-    groups: labels [n], or None for the whole graph. Rows sum to 1 for any rate; entries are non-negative
-    while rate <= 1 / the largest weighted degree inside a group.
+    groups: labels [n], or None for the whole graph. Rows sum to 1 for any rate. Entries are non-negative
+    if rate <= 1 / the largest weighted degree inside a group.
 
     >>> laplacian_step(np.array([[0.0, 1.0], [1.0, 0.0]]), [0, 0], 0.25)
     array([[0.75, 0.25],
@@ -122,9 +122,9 @@ def laplacian_step(a: Any, groups: Any, rate: float) -> Matrix:
 
 
 def metropolis(a: Any) -> Matrix:
-    """Metropolis weights 1 / (1 + max(deg_i, deg_j)) on the edges of symmetric `a`, the rest on the diagonal.
+    """Return Metropolis weights 1 / (1 + max(deg_i, deg_j)) on the edges of symmetric `a`, the rest on the diagonal.
 
-    Degrees count neighbours, so weights of `a` do not matter. W is symmetric, so columns sum to 1 too
+    Degrees are numbers of neighbours, so the weights of `a` do not matter. W is symmetric, so columns sum to 1 too
     (Xiao, Boyd and Lall 2005).
 
     >>> metropolis(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
@@ -136,7 +136,7 @@ def metropolis(a: Any) -> Matrix:
 
 
 def max_degree(a: Any) -> Matrix:
-    """Weights 1 / (1 + largest degree) on the edges of symmetric `a`, the rest on the diagonal.
+    """Return weights 1 / (1 + largest degree) on the edges of symmetric `a`, the rest on the diagonal.
 
     W is symmetric (Xiao, Boyd and Lall 2005).
 
@@ -160,10 +160,10 @@ def _from_degrees(a: Any, weigh: Any) -> Matrix:
 
 
 def learned_rows(s: Any, beta: float, *, scale: Any = None) -> Array:
-    """Each row the w on the simplex that minimises -sum_j scale_j s_ij w_j + beta |w|_2: dense [n, n].
+    """Return rows w on the simplex that minimise -sum_j scale_j s_ij w_j + beta |w|_2: dense [n, n].
 
-    s: similarities [n, n], of any sign, may be asymmetric. scale: one factor per client (sample counts over
-    their mean, for instance); None is 1. A larger beta spreads weight over more clients; see
+    s: similarities [n, n] of any sign, may be asymmetric. scale: one factor per client (for instance sample counts
+    divided by their mean); None means 1. A larger beta spreads the weight over more clients; see
     `norm_regularised`.
 
     >>> learned_rows(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), 0.5)

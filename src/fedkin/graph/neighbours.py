@@ -1,4 +1,4 @@
-"""Nearest neighbours of many clients, exactly, without the matrix of all pairs."""
+"""Exact nearest neighbours of many clients, without the matrix of all pairs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedkin.graph.sparsify import symmetrise
 
 __all__ = ["knn_graph", "nearest"]
 
-# Scores held at once: 1,024 x 8,192 in single precision are 32 MB.
+# Size of a block of scores: 1,024 x 8,192 in single precision take 32 MB.
 _ROWS, _COLUMNS = 1024, 8192
 
 
 def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
-    """`knn(cosine(x), k, mutual=mutual)` of `x` [n, d] as a csr_array, in memory of order n * (d + k).
+    """Return `knn(cosine(x), k, mutual=mutual)` of `x` [n, d] as a csr_array, in memory of order n * (d + k).
 
     >>> knn_graph([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).toarray().round(3)
     array([[0.   , 0.995, 0.   ],
@@ -32,10 +32,11 @@ def knn_graph(x: Any, k: int, *, mutual: bool = False) -> sp.csr_array:
 
 
 def nearest(x: Any, k: int) -> sp.csr_array:
-    """Row i: the k other rows of `x` [n, d] of largest positive cosine, and that cosine; directed.
+    """Return a directed csr_array [n, n]: row i has the k largest positive cosines to other rows of `x` [n, d].
 
-    Exact, by blocks of matrix products in the precision of `x` (float32 stays; all else is float64): of
-    cosines that this precision cannot tell apart the lower row wins. Rows of zeros have no neighbours.
+    The result is exact. It is computed by blocks of matrix products in the precision of `x` (float32 stays; every
+    other type becomes float64). Of cosines that are equal in this precision, the lower row wins. Rows of zeros have
+    no neighbours.
 
     >>> nearest([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).indices
     array([1, 0, 1])
@@ -50,7 +51,7 @@ def nearest(x: Any, k: int) -> sp.csr_array:
 
 
 def _vectors(x: Any) -> Any:
-    """`x` checked, without a float64 copy of a large float32 table."""
+    """Check `x`, without a float64 copy of a large float32 table."""
     from fedkin.graph._check import as_vectors
 
     if not (isinstance(x, np.ndarray) and x.dtype == np.float32 and x.ndim == 2 and x.size):
@@ -62,7 +63,7 @@ def _vectors(x: Any) -> Any:
 
 
 def _best_of(u: Any, start: int, stop: int, k: int) -> tuple[Any, Any, Any]:
-    """(row, column, cosine) of the k best columns of rows start..stop, by row, from best to worst."""
+    """Return (row, column, cosine) of the k best columns of rows start..stop, by row, from best to worst."""
     mine = u[start:stop]
     row = np.empty(0, dtype=np.int64)
     column, score = row, np.empty(0, dtype=u.dtype)
@@ -76,13 +77,13 @@ def _best_of(u: Any, start: int, stop: int, k: int) -> tuple[Any, Any, Any]:
         np.matmul(mine, u[left:right].T, out=scores)
         inside = np.arange(max(left, start), min(right, stop))
         scores[inside - start, inside - left] = 0.0
-        # Several times faster than nonzero on two axes: nearly all entries are False.
+        # This is several times faster than nonzero on two axes, because nearly all entries are False.
         at, offset = np.divmod(np.flatnonzero(scores > bar[:, None]), right - left)
         row = np.concatenate([row, at])
         column = np.concatenate([column, offset + left])
         score = np.concatenate([score, scores[at, offset]])
         row, column, score, bar = _keep_best(row, column, score, bar, k)
-        # Widening steps: a narrow first block sets the bar before most columns are seen.
+        # The steps widen: a narrow first block sets the bar before most columns are seen.
         left, width = right, min(4 * width, _COLUMNS)
     return row + start, column, score
 

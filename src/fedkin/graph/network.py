@@ -1,4 +1,4 @@
-"""Physical networks: who can reach whom, before anything is learned."""
+"""Physical networks: which peers can exchange messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ NETWORKS = ("full", "ring", "regular", "erdos-renyi", "planted", "none")
 def network(
     spec: str, ids: Sequence[str], seed: int = 0, round: int = 0, planted: Mapping[str, str] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """The neighbours of every id in an undirected network without self loops.
+    """Return the neighbours of every id in an undirected network without self-loops.
 
     spec: "full" | "ring" | "regular:K" (each has K neighbours) | "erdos-renyi:P" (each pair with probability P) |
-    "planted" (all pairs inside a group of `planted`, none across) | "none"; with ", changing" it is drawn anew each
-    round. Ids are placed at random, by (seed, and round if changing). Erdos-Renyi networks may leave an id alone.
-    Raises ConfigError for a spec that is none of these, and for "planted" where the groups are not known.
+    "planted" (all pairs inside a group of `planted`, none across) | "none". With ", changing" after it, the network
+    is drawn again each round. Ids are placed at random, keyed by the seed (and by the round if changing). In an
+    Erdos-Renyi network an id may have no neighbour. Raises ConfigError for any other spec, and for "planted" without
+    known groups.
 
     >>> sorted(len(near) for near in network("ring", ["a", "b", "c", "d"]).values())
     [2, 2, 2, 2]
@@ -55,7 +56,7 @@ def network(
 
 
 def check_network(spec: str) -> tuple[str, float, bool]:
-    """(kind, its value or 0, whether it changes); raises ConfigError.
+    """Return (kind, its value or 0, whether the network changes each round); raises ConfigError.
 
     >>> check_network("regular:4, changing")
     ('regular', 4.0, True)
@@ -82,7 +83,7 @@ def check_network(spec: str) -> tuple[str, float, bool]:
 
 
 def _circulant(n: int, degree: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Everyone linked to the degree / 2 next on either side (and, for an odd degree, to who sits opposite)."""
+    """Link each place on a circle to the degree / 2 next on either side, and for an odd degree to the opposite one."""
     step = np.subtract.outer(np.arange(n), np.arange(n)) % n
     away = np.minimum(step, n - step)
     linked = (away > 0) & (away <= degree // 2)
@@ -92,7 +93,7 @@ def _circulant(n: int, degree: int) -> np.ndarray[tuple[int, int], np.dtype[np.b
 def _shuffled_regular(
     linked: np.ndarray[tuple[int, int], np.dtype[np.bool_]], draw: np.random.Generator
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """A random graph with the same degrees: pairs of edges swap an end, wherever that makes no double edge."""
+    """Return a random graph with the same degrees: pairs of edges swap an end if that makes no double edge."""
     edges = np.argwhere(np.triu(linked))
     for _ in range(10 * len(edges)):
         first, second = draw.integers(len(edges), size=2)

@@ -1,4 +1,4 @@
-"""One self-contained page with a graph's two pictures: the matrix in order of groups, and a force layout."""
+"""A self-contained page with two pictures of a graph: its matrix in the order of groups, and a force layout."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedkin.graph.record import Graph
 
 __all__ = ["draw", "force_layout"]
 
-# Okabe and Ito's colours, told apart by colour-blind people too; beyond eight groups the marker's shape
+# The colours of Okabe and Ito, which colour-blind people can distinguish too. Beyond eight groups, the marker's shape
 # changes.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 _SHAPES = ("circle", "square", "diamond", "cross", "triangle-up", "star", "hexagon", "pentagon")
-# What a browser still draws smoothly.
+# Limits up to which a browser draws smoothly.
 _LARGEST_MATRIX, _LARGEST_LAYOUT, _MOST_EDGES, _MOST_LABELS = 800, 2000, 8000, 60
 
 
 def draw(graph: Graph, path: str | Path, *, title: str, seed: int = 0) -> None:
-    """Write the page; plotly's script is inside it, so that it opens without a network. Needs `graph.groups`.
+    """Write the page of a graph with groups; it opens without a network, since it contains plotly's script.
 
-    Beyond 800 clients the matrix shows means over neighbouring rows; beyond 2,000 there is no force layout.
+    Beyond 800 clients, the matrix shows means over neighbouring rows. Beyond 2,000 clients, there is no force layout.
 
     >>> import tempfile
     >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
@@ -73,7 +73,7 @@ def _matrix(graph: Graph) -> Any:
 
 
 def _binned(weights: Any, order: Labels) -> tuple[Array, float]:
-    """The reordered matrix, and over how many clients each of its cells is the mean."""
+    """Return the reordered matrix, and the number of clients over which each of its cells is the mean."""
     n = len(order)
     if n <= _LARGEST_MATRIX:
         dense = weights if isinstance(weights, np.ndarray) else weights.toarray()
@@ -95,7 +95,7 @@ def _layout(graph: Graph, seed: int) -> Any:
     upper = sp.triu(sp.csr_array(graph.weights), k=1).tocoo()
     strongest = np.argsort(-upper.data, kind="stable")[:_MOST_EDGES]
     ends = place[np.stack([upper.row[strongest], upper.col[strongest]], axis=1)]
-    # One trace of many segments: a gap (nan) after each.
+    # All segments are one trace, with a gap (nan) after each segment.
     line = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], axis=1).reshape(-1, 2)
     figure.add_scatter(
         x=line[:, 0], y=line[:, 1], mode="lines", line={"color": "rgba(110,110,110,0.35)", "width": 1},
@@ -127,15 +127,15 @@ def _layout(graph: Graph, seed: int) -> Any:
 
 
 def _safe(names: list[str] | None) -> list[str] | None:
-    """Ids as text, not as the markup that plotly reads in labels."""
+    """Escape ids, because plotly reads markup in labels."""
     return None if names is None else [escape(name) for name in names]
 
 
 def force_layout(weights: Any, labels: Labels, *, seed: int = 0, steps: int = 80) -> Array:
-    """Places [n, 2] by attraction along edges and repulsion between all (Fruchterman and Reingold 1991).
+    """Return places [n, 2] by attraction along edges and repulsion of all pairs (Fruchterman and Reingold 1991).
 
-    Clients with edges lie in the square from -1 to 1, having started with their groups on a circle; those without
-    stand in rows below. Time and memory of order n^2.
+    Clients with edges are in the square from -1 to 1; at the start, their groups are on a circle. Clients without
+    edges are in rows below. Time and memory are of order n^2.
 
     >>> force_layout(np.zeros((3, 3)), np.arange(3)).shape
     (3, 2)
@@ -167,7 +167,7 @@ def _by_forces(edges: Any, labels: Labels, seed: int, steps: int) -> Array:
             gap = place[:, axis, None] - place[None, :, axis]
             force[:, axis] = (gap * near).sum(axis=1) * apart**2
             force[:, axis] += np.bincount(edges.row, weights=drawn[:, axis], minlength=n)
-        # A weak pull to the middle, without which parts that share no edge would drift away for ever.
+        # A weak pull to the middle keeps parts without common edges from drifting apart for ever.
         force -= 0.5 * place
         length = np.maximum(np.linalg.norm(force, axis=1), 1e-12)
         longest = 0.15 * (1 - step / steps)

@@ -1,4 +1,4 @@
-"""A round's graph as a value: client ids, weights, groups, what was mixed; saved, loaded, exported."""
+"""The graph of a round as a value (ids, weights, groups, mixing matrix), with saving, loading and export."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _FORMAT = 1
 class Graph:
     """Weights between clients, labelled by id.
 
-    ids: unique, non-empty. weights: [n, n], ndarray or csr_array, finite, symmetric unless `directed`; row i
-    is ids[i]; kept as float64. groups: {id: group} of every client. values: named arrays whose first axis is
-    clients in ids' order. mixing: a second matrix [n, n], for instance the mixing matrix that was applied.
+    ids: unique and non-empty. weights: [n, n], ndarray or csr_array, finite, symmetric unless `directed`; row i
+    belongs to ids[i]; stored as float64. groups: {id: group} of every client. values: named arrays whose first axis
+    is the clients in the order of ids. mixing: a second matrix [n, n], for instance the mixing matrix that was
+    applied.
 
     >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
     >>> graph.labels
@@ -75,13 +76,13 @@ class Graph:
 
     @property
     def labels(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Groups in ids' order, [n]; GraphError if there are none."""
+        """The groups [n] in the order of ids; raises GraphError if there are none."""
         if self.groups is None:
             raise GraphError("the graph has no groups")
         return np.array([self.groups[id] for id in self.ids], dtype=np.int64)
 
     def digest(self) -> str:
-        """A hash of all that the graph says, but for its round: equal graphs have equal digests."""
+        """A hash of everything in the graph except its round: equal graphs have equal digests."""
         found = hashlib.blake2b(digest_size=16)
         arrays: dict[str, Any] = {"ids": np.array(self.ids), "directed": np.array(self.directed)}
         for name, matrix in (("weights", self.weights), ("mixing", self.mixing)):
@@ -112,13 +113,13 @@ class Graph:
             for name, array in arrays.items():
                 raw = io.BytesIO()
                 np.lib.format.write_array(raw, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
-                # A fixed date: np.savez would write the time of day into the file.
+                # The date is fixed: np.savez would write the time of day into the file.
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(entry, raw.getvalue())
 
     def edges(self) -> list[tuple[str, str, float]]:
-        """(id, id, weight) of every non-zero weight; each once if undirected, self-loops included."""
+        """List (id, id, weight) of every non-zero weight, self-loops included; undirected edges appear once."""
         coo = sp.coo_array(self.weights)
         keep = (coo.data != 0) & (self.directed | (coo.row <= coo.col))
         order = np.lexsort((coo.col[keep], coo.row[keep]))
@@ -126,7 +127,7 @@ class Graph:
         return [(self.ids[i], self.ids[j], w) for i, j, w in zip(row, column, weight, strict=True)]
 
     def to_graphml(self, path: str | Path) -> None:
-        """Write GraphML (Gephi, Cytoscape, yEd, networkx): edges have weights, nodes groups and scalar values."""
+        """Write GraphML for Gephi, Cytoscape, yEd or networkx: weights of edges, groups and scalar values of nodes."""
         from fedkin.graph._export import write_graphml
 
         write_graphml(self, Path(path))
@@ -144,7 +145,7 @@ class Graph:
         write_csv(self, Path(path))
 
     def to_networkx(self) -> nx.Graph[str]:
-        """A networkx Graph (DiGraph if directed): weight on edges; group and scalar values on nodes."""
+        """Return a networkx Graph (DiGraph if directed): weights on edges, groups and scalar values on nodes."""
         import networkx as nx
 
         from fedkin.graph._export import node_attributes
@@ -157,9 +158,10 @@ class Graph:
 
 
 def from_networkx(graph: nx.Graph[Any], *, sparse: bool = False) -> Graph:
-    """A Graph from networkx: nodes become ids by str(), a missing weight is 1, attribute `group` the group.
+    """Make a Graph from a networkx graph: ids are str(node), and a missing weight is 1.
 
-    Groups are taken if every node has a whole number. Other node attributes are not read.
+    The node attribute `group` gives the groups if it is a whole number at every node. Other node attributes are not
+    read.
     """
     import networkx as nx
 
@@ -184,7 +186,7 @@ def from_networkx(graph: nx.Graph[Any], *, sparse: bool = False) -> Graph:
 
 
 def load_graph(path: str | Path) -> Graph:
-    """Read what `Graph.save` wrote; a missing, truncated or foreign file is a GraphError."""
+    """Read a graph that `Graph.save` wrote; raises GraphError for a missing, truncated or foreign file."""
     path = Path(path)
     try:
         stored = _arrays(path)
@@ -200,14 +202,14 @@ def load_graph(path: str | Path) -> Graph:
         raise GraphError(f"{path}: no such file") from None
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
-    # A damaged archive can fail in any of the readers below it, each with errors of its own.
+    # Several libraries read the archive, and each raises errors of its own for a damaged one.
     except Exception as error:
         what = type(error).__name__
         raise GraphError(f"{path}: not a graph file saved by fedkin, or cut short ({what})") from None
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a .npz: np.load would leave the file open when it fails."""
+    """Return the arrays of a .npz. The file is opened here, since np.load leaves it open when it fails."""
     found = {}
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():

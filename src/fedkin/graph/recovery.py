@@ -1,4 +1,4 @@
-"""How well a graph and its groups recover what is known, and what changed between two rounds."""
+"""Scores of graphs and groups against planted groups, and the difference between the graphs of two rounds."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ __all__ = [
 
 
 def ari(truth: Any, found: Any) -> float:
-    """Adjusted Rand index of two labellings [n] (Hubert and Arabie 1985): 1 equal groups, 0 by chance.
+    """Return the adjusted Rand index of two labellings [n] (Hubert and Arabie 1985): 1 equal groups, 0 by chance.
 
     >>> ari(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
     """
     table = _contingency(truth, found)
-    # Python integers: products of pair counts pass 2^63 beyond some 90,000 clients.
+    # These are Python integers, because products of pair counts exceed 2^63 beyond about 90,000 clients.
     both = int((table * (table - 1) // 2).sum())
     rows, columns = (int((s * (s - 1) // 2).sum()) for s in (table.sum(1), table.sum(0)))
     n = int(table.sum())
     pairs = n * (n - 1) // 2
-    # ARI * pairs; when both are all-alone or all-together there is nothing to disagree on.
+    # Numerator and denominator of ARI / 2. Both are 0 if every client is alone in both labellings, or if all clients
+    # are together in both: the labellings agree.
     top, bottom = both * pairs - rows * columns, (rows + columns) * pairs - 2 * rows * columns
     return 1.0 if bottom == 0 else 2 * top / bottom
 
 
 def nmi(truth: Any, found: Any) -> float:
-    """Normalised mutual information of two labellings [n]: 2 I / (H_truth + H_found), in [0, 1].
+    """Return the normalised mutual information of two labellings [n]: 2 I / (H_truth + H_found), in [0, 1].
 
     >>> nmi(["a", "a", "b", "b"], [1, 1, 0, 0])
     1.0
@@ -64,11 +65,11 @@ def _contingency(truth: Any, found: Any) -> Labels:
 
 
 def modularity(a: Any, labels: Any, *, resolution: float = 1.0) -> float:
-    """Newman's modularity of groups in symmetric affinity `a` [n, n], in [-1, 1]; without edges 0.
+    """Return Newman's modularity of groups in symmetric affinity `a` [n, n], in [-1, 1]; 0 without edges.
 
-    Q = sum_g (w_g / m - resolution * (d_g / 2m)^2): w_g weight inside g, d_g degrees of g, m total weight
-    (SFMTL-Graph, Eq. 11). A diagonal entry is a self-loop that counts twice in its client's degree, as in
-    networkx.
+    Q = sum_g (w_g / m - resolution * (d_g / 2m)^2), where w_g is the weight inside g, d_g the sum of degrees in g,
+    and m the total weight (SFMTL-Graph, Eq. 11). A diagonal entry is a self-loop, and adds twice its weight to its
+    client's degree, as in networkx.
 
     >>> modularity(np.kron(np.eye(2), [[0, 1], [1, 0]]), [0, 0, 1, 1])
     0.5
@@ -87,7 +88,7 @@ def modularity(a: Any, labels: Any, *, resolution: float = 1.0) -> float:
 
 
 def across_share(a: Any, labels: Any) -> float:
-    """The share of off-diagonal weight that lies between groups, in [0, 1]; without edges 0.
+    """Return the share of off-diagonal weight between different groups, in [0, 1]; 0 without edges.
 
     >>> across_share(np.array([[0, 3, 1], [3, 0, 0], [1, 0, 0]]), [0, 0, 1])
     0.25
@@ -101,12 +102,12 @@ def across_share(a: Any, labels: Any) -> float:
 
 @dataclass(frozen=True)
 class EdgeScores:
-    """Edges against planted groups.
+    """Precision and recall of edges, scored against planted groups.
 
-    precision: share of edges inside planted groups; recall: share of same-group pairs that are edges; f1:
-    their harmonic mean.
+    precision: share of edges that are inside planted groups. recall: share of pairs of the same group that are edges.
+    f1: the harmonic mean of both.
 
-    Without edges precision is 1, without same-group pairs recall is 1: nothing is wrong.
+    Without edges the precision is 1, and without pairs of the same group the recall is 1, since there is no error.
     """
 
     precision: float
@@ -115,7 +116,7 @@ class EdgeScores:
 
 
 def edge_scores(a: Any, planted: Any) -> EdgeScores:
-    """The edges (a_ij > 0, i != j) of `a` [n, n] against the pairs of the same planted group.
+    """Score the edges (a_ij > 0, i != j) of `a` [n, n] against the pairs of the same planted group.
 
     >>> edge_scores(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]), ["a", "a", "b"])
     EdgeScores(precision=0.5, recall=1.0, f1=0.6666666666666666)
@@ -134,12 +135,12 @@ def edge_scores(a: Any, planted: Any) -> EdgeScores:
 
 @dataclass(frozen=True)
 class Difference:
-    """What changed from one graph to the next, by client id.
+    """The changes from one graph to the next, by client id.
 
-    moved: {id: (group before, group now)} of clients in both graphs that left their group; numbers are each
-    graph's own, and groups correspond by largest overlap, so that renumbering moves no one. gained, lost:
-    edges (id, id) between clients that both graphs have. arrived, left: ids in only the second, only the
-    first graph.
+    moved: {id: (group before, group now)} of clients in both graphs that changed their group. Each number is that of
+    its own graph. Groups of the two graphs are matched by largest overlap, so that new numbers alone move no client.
+    gained, lost: edges (id, id) between clients of both graphs. arrived: ids only in the second graph. left: ids only
+    in the first graph.
     """
 
     moved: dict[str, tuple[int, int]]
@@ -150,7 +151,7 @@ class Difference:
 
 
 def difference(before: Graph, now: Graph) -> Difference:
-    """What changed between two rounds' graphs. Without groups in either no one has moved.
+    """Return the changes between the graphs of two rounds; if one of them has no groups, no client has moved.
 
     >>> from fedkin.graph import Graph
     >>> a = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])

@@ -22,8 +22,8 @@ Match = Literal["union", "shared", "rows"]
 
 
 def unit(x: Array) -> Array:
-    """Vectors along the last axis scaled to length 1; a zero vector stays zero."""
-    # Scaling by the largest entry first: the square of a very small or large entry would be 0 or inf.
+    """Scale vectors along the last axis to length 1; a zero vector stays zero."""
+    # Vectors are divided by their largest entry first: the square of a very small or large entry would be 0 or inf.
     top = np.abs(x).max(axis=-1, keepdims=True)
     scaled = x / np.where(top > 0, top, 1.0)
     norm = np.sqrt(np.square(scaled).sum(axis=-1, keepdims=True))
@@ -31,12 +31,12 @@ def unit(x: Array) -> Array:
 
 
 def _tidy(s: Array) -> Array:
-    """Symmetric to the last bit and inside [-1, 1]."""
+    """Make `s` symmetric to the last bit, with entries inside [-1, 1]."""
     return np.clip((s + s.T) / 2, -1.0, 1.0)
 
 
 def cosine(x: Any) -> Array:
-    """Cosine of each pair of rows of `x` [n, d]: [n, n] in [-1, 1].
+    """Return the cosine of each pair of rows of `x` [n, d]: [n, n] in [-1, 1].
 
     A zero row has cosine 0 with every row, itself included.
 
@@ -50,7 +50,7 @@ def cosine(x: Any) -> Array:
 
 
 def update_cosine(x: Any, start: Any) -> Array:
-    """Cosine of updates x_k - start (Sattler et al. 2020): `x` [n, d], `start` [d] or [n, d].
+    """Return the cosine of updates x_k - start (Sattler et al. 2020): `x` [n, d], `start` [d] or [n, d].
 
     >>> update_cosine([[2, 1], [1, 2]], [1, 1])
     array([[1., 0.],
@@ -64,9 +64,9 @@ def update_cosine(x: Any, start: Any) -> Array:
 
 
 def minmax(s: Any) -> Array:
-    """`s` [n, n] scaled so that its off-diagonal entries fill [0, 1]; zero diagonal.
+    """Scale `s` [n, n] so that its off-diagonal entries range from 0 to 1; the diagonal becomes zero.
 
-    When all pairs are equal there is nothing to scale: they become 1 if positive, else 0.
+    If all pairs are equal, they become 1 if positive, else 0.
 
     >>> minmax([[9, 1, 3], [1, 9, 2], [3, 2, 9]])
     array([[0. , 0. , 1. ],
@@ -78,14 +78,14 @@ def minmax(s: Any) -> Array:
     if not pairs.any():
         return np.zeros_like(s)
     low, high = s[pairs].min(), s[pairs].max()
-    # Halves first: the difference of two very large values of opposite sign is not finite.
+    # Values are halved first: the difference of two very large values of opposite sign is not finite.
     span = high / 2 - low / 2
     scaled = (s / 2 - low / 2) / span if span > 0 else np.full_like(s, float(high > 0))
     return np.where(pairs, np.clip((scaled + scaled.T) / 2, 0.0, 1.0), 0.0)
 
 
 def dot(x: Any) -> Array:
-    """Dot product of rows of `x` [n, d], min-max scaled over pairs to [0, 1]; zero diagonal (TFL, Eq. 4).
+    """Return dot products of rows of `x` [n, d], min-max scaled over pairs to [0, 1]; zero diagonal (TFL, Eq. 4).
 
     >>> dot([[1, 0], [2, 0], [0, 1]])
     array([[0., 1., 0.],
@@ -97,7 +97,7 @@ def dot(x: Any) -> Array:
 
 
 def negative_l1(x: Any) -> Array:
-    """-|x_i - x_j|_1 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` brings it to [0, 1].
+    """Return -|x_i - x_j|_1 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` scales it to [0, 1].
 
     >>> negative_l1([[0, 0], [3, 4]])
     array([[ 0., -7.],
@@ -107,7 +107,7 @@ def negative_l1(x: Any) -> Array:
 
 
 def negative_l2(x: Any) -> Array:
-    """-|x_i - x_j|_2 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` brings it to [0, 1].
+    """Return -|x_i - x_j|_2 for rows of `x` [n, d]: at most 0, zero diagonal. `minmax` scales it to [0, 1].
 
     >>> negative_l2([[0, 0], [3, 4]])
     array([[ 0., -5.],
@@ -117,9 +117,9 @@ def negative_l2(x: Any) -> Array:
 
 
 def rbf(x: Any, gamma: float | None = None) -> Array:
-    """exp(-gamma |x_i - x_j|_2^2) for rows of `x` [n, d]: in [0, 1], diagonal 1.
+    """Return exp(-gamma |x_i - x_j|_2^2) for rows of `x` [n, d]: in [0, 1], diagonal 1.
 
-    gamma: None takes 1 / the median of the squared distances above zero, so that units do not matter.
+    gamma: None takes 1 / the median of the squared distances above zero, so that the unit of `x` does not matter.
 
     >>> rbf([[0.0], [1.0]], gamma=1.0).round(3)
     array([[1.   , 0.368],
@@ -141,7 +141,7 @@ def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]
 
 
 def row_cosine(w: Any) -> Array:
-    """Mean over class rows of the rows' cosine, of classifier weights `w` [n, C, d]: [n, n] in [-1, 1] (MAPL).
+    """Return the mean cosine of class rows of classifier weights `w` [n, C, d]: [n, n] in [-1, 1] (MAPL).
 
     >>> row_cosine([[[1, 0], [0, 1]], [[1, 0], [1, 0]]])
     array([[1. , 0.5],
@@ -153,14 +153,15 @@ def row_cosine(w: Any) -> Array:
 
 
 def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
-    """How alike clients' heads answer on class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
+    """Compare the responses of clients' heads to class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
 
-    r: logits [n, n, C, K]: r[k, l, c] is head k on client l's anchor of class c. owned: bool [n, C].
+    r: logits [n, n, C, K]: r[k, l, c] is the output of head k for client l's anchor of class c. owned: bool [n, C].
     With q(k, l, c) = cos(r[k, l, c], r[l, l, c]), both heads on l's anchor, a pair's similarity is
     "union": for each class that either owns, the mean of q over owners' anchors; then the mean over classes.
     "shared": the same over classes that both own; 0 if none.
     "rows": the mean of (q(k, l, c) + q(l, k, c)) / 2 over all classes, owned or not (the released code's).
-    Anchors of classes not owned are read by "rows" only; clients that own nothing are at 0 with each other.
+    Only "rows" reads the anchors of classes that a client does not own. Clients that own no class have similarity 0
+    with each other.
 
     >>> heads = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]])
     >>> anchors = np.eye(2)[None].repeat(2, 0)
@@ -181,7 +182,7 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
 
 
 def _over_classes(q: Array, own: Array, match: Match) -> Array:
-    """Average q[k, l, c], zero where l does not own c, over the classes that `match` names."""
+    """Average q[k, l, c], which is zero where l does not own c, over the classes that `match` names."""
     both_ways = q + q.transpose(1, 0, 2)
     owners = own[:, None] + own[None, :]
     counted = owners > (1 if match == "shared" else 0)
@@ -190,7 +191,7 @@ def _over_classes(q: Array, own: Array, match: Match) -> Array:
 
 
 def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union") -> Array:
-    """`response_similarity` of linear heads W h + b: [n, n] in [-1, 1].
+    """Return the `response_similarity` of linear heads W h + b: [n, n] in [-1, 1].
 
     w: weights [n, K, d] (K outputs); b: biases [n, K] or None; h: anchors [n, C, d]; owned: bool [n, C].
 
@@ -214,13 +215,13 @@ def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union")
 
 
 def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
-    """How alike clients' class anchors are (SFMTL-Graph, Eq. 10): [n, n] in [-1, 1].
+    """Return the similarity of clients' class anchors (SFMTL-Graph, Eq. 10): [n, n] in [-1, 1].
 
     h: anchors [n, C, d]; owned: bool [n, C]. Each class that both own gives the cosine of its two anchors;
     "union": their sum divided by the number of classes that either owns;
-    "shared": their mean; 0 if none is shared.
-    "rows": for each row of one client the best cosine over the other's rows, averaged over all rows, owned or
-    not; the released code's, which is asymmetric: here the mean of both directions.
+    "shared": their mean; 0 if no class is shared.
+    "rows": for each row of one client the best cosine with a row of the other, averaged over all rows, owned or
+    not, as in the released code. That similarity is asymmetric; here the mean of both directions is taken.
 
     >>> anchors = np.eye(2)[None].repeat(2, 0)
     >>> anchor_similarity(anchors, [[True, True], [True, False]])
@@ -240,7 +241,7 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
 
 
 def _owned(owned: Any, n: int, classes: int, match: str) -> Any:
-    """Which class anchors count, bool [n, C]; all of them for "rows"."""
+    """Return the mask [n, C] of class anchors that are used; for "rows" all of them."""
     if match not in ("union", "shared", "rows"):
         raise GraphError(f"match: expected 'union', 'shared' or 'rows', got {match!r}")
     own = np.asarray(owned)
@@ -250,7 +251,7 @@ def _owned(owned: Any, n: int, classes: int, match: str) -> Any:
 
 
 def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
-    """`x` with zeros in place of what is not to be read; what is to be read must be finite."""
+    """Return `x` with zeros outside `where`; raises GraphError if a value inside is not finite."""
     kept = np.where(where, x, 0.0)
     good = np.isfinite(kept)
     if not good.all():

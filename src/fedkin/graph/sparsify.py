@@ -1,7 +1,7 @@
-"""From similarity or distance to affinity: non-negative, symmetric, most pairs zero.
+"""Sparsification: from similarity or distance to affinity, which is non-negative, symmetric and mostly zero.
 
-All functions return what they were given, dense or csr_array, as float64. The diagonal is zero; with
-`self_loops=True` it is 1. A client without any edge is alone, which is no error.
+All functions return float64, dense for dense input and csr_array for sparse input. The diagonal is zero; with
+`self_loops=True` it is 1. A client without any edge is alone, which is not an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["epsilon", "gamma", "gap_threshold", "knn", "nonnegative", "soft", "s
 
 
 def nonnegative(s: Any, *, self_loops: bool = False) -> Matrix:
-    """max(0, s_ij): every positive similarity is an edge.
+    """Return max(0, s_ij): every positive similarity is an edge.
 
     >>> nonnegative(np.array([[1.0, -0.2], [-0.2, 1.0]]))
     array([[0., 0.],
@@ -28,7 +28,7 @@ def nonnegative(s: Any, *, self_loops: bool = False) -> Matrix:
 
 
 def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
-    """s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL). threshold: at least 0.
+    """Keep s_ij where s_ij >= threshold and s_ij > 0, else 0 (TFL). threshold: at least 0.
 
     >>> epsilon(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 0.4)
     array([[0. , 0.5, 0. ],
@@ -45,7 +45,9 @@ def epsilon(s: Any, threshold: float, *, self_loops: bool = False) -> Matrix:
 
 
 def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -> Matrix:
-    """1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 1). None: `gap_threshold(d)`. Dense only.
+    """Return 1 where the distance d_ij < threshold, else 0 (FLT, Algorithm 1).
+
+    threshold: None takes `gap_threshold(d)`. `d` must be dense.
 
     >>> gamma(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
     array([[0., 1., 0.],
@@ -61,10 +63,10 @@ def gamma(d: Any, threshold: float | None = None, *, self_loops: bool = False) -
 
 
 def gap_threshold(d: Any) -> float:
-    """The distance in the middle of the largest gap between the sorted distances of pairs of `d` [n, n].
+    """Return the middle of the largest gap between the sorted distances of pairs of `d` [n, n].
 
-    Of equal gaps the lowest counts. Without any gap (all distances equal, or fewer than two pairs) it is
-    just above the largest distance, so that everyone is together.
+    If several gaps are equally large, the lowest is taken. Without any gap (all distances are equal, or there are
+    fewer than two pairs) the threshold is just above the largest distance, so that all clients are linked.
 
     >>> gap_threshold(np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 8.0], [9.0, 8.0, 0.0]]))
     4.5
@@ -74,7 +76,7 @@ def gap_threshold(d: Any) -> float:
     if len(values) == 0:
         return float(np.nextafter(0.0, np.inf))
     gaps = np.diff(values)
-    # A gap that rounding can make is no gap.
+    # A difference that rounding can make is not a gap.
     if len(gaps) == 0 or gaps.max() <= 1e-12 * values[-1]:
         return float(np.nextafter(values[-1], np.inf))
     at = int(np.argmax(gaps))
@@ -82,7 +84,9 @@ def gap_threshold(d: Any) -> float:
 
 
 def soft(d: Any, scale: float | None = None) -> Matrix:
-    """exp(-(d_ij / scale)^2) of distances, in (0, 1], zero diagonal. None: `gap_threshold(d)`. Dense only.
+    """Return exp(-(d_ij / scale)^2) of distances `d`, in (0, 1], with a zero diagonal.
+
+    scale: None takes `gap_threshold(d)`. `d` must be dense.
 
     >>> soft(np.array([[0.0, 1.0], [1.0, 0.0]]), scale=1.0).round(3)
     array([[0.   , 0.368],
@@ -93,16 +97,16 @@ def soft(d: Any, scale: float | None = None) -> Matrix:
         scale = gap_threshold(d)
     if not scale > 0:
         raise GraphError(f"scale: expected a distance above 0, got {scale}")
-    # Division first: a tiny scale may overflow to inf, whose weight is rightly 0.
+    # The division comes first: with a tiny scale it overflows to inf, whose weight is correctly 0.
     with np.errstate(over="ignore"):
         return _finish(np.exp(-np.square(d / scale)), False)
 
 
 def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Matrix:
-    """Each client's k most similar others with s_ij > 0, of equal ones the lower row; s_ij is the weight.
+    """Link each client to its k most similar others with s_ij > 0; s_ij is the weight of the edge.
 
-    An edge stands if either end chose it, or, with `mutual`, only if both did. For more clients than a dense
-    matrix can hold, `knn_graph` does the same from vectors.
+    Of equally similar clients, the lower row is taken. A pair is linked if one of the two clients chose the other, or,
+    with `mutual`, if both did. For more clients than a dense matrix can hold, `knn_graph` does the same from vectors.
 
     >>> knn(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]), 1)
     array([[0. , 0.5, 0. ],
@@ -124,7 +128,7 @@ def knn(s: Any, k: int, *, mutual: bool = False, self_loops: bool = False) -> Ma
 
 
 def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
-    """The k largest positive entries off the diagonal in each row of a csr_array."""
+    """Return the k largest positive entries off the diagonal in each row of a csr_array."""
     coo = s.tocoo()
     row, column, value = coo.row, coo.col, coo.data
     order = np.lexsort((column, -value, row))
@@ -136,7 +140,7 @@ def _sparse_top(s: sp.csr_array, k: int) -> sp.csr_array:
 
 
 def symmetrise(a: Any, *, mutual: bool = False) -> Matrix:
-    """Both directions of non-negative `a`: the larger of a_ij and a_ji, or with `mutual` the smaller.
+    """Make non-negative `a` symmetric: the larger of a_ij and a_ji, or with `mutual` the smaller.
 
     >>> symmetrise(np.array([[0.0, 0.5], [0.0, 0.0]]))
     array([[0. , 0.5],
@@ -149,7 +153,7 @@ def symmetrise(a: Any, *, mutual: bool = False) -> Matrix:
 
 
 def to_distance(s: Any) -> Array:
-    """1 - s_ij of similarities of at most 1 (cosine, RBF, min-max): distances of at least 0, zero diagonal.
+    """Return 1 - s_ij of similarities of at most 1 (cosine, RBF, min-max): at least 0, with a zero diagonal.
 
     >>> to_distance(np.array([[1.0, 0.75], [0.75, 1.0]]))
     array([[0.  , 0.25],
@@ -177,7 +181,7 @@ def _at_least_zero(value: float, name: str) -> None:
 
 
 def _finish(a: Matrix, self_loops: bool) -> Matrix:
-    """`a` with the stated diagonal, and no stored zeros."""
+    """Return `a` with a diagonal of 1 (`self_loops`) or 0, and without stored zeros."""
     if isinstance(a, np.ndarray):
         np.fill_diagonal(a, float(self_loops))
         return a

@@ -1,31 +1,32 @@
-"""Stages by name, as configurations and the command line write them: "name" or "name:argument".
+"""Stages by name: "name" or "name:argument", as configurations and the command line write them.
 
     similarity_stage("cosine")(X) -> S                          vectors [n, d] to similarity [n, n]
     sparsify_stage("knn:10")(S, distances=None) -> A            affinity [n, n]
-    control_stage("random")(A, seed=0, planted=None) -> A       the graph in its place
+    control_stage("random")(A, seed=0, planted=None) -> A       the control graph that replaces A
     groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None, signatures=None)
         -> labels [n]
     centrality_stage("betweenness")(A) -> values [n]
 
-All but the first argument are by name, and a stage ignores those that it does not need.
+All arguments but the first are keyword arguments. A stage ignores those that it does not need.
 
-similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA | matching | minimum | hausdorff (the last three of sets
-[n, k, d]). All but cosine and rbf are min-max scaled over pairs to [0, 1] with a zero diagonal, so that a
+similarity: cosine | dot | l1 | l2 | rbf | rbf:GAMMA | matching | minimum | hausdorff. The last three compare sets
+[n, k, d]. All but cosine and rbf are min-max scaled over pairs to [0, 1] with a zero diagonal, so that a
 threshold means the same for each.
 
 sparsify: none | epsilon:E | knn:K | mutual:K | gamma:auto | gamma:D | soft:auto | soft:SCALE. gamma and soft
-read `distances`, else 1 - S, of which they link only pairs with S > 0.
+read `distances`. Without `distances` they read 1 - S, and link only pairs with S > 0.
 
 groups: louvain | leiden | components | hierarchical | hierarchical:silhouette | hierarchical:N | kmeans:N |
-bipartition:T | same | same:ALPHA | single (everyone together) | alone | planted. hierarchical reads `distances`,
-else 1 - A; kmeans reads `vectors`, else the rows of A; bipartition reads A as similarity; same reads `signatures`,
-one per row (fedkin.graph.find, which it calls, says more: verdicts and the tree of tests).
+bipartition:T | same | same:ALPHA | single (one group of all clients) | alone (each client its own group) | planted.
+hierarchical reads `distances`, or 1 - A without them; kmeans reads `vectors`, or the rows of A without them;
+bipartition reads A as a similarity; same reads `signatures`, one per row. same calls fedkin.graph.find, which also
+returns the verdicts and the tree of tests.
 
 control: none | random | uniform | oracle | shuffled | self.
 
 centrality: degree | closeness | betweenness | eigenvector | current-flow | current-flow-closeness | pagerank.
 
-A spec that cannot be read is a ConfigError, raised when the stage is made; what a stage cannot use is a
+A spec that cannot be read raises ConfigError when the stage is made. Input that a stage cannot use raises
 GraphError.
 """
 
@@ -48,13 +49,13 @@ __all__ = [
 
 
 class Sparsify(Protocol):
-    """From similarity to affinity; `distances` are read by gamma and soft, in their own units."""
+    """A function from similarity to affinity; gamma and soft read `distances`, in the distances' own units."""
 
     def __call__(self, s: Any, /, *, distances: Any = None) -> Matrix: ...
 
 
 class Groups(Protocol):
-    """From affinity to canonical labels."""
+    """A function from affinity to canonical labels."""
 
     def __call__(
         self, a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any =
@@ -63,13 +64,13 @@ class Groups(Protocol):
 
 
 class Control(Protocol):
-    """From a learned affinity to the control graph in its place."""
+    """A function from a learned affinity to the control graph that replaces it."""
 
     def __call__(self, a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix: ...
 
 
 def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
-    """Name and argument of `spec`. `known`: "" no argument, "?..." one if wished, else it is needed."""
+    """Return the name and the argument of `spec`. In `known`, "" means no argument, "?..." an optional one."""
     name, colon, argument = spec.strip().partition(":")
     if name not in known:
         raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, known)}")
@@ -104,7 +105,7 @@ _DISTANCES = {"matching": distances.matching, "minimum": distances.minimum, "hau
 
 
 def similarity_stage(spec: str) -> Callable[[Any], Array]:
-    """From vectors [n, d] (or sets of vectors) to similarity [n, n] of at most 1.
+    """Return a function from vectors [n, d] (or sets of vectors) to similarity [n, n] of at most 1.
 
     >>> similarity_stage("l2")([[0.0], [1.0], [3.0]]).round(2)
     array([[0. , 1. , 0. ],
@@ -128,7 +129,7 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
 
 
 def distance_stage(spec: str) -> Callable[[Any], Array]:
-    """From sets of centres [n, k, d] to distances [n, n]: matching | minimum | hausdorff.
+    """Return a function from sets of centres [n, k, d] to distances [n, n]: matching | minimum | hausdorff.
 
     >>> distance_stage("minimum")([[[0.0], [5.0]], [[6.0], [9.0]]])
     array([[0., 1.],
@@ -138,7 +139,7 @@ def distance_stage(spec: str) -> Callable[[Any], Array]:
 
 
 def sparsify_stage(spec: str) -> Sparsify:
-    """From similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal.
+    """Return a function from similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal.
 
     >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
     array([[0. , 0.5, 0. ],
@@ -167,12 +168,12 @@ def _by_distance(
     if distances is not None:
         return stage(distances, value)
     s = as_dense(s, "S")
-    # Without distances of its own, a pair that is not alike at all stays apart, however wide the gap.
+    # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
     return np.where(np.asarray(s) > 0, np.asarray(stage(sparsify.to_distance(s), value)), 0.0)
 
 
 def groups_stage(spec: str) -> Groups:
-    """From affinity [n, n] to canonical labels [n].
+    """Return a function from affinity [n, n] to canonical labels [n].
 
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
@@ -218,7 +219,7 @@ def groups_stage(spec: str) -> Groups:
 
 
 def same_alpha(spec: str) -> float:
-    """The level of groups "same" or "same:ALPHA", .001 if it is not given.
+    """Return the test level of the groups "same" or "same:ALPHA"; .001 if ALPHA is not given.
 
     >>> same_alpha("same"), same_alpha("same:0.01")
     (0.001, 0.01)
@@ -242,7 +243,7 @@ def _same(signatures: Any, n: int, alpha: float, seed: int) -> Labels:
 
 
 def control_stage(spec: str) -> Control:
-    """From a learned affinity [n, n] to the control in its place; "none" gives the learned one back.
+    """Return a function from a learned affinity [n, n] to its control; "none" returns the learned affinity.
 
     >>> control_stage("oracle")(np.zeros((2, 2)), planted=["a", "a"])
     array([[0., 1.],
@@ -273,7 +274,7 @@ def _known(planted: Any, n: int, who: str) -> Labels:
 
 
 def centrality_stage(spec: str) -> Callable[[Any], Array]:
-    """From affinity [n, n] to one value per client [n], high = central.
+    """Return a function from affinity [n, n] to one value per client [n], high = central.
 
     >>> centrality_stage("degree")(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
     array([1. , 0.5, 0.5])

@@ -1,4 +1,4 @@
-"""Tables of signatures: one vector, or one set of vectors, per client id, from .npz, .csv or .parquet."""
+"""Tables of signatures from .npz, .csv or .parquet files: one vector, or one set of vectors, per client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Signatures", "read_signatures"]
 class Signatures:
     """One vector, or one set of vectors, per client.
 
-    ids: unique texts. x: vectors [n, d], or sets of vectors: [n, k, d], or n arrays [k_i, d] if sizes differ.
+    ids: unique texts. x: vectors [n, d], or sets of vectors: an array [n, k, d], or n arrays [k_i, d] if sizes differ.
     """
 
     ids: tuple[str, ...]
@@ -28,16 +28,16 @@ class Signatures:
 
     @property
     def sets(self) -> bool:
-        """Whether a client has a set of vectors rather than one."""
+        """Whether each client has a set of vectors, and not one vector."""
         return not isinstance(self.x, np.ndarray) or self.x.ndim == 3
 
 
 def read_signatures(path: str | Path) -> Signatures:
-    """Read a table of signatures; DataError names the file, the client and the column that is wrong.
+    """Read a table of signatures; raises DataError that names the file, the client and the column.
 
-    .npz: arrays `ids` [n] and `x` [n, d] or [n, k, d]. .csv (with a header line) and .parquet: the id is in
-    column `client`, else in the first column; all others are numbers, the vector. A column `centre` makes
-    the table long: one row per client and centre, sets of vectors.
+    .npz: arrays `ids` [n] and `x` [n, d] or [n, k, d]. .csv (with a header line) and .parquet: the ids are in
+    column `client`, or in the first column if there is no such column. All other columns are numbers, the vector's
+    entries. With a column `centre`, each row is one vector of a client's set.
     """
     path = Path(path)
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
@@ -55,7 +55,7 @@ def _read_npz(path: Path) -> Signatures:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    # A damaged archive can fail in any of the readers below it, each with errors of its own.
+    # Several libraries read the archive, and each raises errors of its own for a damaged one.
     except Exception as error:
         raise DataError(f"{path}: not a .npz file of plain arrays ({type(error).__name__})") from None
     if "ids" not in arrays or "x" not in arrays:

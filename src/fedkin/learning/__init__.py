@@ -1,4 +1,4 @@
-"""What a client does: nets, losses, local training."""
+"""The work of a client: nets, losses, local training."""
 
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import (

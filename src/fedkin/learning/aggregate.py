@@ -14,10 +14,10 @@ __all__ = ["weighted_mean"]
 
 
 def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) -> dict[str, Tensor]:
-    """sum_k weights[k] params[k] / sum_k weights[k], tensor by tensor.
+    """Return sum_k weights[k] params[k] / sum_k weights[k], tensor by tensor.
 
-    Clients are summed in the order of their ids, so that the order in which they answered changes no bit.
-    Integer tensors (counters) take the largest value. Raises MethodError when the weights sum to zero.
+    Clients are summed in the order of their ids, so that the order of their answers changes no bit.
+    Integer tensors (counters) take the largest value. Raises MethodError if the weights sum to zero.
 
     >>> mean = weighted_mean({"a": {"w": torch.ones(1)}, "b": {"w": torch.zeros(1)}}, {"a": 3, "b": 1})
     >>> mean["w"]

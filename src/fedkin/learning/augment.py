@@ -1,6 +1,6 @@
-"""Random views of a batch of inputs, one draw per sample, as a few tensor operations over the whole batch.
+"""Random views of a batch of inputs, with one draw per sample and a few tensor operations for the whole batch.
 
-Randomness comes from torch's global generator, which a Fit seeds from its client's key.
+Random numbers come from torch's global generator, which a Fit seeds from its client's key.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 
 class Augment(Settings):
     """A random view of each sample of x [n, ...]; images are [n, 1 or 3, height, width], other inputs get noise only.
 
-    Inputs that are no numbers have no such views: `check` refuses them unless `on` is false.
+    Inputs that are not numbers have no such views: `check` refuses them unless `on` is false.
 
-    on: false gives every sample back as it is.
-    crop: smallest share of the area that a crop keeps (1: no crop); it is resized to the whole, with sides in a
-    ratio of 3/4 to 4/3. flip: probability of a left-right mirror (0 for digits and letters).
-    jitter: probability of a colour jitter, by factors up to 1 +- brightness, contrast, saturation and a turn of the
-    hue by up to +- hue of a circle. grey: probability of a grey view. On a grey image brightness and contrast alone
-    matter. blur: probability of a Gaussian blur of standard deviation `sigma` pixels, over a tenth of the side.
-    noise: standard deviation of Gaussian noise on inputs that are no images.
+    on: false returns every sample unchanged.
+    crop: smallest share of the area that a crop keeps (1: no crop). The ratio of its sides is from 3/4 to 4/3, and it
+    is resized to the size of the image. flip: probability of a left-right flip (0 for digits and letters).
+    jitter: probability of a colour jitter, by factors up to 1 +- brightness, contrast and saturation, and a rotation of
+    the hue by up to +- hue of a circle. grey: probability of a grey view. On grey images, only brightness and contrast
+    have an effect. blur: probability of a Gaussian blur with a standard deviation of `sigma` pixels and a kernel of a
+    tenth of the side. noise: standard deviation of Gaussian noise on inputs that are not images.
     """
 
     on: bool = True
@@ -58,7 +58,7 @@ class Augment(Settings):
         return self
 
     def check(self, task: Task) -> None:
-        """Raise ConfigError for inputs of which there are no views."""
+        """Raise ConfigError for inputs that have no views."""
         if self.on:
             task.numbers("method.augment", "set method.augment.on = false")
 
@@ -76,17 +76,17 @@ class Augment(Settings):
         if self.crop < 1 or self.flip:
             x = self._cropped(x)
         if self.jitter or (self.grey and x.shape[1] == 3):
-            # Values stay in the range of the sample, whatever the source's scale.
+            # Values stay in the range of the sample, whatever the scale of the source is.
             x = self._coloured(x, low).clamp(low, high)
         if self.blur:
             x = self._blurred(x)
         return x
 
     def _cropped(self, x: Tensor) -> Tensor:
-        """A random window of each image, mirrored or not, resized to the image's size."""
+        """Return a random window of each image, flipped or not, resized to the size of the image."""
         n, _, height, width = x.shape
         area = _between(x, n, self.crop, 1.0)
-        # As a share of the image's own sides; no ratio may push a side beyond the frame.
+        # The ratio is relative to the sides of the image. No ratio may make a side longer than the image's.
         ratio = _between(x, n, math.log(3 / 4), math.log(4 / 3)).exp() * (height / width)
         ratio = torch.minimum(torch.maximum(ratio, area), 1 / area)
         wide, high = (area * ratio).sqrt(), (area / ratio).sqrt()
@@ -98,9 +98,9 @@ class Augment(Settings):
         return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
     def _coloured(self, x: Tensor, black: Tensor) -> Tensor:
-        """Brightness, contrast, saturation, hue and grey of each image, as one linear map of its colours.
+        """Change brightness, contrast, saturation, hue and grey of each image by one linear map of its colours.
 
-        black: the value [n, 1, 1, 1] that brightness leaves as it is.
+        black: the value [n, 1, 1, 1] that brightness does not change.
         """
         n, channels = x.shape[:2]
         chosen = torch.rand(n, dtype=x.dtype, device=x.device) < self.jitter
@@ -124,11 +124,11 @@ class Augment(Settings):
         return moved + black + lift.reshape(n, 1, 1, 1)
 
     def _blurred(self, x: Tensor) -> Tensor:
-        """Each chosen image under a Gaussian of its own width, first along the height, then along the width."""
+        """Blur each chosen image with a Gaussian of its own width, first along the height, then along the width."""
         radius = max(1, round(0.1 * min(x.shape[2:])) // 2)
         sigma = _between(x, len(x), *self.sigma)
         drawn = torch.rand(len(x), dtype=x.dtype, device=x.device) < self.blur
-        # How many are drawn would have to come back from a card before it could go on: there all are blurred.
+        # On a GPU all images are blurred, since the number of chosen ones would have to come back to the CPU first.
         chosen = drawn.nonzero(as_tuple=True)[0] if x.device.type == "cpu" else torch.arange(len(x), device=x.device)
         steps = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
         bell = (-0.5 * (steps / sigma[chosen, None]).square()).exp()
@@ -143,11 +143,11 @@ class Augment(Settings):
 
 @lru_cache(maxsize=8)
 def _colours(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Red, green and blue to luma and chroma, and back; inverted once, for a card's answer would be waited for."""
+    """Return the maps from red, green, blue to luma, chroma and back; cached, since inversion on a GPU would block."""
     to = torch.tensor(_TO_YIQ, dtype=dtype)
     return to.to(device), torch.linalg.inv(to).to(device)
 
 
 def _between(x: Tensor, n: int, low: float, high: float) -> Tensor:
-    """n uniform draws from low to high, of the type of x."""
+    """Draw n uniform numbers from low to high, of the type of x."""
     return low + (high - low) * torch.rand(n, dtype=x.dtype, device=x.device)

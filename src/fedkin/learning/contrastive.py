@@ -1,7 +1,7 @@
-"""Contrastive losses: samples against samples of their class, samples against prototypes, prototypes apart.
+"""Contrastive losses: between samples, between samples and class prototypes, and between prototypes.
 
-Every function is a mean over real samples (`mask` [n] is 1 for a sample, 0 for padding) and free of branches on
-data. Equations are those of MAPL; `form="released"` gives what its released code computes where that differs.
+Losses of samples are means over real samples (`mask` [n] is 1 for a sample, 0 for padding), and no function branches
+on data. Equations are those of MAPL. `form="released"` is what MAPL's released code computes, where that differs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Form = Literal["paper", "released"]
 def supervised_contrastive(
     p: Tensor, y: Tensor, mask: Tensor, temperature: float = 0.1, form: Form = "paper"
 ) -> Tensor:
-    """Samples of a class together, others apart: p [n, d] (any length), y [n], mask [n].
+    """Bring samples of a class together, and others apart: p [n, d] (of any norm), y [n], mask [n].
 
-    With l_qr = log softmax over r != q of cos(p_q, p_r) / temperature (Khosla et al. 2020; MAPL, l_cont), the mean
-    over q of minus the mean over r of q's class of l_qr; "released": of minus log sum over these r of exp(l_qr).
-    Samples that are alone in their class have no positive and are left out of the mean.
+    Let l_qr = log softmax over r != q of cos(p_q, p_r) / temperature (Khosla et al. 2020; MAPL, l_cont). The loss is
+    the mean over q of minus the mean of l_qr over the other samples r of q's class; with "released" it is the mean over
+    q of minus the log of the sum of exp(l_qr) over these r. Samples that are alone in their class are left out.
     """
     unit = F.normalize(p, dim=1)
     itself = torch.eye(len(p), dtype=torch.bool, device=p.device)
@@ -46,9 +46,10 @@ def supervised_contrastive(
 def prototype_loss(
     p: Tensor, y: Tensor, mask: Tensor, prototypes: Tensor, temperature: float = 0.1, form: Form = "paper"
 ) -> Tensor:
-    """Each sample to the prototype of its class: p [n, d], y [n], mask [n], prototypes [K, d] (MAPL, l_proto).
+    """Bring each sample to its class prototype: p [n, d], y [n], mask [n], prototypes [K, d] (MAPL, l_proto).
 
-    Cross-entropy of cos(p_q, xi_k) / temperature; "released": of <p_q / |p_q|, xi_k>, without a temperature.
+    The loss is the cross-entropy of cos(p_q, xi_k) / temperature; with "released" of <p_q / |p_q|, xi_k>, without a
+    temperature.
     """
     unit = F.normalize(p, dim=1)
     logits = unit @ prototypes.T if form == "released" else unit @ F.normalize(prototypes, dim=1).T / temperature
@@ -56,9 +57,9 @@ def prototype_loss(
 
 
 def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "paper") -> Tensor:
-    """Prototypes [K, d] apart: the mean over k of the sum over r != k of cos(xi_k, xi_r) (MAPL, Eq. 5).
+    """Keep prototypes [K, d] apart: the mean over k of the sum over r != k of cos(xi_k, xi_r) (MAPL, Eq. 5).
 
-    "released": the mean of the sums of exp(<xi_k, xi_r> / temperature).
+    With "released" it is the mean of the sums of exp(<xi_k, xi_r> / temperature).
     """
     if form == "released":
         alike = (prototypes @ prototypes.T / temperature).exp()
@@ -74,10 +75,10 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 class Projection(nn.Module):
-    """Linear, batch normalisation, ReLU, Linear: features [n, d] to projections [n, out].
+    """Linear, batch normalisation, ReLU, Linear: from features [n, d] to projections [n, out].
 
-    It serves training only, so that it normalises by the batch at hand and keeps no running statistics. Statistics
-    leave padding out (mask [n], None: no padding).
+    It is used in training only, so it always normalises by the statistics of the batch, and has no running statistics.
+    The statistics do not include padding (mask [n]; None: no padding).
     """
 
     def __init__(self, features: int, hidden: int, out: int) -> None:
@@ -86,7 +87,7 @@ class Projection(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.ones(hidden)), nn.Parameter(torch.zeros(hidden))
 
     def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Projections [n, out]."""
+        """Return projections [n, out]."""
         h = self.into(z)
         weight = (torch.ones_like(h[:, :1]) if mask is None else mask[:, None].to(h.dtype)) / (
             len(h) if mask is None else mask.sum()
@@ -98,5 +99,5 @@ class Projection(nn.Module):
 
 
 def prototypes(classes: int, width: int) -> nn.Linear:
-    """Learnable class prototypes [classes, width], the weight of a linear layer, which is how they start."""
+    """Return learnable class prototypes [classes, width]: the weight of a linear layer, with its initialisation."""
     return nn.Linear(width, classes, bias=False)

@@ -1,4 +1,4 @@
-"""Many clients' local work in fully connected nets, written out: no autograd, and no gradient kept.
+"""Local training of many clients in fully connected nets, without autograd and without stored gradients.
 
 For layers h_l = act(h_{l-1} W_l^T + b_l) and mean cross-entropy, with g_L = (softmax(h_L) - onehot(y)) * mask / count
 and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix product into the weights themselves:
@@ -7,7 +7,7 @@ and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix product int
 
 A proximal term mu / 2 |w - w_0|^2 makes the factor 1 - lr * (wd + mu) and adds lr * mu * w_0.
 
-Clients are stacked [K, out, in], so few at a time that their weights stay in a core's cache from step to step.
+Clients are stacked [K, out, in]. A stack is small enough for its weights to stay in a core's cache between steps.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fedkin.learning.training import Fitted, Training
 
 __all__ = ["Layer", "fit_dense", "layers_of"]
 
-# Bytes of weights trained side by side: more would leave the cache between steps, fewer make too many calls
+# Bytes of weights in one stack: more would not stay in the cache between steps, fewer need too many calls
 # (measured for 784-200-10: 1 client at a time 69 ms a round, 3 at a time 59 ms, 9 at a time 56 ms).
 _CACHE = 6 << 20
-_BLOCK = 64  # steps whose outputs are kept before their losses are found
+_BLOCK = 64  # number of steps whose outputs are stored before their losses are computed
 _threshold_backward = torch.ops.aten.threshold_backward.default
 
 
 class Layer(NamedTuple):
-    """A Linear: names of its parameters, and whether a ReLU follows."""
+    """The names of a Linear's parameters, and whether a ReLU follows."""
 
     weight: str
     bias: str | None
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
 
 
 def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
-    """The net's layers, first to last, when net and loss are of the kind written out here; else None."""
+    """Return the layers of the net, first to last, or None if this module cannot train this net with this loss."""
     body = net.module.body
     parts = list(body.named_children()) if type(body) is nn.Sequential else [("", body)]
     plain = type(_inner(loss)) is CrossEntropy and len(net.trainable) == len(net.initial)
@@ -58,7 +58,7 @@ def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
             layers[-1] = layers[-1]._replace(relu=True)
         else:
             return None
-    # Weights that do not train are not in a stack.
+    # A stack has only the weights that train.
     whole = sum(1 if layer.bias is None else 2 for layer in layers) == len(net.trainable)
     return layers if whole and (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1) else None
 
@@ -75,7 +75,7 @@ def fit_dense(
     pull = loss.weight if isinstance(loss, Proximal) else None
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
-    # Clients of like sizes side by side: less padding.
+    # Clients of similar size are in one stack, so that there is less padding.
     order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
     fitted: dict[int, Fitted] = {}
     with torch.no_grad():
@@ -90,12 +90,12 @@ def _chunk(
     net: Net, pull: float | None, layers: Sequence[Layer], training: Training, members: Sequence[Member],
     device: torch.device,
 ) -> list[Fitted]:  # fmt: skip
-    """Members that are trained side by side."""
+    """Train the members of one stack."""
     plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
     stack = stack_of(net, ordered, device)
     batches = Batches(net, [m.samples for m in ordered], plan, device, reuse=True)
-    # Momentum, Adam and clipping need the gradient itself; plain descent goes straight into the weights.
+    # Momentum, Adam and clipping need the gradient itself; plain SGD adds it directly to the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     optimiser = None if plain else Optimiser(training, stack)
     centre = None if pull is None else _Centre(pull, stack, ordered)
@@ -110,7 +110,7 @@ def _chunk(
                 parts = [_part(layer, stack, len(x)) for layer in layers]
             outputs, target, share = losses.at(step - start, *x.shape[:2])
             inside = _forward(parts, x, outputs)
-            # The loss's slope at the outputs, [K, b, classes].
+            # The gradient of the loss with respect to the outputs, [K, b, classes].
             slope = torch.addcmul(target, torch.softmax(outputs, 1), share).transpose(1, 2)
             if centre is not None:
                 totals[: len(x)] += centre.values(len(x))
@@ -128,31 +128,31 @@ def _chunk(
 
 
 class _Centre:
-    """weight / 2 |w - w_0|^2 of the stacked parameters w, of the first `active` members."""
+    """The proximal term weight / 2 |w - w_0|^2 of the stacked parameters w of the first `active` members."""
 
     def __init__(self, weight: float, stack: dict[str, Tensor], members: Sequence[Member]) -> None:
         self.weight, self.stack = weight, stack
         self.start = {name: torch.stack([m.extras["start"][name] for m in members]).to(t) for name, t in stack.items()}
 
     def values(self, active: int) -> Tensor:
-        """The term of each member: [active]."""
+        """Return the term of each member: [active]."""
         away = (t[:active] - self.start[name][:active] for name, t in self.stack.items())
         return sum((gap.flatten(1).square_().sum(1).double() for gap in away), torch.tensor(0.0)) * (self.weight / 2)
 
     def draw(self, lr: float, active: int) -> None:
-        """What of the term's step the factor on w has left out."""
+        """Take the part of the term's step that the factor on w does not contain."""
         for name, t in self.stack.items():
             t[:active].add_(self.start[name][:active], alpha=lr * self.weight)
 
     def add_to(self, grads: dict[str, Tensor]) -> None:
-        """The term's gradient, on top of the loss's."""
+        """Add the gradient of the term to the gradient of the loss."""
         for name, grad in grads.items():
             own = slice(len(grad))
             grad.add_(self.stack[name][own] - self.start[name][own], alpha=self.weight)
 
 
 class _Part(NamedTuple):
-    """A layer of the members still training: weight [K, out, in], its transpose, bias [K, 1, out]."""
+    """A layer of the members that still train: weight [K, out, in], its transpose, bias [K, 1, out]."""
 
     weight: Tensor
     turned: Tensor
@@ -169,13 +169,13 @@ def _part(layer: Layer, stack: dict[str, Tensor], active: int) -> _Part:
 class _CrossEntropies:
     """Mean cross-entropy -sum share * log softmax(outputs)[y] over a block of steps, where share = mask / count.
 
-    Outputs are kept and their losses found in one go: on small nets the calls of a step cost more than its work.
-    They lie as [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
+    Outputs are stored and their losses computed together: in small nets the calls of a step cost more than its
+    arithmetic. The layout is [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
     """
 
     def __init__(self, batches: Batches, steps: slice, classes: int) -> None:
         y, mask = (t[:, steps].transpose(0, 1)[:, :, None] for t in (batches.labels, batches.masks))
-        # A member that is done has no samples left, and no share.
+        # A member that has finished has no more samples, so its share is 0.
         self.share = mask / mask.sum(3, keepdim=True).clamp(min=1)
         self.target = self.share.new_zeros(*y.shape[:2], classes, y.shape[3]).scatter_(2, y, -self.share)
         self.outputs = torch.zeros_like(self.target)
@@ -183,7 +183,7 @@ class _CrossEntropies:
         self.steps = list(zip(self.outputs.unbind(0), self.target.unbind(0), self.share.unbind(0), strict=True))
 
     def at(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(where this step's outputs go, target, share), each [K, classes or 1, b]."""
+        """Return (memory for the outputs of this step, target, share), each [K, classes or 1, b]."""
         parts = self.steps[step]
         if parts[0].shape[::2] == (active, width):
             return parts
@@ -191,12 +191,12 @@ class _CrossEntropies:
         return outputs, target, share
 
     def values(self) -> Tensor:
-        """Each member's losses, added up: [K]."""
+        """Return the sum of the losses of each member: [K]."""
         return F.log_softmax(self.outputs, 2).mul_(self.target).sum((2, 3)).double().sum(0)
 
 
 def _forward(parts: Sequence[_Part], x: Tensor, space: Tensor) -> list[Tensor]:
-    """What goes into each layer: [K, b, width] each; the outputs are laid into `space`."""
+    """Return the inputs of each layer, [K, b, width] each; write the outputs into `space`."""
     inside = [x]
     for part in parts[:-1]:
         made = torch.bmm(inside[-1], part.turned) if part.bias is None else torch.baddbmm(
@@ -212,13 +212,13 @@ def _forward(parts: Sequence[_Part], x: Tensor, space: Tensor) -> list[Tensor]:
 
 
 def _back(part: _Part, slope: Tensor, before: Tensor, relu: bool) -> Tensor:
-    """The slope at what went into a layer, itself a ReLU's output or not."""
+    """Return the gradient with respect to the input of a layer; relu: this input is the output of a ReLU."""
     below = torch.bmm(slope, part.weight)
     return _threshold_backward(below, before, 0) if relu else below
 
 
 def _descend(parts: Sequence[_Part], inside: list[Tensor], slope: Tensor, lr: float, keep: float) -> None:
-    """One step of SGD, each layer's weights renewed by the product that is their gradient."""
+    """Take one step of SGD: the matrix product that is the gradient is added to the weights of each layer."""
     ones = slope.new_ones(1, 1, 1).expand(len(slope), 1, slope.shape[1])
     for number in range(len(parts) - 1, -1, -1):
         part, before = parts[number], inside[number]
@@ -232,7 +232,7 @@ def _descend(parts: Sequence[_Part], inside: list[Tensor], slope: Tensor, lr: fl
 def _gradients(
     layers: Sequence[Layer], parts: Sequence[_Part], inside: list[Tensor], slope: Tensor
 ) -> dict[str, Tensor]:
-    """The gradient of every parameter, stacked."""
+    """Return the stacked gradient of every parameter."""
     grads = {}
     for number in range(len(parts) - 1, -1, -1):
         layer, before = layers[number], inside[number]

@@ -1,7 +1,7 @@
-"""Where arithmetic runs: the processor, or a card on which samples stay once they are there.
+"""Devices: the CPU, or a GPU whose memory keeps the samples that were copied there.
 
-States, messages and graphs are on the processor always. A job's parameters go to the device when it begins and come
-back when it ends; in between nothing waits for the processor.
+States, messages and graphs are always on the CPU. The parameters of a job go to the device when the job begins, and
+come back when it ends. In between, nothing waits for the CPU.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ _NAME = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def checked(name: str) -> str:
-    """`name`, if it can name a device; raises ValueError."""
+    """Return `name` if it can name a device; raises ValueError."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"no {name!r}; expected 'cpu', 'cuda', or 'cuda:1' for the second card")
+        raise ValueError(f"no {name!r}; expected 'cpu', 'cuda', or 'cuda:1' for the second GPU")
     return name
 
 
 def opened(name: str) -> torch.device:
-    """The device of that name; raises ConfigError where there is no such card."""
+    """Return the device of that name; raises ConfigError if this machine has no such GPU."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         there = f"torch {torch.__version__} sees {count} of them here" if count else (
-            f"torch {torch.__version__} sees no card here (a build for processors only, no driver, or no card)"
+            f"torch {torch.__version__} sees no GPU here (a build for CPUs only, no driver, or no GPU)"
         )  # fmt: skip
         raise ConfigError(f"run.device: {name!r}, but {there}; set run.device = 'cpu'")
-    # Read at the process's first product of matrices on a card; without it cuBLAS may sum in another order each time.
+    # cuBLAS reads this at the first matrix product of a process. Without it, the order of its sums can change.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return device
 
 
 def title(device: torch.device) -> str | None:
-    """What the card is called; None for a processor."""
+    """Return the name of the GPU; None for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """While this is open, a card gives the same bits each time, and float32 in its full precision."""
+    """Make a GPU deterministic, and its float32 as precise as the CPU's, while this context is open."""
     if device.type != "cuda":
         yield
         return
@@ -68,7 +68,7 @@ def exact(device: torch.device) -> Iterator[None]:
         (torch.backends.cudnn, "benchmark", False),
         (torch.backends.cudnn, "allow_tf32", False),
         (torch.backends.cuda.matmul, "allow_tf32", False),
-        # Filling new memory costs a kernel for each tensor, and nothing here reads what it did not write.
+        # Filling new memory costs a kernel for each tensor, and no code here reads memory before it writes to it.
         (torch.utils.deterministic, "fill_uninitialized_memory", False),
     ]
     before = [getattr(place, name) for place, name, _ in flags]
@@ -85,12 +85,12 @@ def exact(device: torch.device) -> Iterator[None]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module's parameters are."""
+    """Return the device of a module's parameters."""
     return next(module.parameters()).device
 
 
 def arranged(tensor: Any) -> Any:
-    """Images and kernels, also in a dict, with channels last.
+    """Return images or kernels, also those in a dict, with channels last.
 
     Convolutions on a CPU run about 1.3 times as fast in training and 2 times in inference (benchmarks/layout.py).
     """
@@ -102,7 +102,7 @@ def arranged(tensor: Any) -> Any:
 
 
 def moved(tree: Any, device: torch.device) -> Any:
-    """A tree with all its tensors on the device; those that are there already are the same objects."""
+    """Return a tree with all its tensors on the device; tensors that are already there stay the same objects."""
     if isinstance(tree, Tensor):
         return tree.to(device)
     if isinstance(tree, Mapping):
@@ -111,30 +111,31 @@ def moved(tree: Any, device: torch.device) -> Any:
 
 
 def drawn(batches: Sequence[npt.NDArray[np.int64]], device: torch.device) -> Sequence[Tensor]:
-    """The rows of each step on the device, which get there in one piece."""
+    """Return the row numbers of each step on the device; all steps are copied there at once."""
     if not batches:
         return []
     return torch.split(torch.from_numpy(np.concatenate(batches)).to(device), [len(rows) for rows in batches])
 
 
 class Resident:
-    """Samples on a device. An array goes there once, however many clients index it, and stays while it is in use.
+    """Samples in the memory of a device.
 
-    limit: bytes that may stay (None: half of what the card has free, no limit elsewhere); of what is above, a job
-    gets its own rows, which leave with it.
+    An array is copied to the device once, for all clients that index it, and stays there while it is in use.
+    limit: bytes that may stay on the device (None: half of a GPU's free memory; no limit on other devices). Of arrays
+    beyond the limit, a job gets only its own rows, which leave the device when the job ends.
     """
 
     def __init__(self, device: torch.device = CPU, limit: int | None = None) -> None:
         self.device, self.limit = device, limit
         if limit is None and device.type == "cuda":
-            # What torch keeps for its next tensors is free too.
+            # Memory that torch reserves for its next tensors is free too.
             spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             self.limit = (torch.cuda.mem_get_info(device)[0] + spare) // 2
         self.held: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
         self.bytes = [0]
 
     def __call__(self, samples: Samples) -> Samples:
-        """The same samples on the device."""
+        """Return the same samples on the device."""
         if self.device == CPU:
             return samples
         rows = samples.rows

@@ -1,6 +1,6 @@
-"""Losses: functions of (model, batch, extras, carry), without branches on data, so that they can be stacked.
+"""Losses: functions of (model, batch, extras, carry), which do not branch on data, so that they can be stacked.
 
-A batch may be padded: `mask` is 1 for real samples and 0 for padding, and every mean over samples heeds it.
+A batch may be padded: `mask` is 1 for real samples and 0 for padding. Means over samples leave padding out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Samples of one step.
+    """The samples of one step.
 
-    x: inputs [b, ...], or a dict of them; y: targets [b, ...]; mask: 1 for a sample, 0 for padding [b]; whole: there is
-    no padding.
+    x: inputs [b, ...], or a dict of inputs; y: targets [b, ...]; mask [b]: 1 for a sample, 0 for padding; whole: True
+    if there is no padding.
     """
 
     x: Any
@@ -37,13 +37,13 @@ class Batch(NamedTuple):
 
 
 class Loss(Protocol):
-    """A value to descend, or (value, new carry)."""
+    """A function that returns the value to minimise, or (value, new carry)."""
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor | tuple[Tensor, Tree]: ...
 
 
 def masked_mean(values: Tensor, batch: Batch) -> Tensor:
-    """Mean of values [b] over the batch's real samples.
+    """Return the mean of values [b] over the real samples of the batch.
 
     >>> batch = Batch(torch.zeros(2, 1), torch.zeros(2), torch.tensor([1.0, 0.0]))
     >>> masked_mean(torch.tensor([3.0, 9.0]), batch)
@@ -53,7 +53,7 @@ def masked_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mean feature of each class [classes, d], zero where absent, and how many samples each has [classes]."""
+    """Return the mean feature of each class [classes, d] (zero if absent), and its number of samples [classes]."""
     member = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype) * mask[:, None]
     count = member.sum(0)
     return member.T @ z / count.clamp(min=1)[:, None], count
@@ -61,7 +61,7 @@ def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Mean cross-entropy of the batch."""
+    """The mean cross-entropy of the batch."""
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         if batch.whole:
@@ -71,7 +71,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Proximal:
-    """loss + weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"] by name."""
+    """The loss plus weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"] by name."""
 
     loss: Loss
     weight: float
@@ -86,7 +86,7 @@ class Proximal:
 
 @dataclass(frozen=True)
 class SquaredError:
-    """Squared error of the outputs, summed over a sample's targets, mean over the batch's samples."""
+    """The squared error of the outputs, summed over the targets of a sample, mean over the samples of the batch."""
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         return masked_mean(_squared_error(model(batch.x), batch.y), batch)
@@ -94,21 +94,21 @@ class SquaredError:
 
 @dataclass(frozen=True)
 class PixelCrossEntropy:
-    """Cross-entropy, mean over a sample's pixels, then over the batch's samples."""
+    """The cross-entropy, mean over the pixels of a sample, then over the samples of the batch."""
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         return masked_mean(_pixel_cross_entropy(model(batch.x), batch.y), batch)
 
 
 def per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of each sample, (outputs [b, ...], targets [b, ...]) -> [b], whose mean `default_loss` descends."""
+    """Return the loss of each sample: (outputs [b, ...], targets [b, ...]) -> [b]; `default_loss` is its mean."""
     if task.kind == "regression":
         return _squared_error
     return _pixel_cross_entropy if task.kind == "segmentation" else _cross_entropy
 
 
 def default_loss(task: Task) -> Loss:
-    """What clients descend when a method does not say: cross-entropy where there are classes, else squared error."""
+    """Return the loss for methods that name none: cross-entropy for tasks with classes, else squared error."""
     if task.kind == "regression":
         return SquaredError()
     return PixelCrossEntropy() if task.kind == "segmentation" else CrossEntropy()

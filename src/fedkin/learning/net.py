@@ -1,4 +1,4 @@
-"""A net: a body that makes features and a head that makes outputs, with the parameters that all start from."""
+"""Nets: a body that computes features, a head that computes outputs, and the initial parameters of all clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BodyHead", "Net", "head_of"]
 class BodyHead(nn.Module):
     """body: inputs -> features [batch, d]; head: features -> outputs [batch, classes].
 
-    Modules that a method trains beside them (a projection, prototypes) are attributes of their own.
+    Other modules that a method trains (a projection, prototypes) are further attributes.
     """
 
     def __init__(self, body: nn.Module, head: nn.Module, extra: Mapping[str, nn.Module] | None = None) -> None:
@@ -32,28 +32,28 @@ class BodyHead(nn.Module):
             self.add_module(name, module)
 
     def features(self, x: Any) -> Tensor:
-        """Features [batch, d] of inputs [batch, ...], or of a dict of them."""
+        """Return features [batch, d] of inputs [batch, ...], or of a dict of inputs."""
         return self.body(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Any) -> Tensor:
-        """Outputs [batch, classes]."""
+        """Return outputs [batch, classes]."""
         return self.head(self.body(x))  # type: ignore[no-any-return]
 
     @property
     def params(self) -> dict[str, Tensor]:
-        """The trainable parameters by name, as a loss sees them."""
+        """Return the trainable parameters by name, as a loss sees them."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     @cached_property
     def travels(self) -> tuple[str, ...]:
-        """Names of what training changes: parameters, then buffers; see Net."""
+        """Names of the tensors that training changes: parameters, then buffers; see Net."""
         trainable = [name for name, p in self.named_parameters() if p.requires_grad]
         frozen = self._frozen
         return (*trainable, *(name for name in self.persistent if not _inside(name, frozen)))
 
     @cached_property
     def persistent(self) -> tuple[str, ...]:
-        """Names of the buffers that are part of the model's state, as PyTorch has it."""
+        """Names of the buffers that PyTorch stores in the state of the model."""
         passing = {
             f"{place}.{name}" for place, module in self.named_modules() for name in module._non_persistent_buffers_set
         }
@@ -70,7 +70,7 @@ class BodyHead(nn.Module):
 
     @property
     def _frozen(self) -> tuple[str, ...]:
-        """Names of the modules that have parameters, none of which is trained."""
+        """Names of the modules that have parameters, but no trainable ones."""
         return tuple(
             name for name, module in self.named_modules()
             if not any(p.requires_grad for p in module.parameters()) and any(True for _ in module.parameters())
@@ -78,11 +78,11 @@ class BodyHead(nn.Module):
 
     @cached_property
     def _constant(self) -> tuple[str, ...]:
-        """Names of the buffers of frozen modules, but for statistics at rest."""
+        """Names of the buffers of frozen modules, except running statistics in evaluation mode."""
         return tuple(n for n in self.persistent if n not in self.travels and not _inside(n, self.resting))
 
     def constants(self) -> dict[str, tuple[int, int]]:
-        """By name of each buffer that must not change: which tensor it is, and how often it was written to."""
+        """Return, by name, the identity and version of each buffer that must not change."""
         return {name: (id(buffer), buffer._version) for name in self._constant for buffer in [self.get_buffer(name)]}
 
     def train(self, mode: bool = True) -> Self:
@@ -93,23 +93,23 @@ class BodyHead(nn.Module):
 
 
 def _inside(name: str, modules: tuple[str, ...]) -> bool:
-    """Whether a parameter or a buffer belongs to one of these modules, or to a module in them."""
+    """Whether a parameter or a buffer belongs to one of these modules, or to a module inside them."""
     return any(name.startswith(f"{module}.") for module in modules)
 
 
 class Net:
-    """An architecture and what training starts from, named "body..." and "head...".
+    """An architecture and its initial parameters, named "body..." and "head...".
 
-    A pair of modules starts from the values that it holds (a pretrained body stays so). extra: modules that are
-    trained beside body and head, by name.
+    The initial values of a pair of modules are the values that it has (a pretrained body stays pretrained). extra:
+    further modules that are trained, by name.
 
-    `initial` holds what training changes, and nothing else travels or is stored for a client:
+    `initial` has everything that training changes. Nothing else travels or is stored for a client:
     - parameters with `requires_grad`;
-    - persistent buffers, but for those of frozen modules (modules with parameters, none of which is trained). Constants
-      that need not travel are registered with `persistent=False`, as for PyTorch's own checkpoints.
-    What is frozen stays in the net, which every process has once. Layers with running statistics (batch normalisation)
-    inside a frozen module stay in evaluation mode, so that these are frozen too: a pretrained body that is not trained
-    computes the same features at every client, in training and in use. Dropout there is as everywhere.
+    - persistent buffers, except those of frozen modules (modules that have parameters, but no trainable ones).
+      Constants that need not travel are registered with `persistent=False`, as for PyTorch's own checkpoints.
+    Frozen tensors stay in the net, which each process has once. Layers with running statistics (batch normalisation)
+    inside a frozen module stay in evaluation mode, so that their statistics are frozen too: a frozen pretrained body
+    computes the same features at every client, in training and in use. Dropout in a frozen module works as elsewhere.
 
     >>> from torch import nn
     >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -121,7 +121,7 @@ class Net:
         self, body: nn.Module, head: nn.Module, dtype: torch.dtype = torch.float32,
         extra: Mapping[str, nn.Module] | None = None,
     ) -> None:  # fmt: skip
-        # One copy of all: weights that body and head share stay shared.
+        # All modules are copied together, so that weights that body and head share stay shared.
         self.module = BodyHead(*copy.deepcopy((body, head, dict(extra or {})))).to(dtype)
         self.dtype = dtype
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
@@ -136,14 +136,14 @@ class Net:
     def build(
         cls, make: Callable[[], tuple[nn.Module, nn.Module]], key: int, dtype: torch.dtype = torch.float32
     ) -> Net:
-        """The net that `make` builds, with PyTorch's initialisation drawn from `key`."""
+        """Return the net that `make` builds, with PyTorch's initialisation drawn from `key`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             body, head = make()
         return cls(body, head, dtype)
 
     def extended(self, make: Callable[[], Mapping[str, nn.Module]], key: int) -> Net:
-        """This net with more modules beside body and head, initialised from `key`; body and head keep their values.
+        """Return this net with further modules, initialised from `key`; body and head keep their values.
 
         >>> from torch import nn
         >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -157,12 +157,12 @@ class Net:
 
     @property
     def extra(self) -> dict[str, nn.Module]:
-        """The modules beside body and head."""
+        """The modules other than body and head."""
         return {name: m for name, m in self.module.named_children() if name not in ("body", "head")}
 
     @property
     def frozen(self) -> dict[str, Tensor]:
-        """What every module of this net holds and training leaves as it is: parameters, then persistent buffers."""
+        """The tensors that training does not change: parameters, then persistent buffers."""
         kept = {*self.module.persistent, *(name for name, _ in self.module.named_parameters())}
         return {name: t for name, t in self._named().items() if name in kept and name not in self.initial}
 
@@ -170,9 +170,9 @@ class Net:
         return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
 
     def scratch(self, device: torch.device | str = "cpu") -> BodyHead:
-        """A module for a runner to load parameters into.
+        """Return a module into which a runner loads parameters.
 
-        On the processor, frozen tensors are the net's own: one copy serves all modules, and no code may write to it.
+        On the CPU, its frozen tensors are those of the net: all modules share one copy, and no code may write to it.
         """
         if torch.device(device) == CPU:
             return copy.deepcopy(self.module, {id(tensor): tensor for tensor in self.frozen.values()})
@@ -182,7 +182,7 @@ class Net:
         return module
 
     def width(self, task: Task) -> int:
-        """Length of a feature vector, for inputs of the task's shape."""
+        """Return the length of a feature vector, for inputs of the task's shape."""
         z = self._answer(task, head=False)
         if z.ndim != 2:
             raise ConfigError(
@@ -201,7 +201,7 @@ class Net:
             raise ConfigError(f"model: expected outputs [{expected}], got {tuple(out.shape)} for one sample")
 
     def _answer(self, task: Task, head: bool) -> Tensor:
-        """Features, or outputs, of one made-up sample; raises ConfigError."""
+        """Return the features, or outputs, of one made-up sample; raises ConfigError."""
         module = self.scratch().eval()
         made = {
             name: torch.ones(1, *shape, dtype=torch.int64)
@@ -220,7 +220,7 @@ class Net:
             ) from None
 
     def fingerprint(self) -> str:
-        """A hash of the architecture and of the initial values."""
+        """Return a hash of the architecture and of the initial values."""
         digest = blake2b(repr(self.module).encode(), digest_size=16)
         for name, tensor in sorted({**self._named(), **self.initial}.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -232,7 +232,7 @@ class Net:
 
 
 class _Fixed(Mapping[str, Tensor]):
-    """Parameters that nobody can change by accident: all participants start from this one object."""
+    """Read-only parameters: all participants start from this one object."""
 
     def __init__(self, params: dict[str, Tensor]) -> None:
         self._params = params
@@ -248,5 +248,5 @@ class _Fixed(Mapping[str, Tensor]):
 
 
 def head_of(params: Params) -> dict[str, Tensor]:
-    """The parameters of the head."""
+    """Return the parameters of the head."""
     return {name: tensor for name, tensor in params.items() if name.startswith("head.")}

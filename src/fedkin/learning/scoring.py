@@ -1,4 +1,4 @@
-"""How good outputs are: the figures of a task on one client's samples, and what pooling over clients needs."""
+"""Scoring of outputs: the figures of a task on one client's samples, and the data for pooled figures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Figures = tuple[float | None, ...]
 
 
 class Marks(NamedTuple):
-    """Outputs judged. loss: mean over samples; right: how many class labels are (tasks with labels, else 0).
+    """The scores of outputs on a set of samples.
 
-    figures: those of `task.figures`, None where these samples do not say; empty for classification, where `right`
-    does. digest: what figures over several clients together are found from.
+    loss: mean over samples. right: number of correct class labels (0 for tasks without labels). figures: those of
+    `task.figures`, None where these samples do not determine a figure; empty for classification, which has `right`.
+    digest: the data from which figures over several clients are computed.
     """
 
     loss: float
@@ -37,14 +38,14 @@ NO_MARKS = Marks(math.nan, 0)
 
 
 def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
-    """Judge outputs [n, ...] against targets [n, ...], n at least 1.
+    """Score outputs [n, ...] against targets [n, ...], n at least 1.
 
-    classification   right: largest output at the label
+    classification   right: the number of samples with the largest output at the label
     risk             figures: ROC-AUC and average precision of output 1 minus output 0 (None with one class only);
                      digest: these scores, and the labels
-    regression       figures: squared error, summed over a sample's targets, mean over samples
-    segmentation     figures: Dice; digest: for each class but the background, pixels in both, and in prediction plus
-                     pixels in truth, over all samples
+    regression       figures: squared error, summed over the targets of a sample, mean over samples
+    segmentation     figures: Dice; digest: for each class except the background, the number of pixels in both
+                     prediction and truth, and the sum of the numbers of pixels in each, over all samples
     """
     loss = float(per_sample(task)(outputs.double(), targets).mean())
     if task.kind == "regression":
@@ -62,7 +63,10 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
 
 
 def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
-    """`task.figures` of several clients' samples taken together, from (samples, marks) of each; n at least 1 each."""
+    """Return `task.figures` over the samples of several clients together, from (samples, marks) of each client.
+
+    Each client has at least one sample.
+    """
     total = sum(n for n, _ in parts)
     if task.kind == "classification":
         return (sum(mark.right for _, mark in parts) / total,)
@@ -76,7 +80,7 @@ def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
 
 
 def roc_auc(scores: Values, labels: npt.NDArray[np.generic]) -> float:
-    """P(score of a 1 > score of a 0), ties counting half (Mann and Whitney); nan unless both classes are there.
+    """Return P(score of a 1 > score of a 0), with half of the ties (Mann and Whitney); nan without both classes.
 
     >>> roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.75
@@ -91,9 +95,9 @@ def roc_auc(scores: Values, labels: npt.NDArray[np.generic]) -> float:
 
 
 def average_precision(scores: Values, labels: npt.NDArray[np.generic]) -> float:
-    """sum_k (R_k - R_{k-1}) P_k over the thresholds, from high to low; nan unless both classes are there.
+    """Return sum_k (R_k - R_{k-1}) P_k over the thresholds, from high to low; nan without both classes.
 
-    P and R are precision and recall; equal scores are one threshold.
+    P and R are precision and recall; equal scores share one threshold.
 
     >>> round(average_precision(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])), 4)
     0.8333
@@ -113,18 +117,18 @@ def _ranked(scores: Values, labels: npt.NDArray[np.generic]) -> Figures:
 
 
 def _known(*values: float) -> Figures:
-    """None for nan: equal to itself, and in JSON."""
+    """Replace nan by None, which equals itself and which JSON can hold."""
     return tuple(None if math.isnan(value) else value for value in values)
 
 
 def _overlap(predicted: Tensor, truth: Tensor, classes: int) -> tuple[Values, Values]:
-    """For each class but 0: pixels in both, and pixels in the one plus pixels in the other."""
+    """Return, for each class except 0, the number of pixels in both, and the sum of the numbers in each."""
     p, t = (torch.bincount(labels.reshape(-1), minlength=classes) for labels in (predicted, truth))
     same = torch.bincount(truth[predicted == truth], minlength=classes)
     return same[1:].double().numpy(), (p + t)[1:].double().numpy()
 
 
 def _dice(both: Values, either: Values) -> float:
-    """Mean over the classes that are somewhere of 2 |A and B| / (|A| + |B|); nan when none is."""
+    """Return the mean of 2 |A and B| / (|A| + |B|) over the classes that occur; nan if no class occurs."""
     there = either > 0
     return float((2 * both[there] / either[there]).mean()) if there.any() else math.nan

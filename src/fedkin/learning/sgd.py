@@ -1,4 +1,4 @@
-"""One client's local work, one client at a time: the plain loop that every faster mode must equal."""
+"""Local training of one client: the plain loop, which every faster mode must equal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fedkin.tasks import Task
 
 __all__ = ["arranged", "fit", "infer", "load", "score"]
 
-# Rows per pass without gradients. 128 are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for nets
-# whose feature maps are then still in a core's cache (benchmarks/inference.py).
+# Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
+# nets whose feature maps then still fit in a core's cache (benchmarks/inference.py).
 _ROWS = 128
-_ROWS_ON_A_CARD = 1024
+_ROWS_ON_A_GPU = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
-    """Let the module hold copies of these parameters and buffers: all that training changes; the rest it has."""
+    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
     own = _held(module)
     if own.keys() != params.keys():
         missing, extra = sorted(own.keys() - params.keys()), sorted(params.keys() - own.keys())
@@ -46,7 +46,7 @@ def fit(
 ) -> Fitted:  # fmt: skip
     """Train `params` on `samples`; batches and dropout are drawn from `rng` alone.
 
-    `samples` are where the module is; what is learned is on the processor.
+    `samples` are on the device of the module; results are on the CPU.
     """
     load(module, params)
     device = device_of(module)
@@ -85,14 +85,14 @@ def fit(
 
 
 def _descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
-    """What a step does with the gradients, and clears them.
+    """Return the function that updates the parameters by their gradients, and clears the gradients.
 
-    SGD without momentum is written out: torch.optim's bookkeeping costs more than the step of a small net.
+    SGD without momentum does not use torch.optim, whose bookkeeping costs more than the step of a small net.
     """
     plain = training.optimiser == "sgd" and not training.momentum
     optimiser = None if plain else training.build(leaves)
     for leaf in leaves:
-        leaf.grad = None  # a fit that failed may have left one
+        leaf.grad = None  # an earlier fit that failed may have left a gradient
 
     @torch.no_grad()
     def descend() -> None:
@@ -116,7 +116,7 @@ def infer(
     net: Net, module: BodyHead, params: Params, what: Literal["logits", "features"] | Callable[..., Tensor],
     samples: Samples,
 ) -> Tensor:  # fmt: skip
-    """The net's outputs over all samples, [n, ...], in evaluation mode; on the processor."""
+    """Return the outputs of the net for all samples, [n, ...], in evaluation mode, on the CPU."""
     load(module, params)
     return _outputs(net, module, what, samples)
 
@@ -124,8 +124,8 @@ def infer(
 def _outputs(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
 ) -> Tensor:
-    """What `infer` gives, of a module that holds the parameters; in shorter passes where a card's memory ends."""
-    many = _ROWS if device_of(module) == CPU else _ROWS_ON_A_CARD
+    """Do `infer` with a module that has the parameters; in shorter passes if the GPU's memory does not suffice."""
+    many = _ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
     while True:
         try:
             return _passes(net, module, what, samples, many)
@@ -138,7 +138,7 @@ def _outputs(
 def _passes(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples, many: int
 ) -> Tensor:
-    """The outputs, so many samples at a time."""
+    """Return the outputs, computed for `many` samples at a time."""
     module.eval()
     device = device_of(module)
     parts = []
@@ -157,7 +157,7 @@ def _passes(
 
 
 def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Marks]:
-    """The model judged on each of these sets of samples, one after another; NO_MARKS for an empty one."""
+    """Score the model on each of these sets of samples, one after another; an empty set gives NO_MARKS."""
     load(module, params)
     return [
         marks(task, _outputs(net, module, "logits", samples), samples.labels().to(CPU)) if len(samples) else NO_MARKS
@@ -166,14 +166,14 @@ def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], 
 
 
 def _held(module: BodyHead) -> dict[str, Tensor]:
-    """What training changes, in the order of `Net.initial`."""
+    """Return the tensors that training changes, in the order of `Net.initial`."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # Most nets have nothing else.
+    # In most nets these are all tensors.
     return named if len(named) == len(module.travels) else {name: named[name] for name in module.travels}
 
 
 def _unchanged(module: BodyHead, before: Mapping[str, tuple[int, int]]) -> None:
-    """Raise MethodError when a buffer that does not travel is another than before: the next client would find it."""
+    """Raise MethodError if a buffer that does not travel has changed, since the next client would use it."""
     now = module.constants()
     for name in before:
         if before[name] != now[name]:

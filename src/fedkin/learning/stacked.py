@@ -1,8 +1,8 @@
-"""The local work of many clients as one batched computation, equal to `learning.sgd` one client at a time.
+"""Local training of many clients as one batched computation, equal to `learning.sgd` for one client at a time.
 
 Parameters get a leading client dimension [K, ...]; a loss written for one client is mapped over it by
 torch.func.vmap, under ordinary autograd, so that matrix products become batched and convolutions grouped.
-Clients of unlike sizes are padded: a padded sample has mask 0, and a client that is done leaves the stack.
+Clients with fewer samples are padded: a padded sample has mask 0. A client that has finished leaves the stack.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Member:
 
 @lru_cache(maxsize=16)
 def stackable(net: Net) -> bool:
-    """Whether clients can be stacked without changing a number: no dropout, no buffers but statistics at rest."""
+    """Whether stacking gives the same numbers: no dropout, and no buffers except statistics that stay fixed."""
     resting = {id(b) for name in net.module.resting for b in net.module.get_submodule(name).buffers()}
     buffers = any(id(buffer) not in resting for buffer in net.module.buffers())
     return not buffers and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in net.module.modules())
@@ -55,7 +55,7 @@ def stackable(net: Net) -> bool:
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
     """Train all members; each result equals `sgd.fit` of that member up to rounding.
 
-    Samples are where the module is; what is learned is on the processor.
+    Samples are on the device of the module; results are on the CPU.
     """
     plan = Plan(training, members)
     device = device_of(module)
@@ -81,22 +81,22 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
 
 
 def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
-    """The members' parameters one above the other, [K, ...] each, on the device."""
+    """Stack the parameters of the members on the device, [K, ...] each."""
     return {name: torch.stack([m.params[name] for m in members]).to(device, net.dtype) for name in net.initial}
 
 
 class Plan:
-    """Which rows each member takes at each step; members in the order of falling steps.
+    """The batches of each member at each step; members with more steps come first in the stack.
 
-    order: which member stands at each place of the stack; places: where each member stands;
-    rows [K, steps, b] and counts [K, steps]: each batch, padded with row 0, and how many of it are samples.
+    order: the member at each place of the stack. places: the place of each member. rows [K, steps, b]: row numbers of
+    each batch, padded with row 0. counts [K, steps]: number of samples in each batch.
     """
 
     def __init__(self, training: Training, members: Sequence[Member]) -> None:
         drawn = []
         for member in members:
             rng = np.random.default_rng(member.key)
-            rng.integers(2**63)  # the one-by-one loop seeds dropout with the first draw
+            rng.integers(2**63)  # the mode "one-by-one" seeds dropout with the first draw
             drawn.append(list(training.batches(len(member.samples), rng)))
         self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
         self.places = sorted(range(len(members)), key=lambda place: self.order[place])
@@ -110,15 +110,15 @@ class Plan:
                 self.counts[place, step] = len(batch)
 
     def active(self, step: int) -> int:
-        """How many members still train at this step: the first so many."""
+        """Return the number of members that still train at this step; these are the first ones of the stack."""
         return sum(steps > step for steps in self.steps)
 
 
 class Batches:
-    """The batches of a plan. Where one array lies behind all members, a step is a single gather from it.
+    """The batches of a plan; if all members share one array, a step is a single gather from it.
 
-    labels and masks: of all steps, [K, steps, b].
-    reuse: gather every step into the same memory, which then stays in cache; for those who keep no batch.
+    labels, masks: those of all steps, [K, steps, b].
+    reuse: gather every step into the same memory, which then stays in the cache. It is for callers that keep no batch.
     """
 
     def __init__(
@@ -139,19 +139,19 @@ class Batches:
             self.labels = first.y[rows]
         else:
             self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
-        # Steps first, so that the rows of one step lie together.
+        # Steps come first, so that the rows of one step are contiguous.
         self.rows = rows.transpose(0, 1).contiguous().unbind(0)
         self.space: Tensor | None = None
         if self.shared and reuse and isinstance(first.x, Tensor):
             self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:])
 
     def at(self, step: int) -> Batch:
-        """One batch a member still training, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
+        """Return one batch per active member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
         active, width = self.plan.active(step), self.widths[step]
         return Batch(self.inputs(step), self.labels[:active, step, :width], self.masks[:active, step, :width])
 
     def inputs(self, step: int) -> Any:
-        """The inputs of `at`."""
+        """Return the inputs of `at`."""
         where = self.rows[step]
         shape = self.plan.active(step), self.widths[step]
         if where.shape != shape:
@@ -171,7 +171,7 @@ class Batches:
 
 
 def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
-    """Samples of which each has arrays of its own, in one array that all index: a step is then one gather for all."""
+    """Copy samples that have separate arrays into one array, so that a step is one gather for all members."""
     kinds = {
         (tuple((name, x.shape[1:], x.dtype) for name, x in parts(s.x).items()), s.y.shape[1:], s.y.dtype, s.scale)
         for s in samples
@@ -188,7 +188,7 @@ def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
 def _values(
     module: BodyHead, loss: Loss, stack: dict[str, Tensor], batch: Batch, extras: Any, carry: Any, active: int
 ) -> tuple[Tensor, Any]:
-    """Loss of each active member [K], and their new carries."""
+    """Return the loss of each active member [K], and the new carries."""
 
     def one(params: dict[str, Tensor], batch: tuple[Tensor, ...], extras: Any, carry: Any) -> tuple[Tensor, Any]:
         result = loss(_Bound(module, params), Batch(*batch), extras, carry)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def _values(
 
 
 class _Bound:
-    """A BodyHead whose parameters are the tensors of one member, as a loss sees it."""
+    """A BodyHead with the parameters of one member, as a loss sees it."""
 
     def __init__(self, module: BodyHead, params: dict[str, Tensor]) -> None:
         self.module = module
@@ -220,7 +220,7 @@ class _Bound:
         return out
 
     def __getattr__(self, name: str) -> Any:
-        """A module beside body and head, as a function of its inputs."""
+        """Return a module other than body and head, as a function of its inputs."""
         part = getattr(self.__dict__["module"], name)
         if not isinstance(part, nn.Module):
             return part
@@ -231,7 +231,7 @@ class _Bound:
 
 
 class Optimiser:
-    """torch.optim's SGD and Adam over a stack whose first `active` members take the step."""
+    """SGD and Adam as in torch.optim, for a stack; the first `active` members take a step."""
 
     def __init__(self, training: Training, params: dict[str, Tensor]) -> None:
         self.training = training
@@ -241,7 +241,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], active: int) -> None:
-        """Descend once."""
+        """Take one step."""
         t = self.training
         grads, params = self._clipped(grads), [p[:active] for p in self.params]
         if t.weight_decay:
@@ -274,7 +274,7 @@ class Optimiser:
         torch._foreach_addcdiv_(params, first, root, value=-t.lr / one)
 
     def _clipped(self, grads: Sequence[Tensor]) -> list[Tensor]:
-        """Each member's gradient, scaled down where its norm is above the limit."""
+        """Return the gradient of each member, scaled down where its norm exceeds the limit."""
         if self.training.clip is None:
             return list(grads)
         norm = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]).norm(dim=0)
@@ -283,22 +283,22 @@ class Optimiser:
 
 
 def _stacked(trees: Sequence[Tree]) -> Any:
-    """Trees of tensors as one tree of tensors with a leading client dimension."""
+    """Stack trees of tensors into one tree of tensors with a leading client dimension."""
     plain = [pytree.tree_map(torch.as_tensor, dict(tree)) for tree in trees]
     return pytree.tree_map(lambda *parts: torch.stack(parts), *plain)
 
 
 def _put(active: int) -> Any:
-    """new [active, ...] over the first rows of old [K, ...]."""
+    """Return a function that replaces the first rows of old [K, ...] by new [active, ...]."""
     return lambda new, old: torch.cat([new, old[active:]])
 
 
 def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
-    """What each member learned, in the members' own order; `carry` is in that order already."""
+    """Return the result of each member, in the order of the members; `carry` is already in that order."""
     made = []
     sums, seen = totals.to(CPU).tolist(), plan.counts.sum(1).tolist()
     rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
-    # A member's part must not keep the others' memory alive.
+    # The part of one member must not keep the memory of the others alive.
     alone = len(plan.places) == 1
     for own, place in zip(carry, plan.places, strict=True):
         steps = plan.steps[place]

@@ -1,4 +1,4 @@
-"""How clients train: settings of the local optimiser and of the rounds around it."""
+"""Settings of local training: the rounds, the clients per round, and the local optimiser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Fitted", "Training"]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a Fit gave: trained params (new tensors), the last carry, mean training loss, steps and samples taken."""
+    """The result of a Fit: trained params (new tensors), last carry, mean training loss, steps, samples processed."""
 
     params: Params
     carry: Tree
@@ -32,11 +32,11 @@ class Fitted:
 
 
 class Training(Settings):
-    """Rounds, clients a round, and local optimisation.
+    """Rounds, clients per round, and local optimisation.
 
-    per_round: clients sampled a round: a count, a fraction below 1, or "all".
-    local_steps or local_epochs: R minibatch steps or passes over the client's samples (default: one epoch).
-    batch_size: samples a step, or "all"; the last batch of a pass may be smaller.
+    per_round: clients sampled in each round: a number, a fraction below 1, or "all".
+    local_steps or local_epochs: R minibatch steps, or R passes over the client's samples (default: one epoch).
+    batch_size: samples per step, or "all"; the last batch of a pass may be smaller.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
     """
 
@@ -66,11 +66,11 @@ class Training(Settings):
 
     @property
     def local(self) -> int:
-        """R of the papers: local steps, or local epochs where the experiment counts these."""
+        """R of the papers: the number of local steps, or of local epochs if the experiment sets these."""
         return self.local_steps or self.local_epochs or 1
 
     def count(self, clients: int) -> int:
-        """How many of `clients` take part in a round; at least one."""
+        """Return how many of `clients` take part in a round; at least one."""
         if self.per_round == "all":
             return clients
         if self.per_round < 1:
@@ -82,12 +82,12 @@ class Training(Settings):
         return int(self.per_round)
 
     def steps(self, samples: int) -> int:
-        """Local steps of a client with so many samples."""
+        """Return the number of local steps of a client with this number of samples."""
         per_epoch = 1 if self.batch_size == "all" else math.ceil(samples / self.batch_size)
         return self.local_steps or per_epoch * (self.local_epochs or 1)
 
     def batches(self, samples: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Row numbers of each step: a fresh permutation per pass, cut into batches."""
+        """Yield the row numbers of each step: a new permutation per pass, cut into batches."""
         if samples < 1:
             raise MethodError("no samples to train on")
         size = samples if self.batch_size == "all" else self.batch_size
@@ -101,7 +101,7 @@ class Training(Settings):
                 yield order[start : start + size]
 
     def build(self, params: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser, fresh, for these parameters."""
+        """Return a new optimiser for these parameters."""
         if self.optimiser == "adam":
             return torch.optim.Adam(params, self.lr, betas=self.betas, weight_decay=self.weight_decay)
         return torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

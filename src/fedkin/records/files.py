@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written aside, then renamed."""
+"""Atomic writing of files: a file is written under another name and then renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in place in one step."""
+    """Let `write` fill a temporary file, then rename it to `path`."""
     aside = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,17 +30,17 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Put these bytes in place in one step."""
+    """Write these bytes atomically."""
     write_with(path, lambda file: file.write(data))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Put this value in place as indented JSON."""
+    """Write this value atomically as indented JSON."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file; raises RunError naming the file."""
+    """Read the JSON value in a file; raises RunError naming the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -50,9 +50,9 @@ def read_json(path: Path) -> Any:
 
 
 def claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str) -> None:
-    """Write `experiment.toml` into a new folder, or check that the folder holds this experiment; raises RunError.
+    """Write `experiment.toml` into a new folder, or check that the folder has this experiment; raises RunError.
 
-    complete: the text that an older one stands for, which lacks settings that have come since, at their defaults.
+    complete: a function that completes the text of an older version, which lacks newer settings, with their defaults.
     """
     kept = folder / "experiment.toml"
     if kept.exists():
@@ -78,7 +78,7 @@ def claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] 
 
 
 def _unlike(there: str, here: str) -> str:
-    """The first settings in which two experiments differ, in words."""
+    """Return the first settings in which two experiments differ, as a sentence."""
     one, other = flat(tomllib.loads(there)), flat(tomllib.loads(here))
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     told = [f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here" for name in names[:3]]

@@ -1,4 +1,4 @@
-"""Runs in a folder: what they are, what they reached, and how two of them differ."""
+"""Lists of the runs in a folder, their settings and figures, and the difference between two runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Listed", "difference", "listed"]
 
 @dataclass(frozen=True)
 class Listed:
-    """A run folder: its settings as a table, its summary (None while it is not finished), rounds that are safe.
+    """A run folder: its settings as a table, its summary (None before the run is finished), and its safe rounds.
 
-    rounds: all of a finished run; else those up to the last checkpoint, after which it goes on when resumed.
+    rounds: all rounds of a finished run; else the rounds up to the last checkpoint, from which the run is resumed.
     """
 
     folder: Path
@@ -31,25 +31,25 @@ class Listed:
 
     @property
     def method(self) -> str:
-        """The method's name."""
+        """The name of the method."""
         return str(self.settings.get("method", {}).get("name", "?"))
 
     @property
     def seed(self) -> int | None:
-        """The seed, None where the settings name none."""
+        """The seed; None if the settings have no seed."""
         seed: int | None = self.settings.get("run", {}).get("seed")
         return seed
 
     @property
     def planned(self) -> int:
-        """Rounds that the settings ask for."""
+        """The number of rounds in the settings."""
         return int(self.settings.get("training", {}).get("rounds", 0))
 
     def figures(self) -> dict[str, float]:
-        """What the run reached, by name; empty while it is not finished.
+        """Return the figures of the run by name; empty before the run is finished.
 
-        The mean of the task's metric over clients and its spread, the recovery of planted groups, bytes both ways,
-        seconds.
+        They are the mean of the task's metric over clients and its spread, the recovery of planted groups, the bytes in
+        both directions, and the seconds.
         """
         if self.summary is None:
             return {}
@@ -60,7 +60,7 @@ class Listed:
         groups, seconds = (self.summary.get(name) or {} for name in ("groups", "seconds"))
         found |= {f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")}
         up, down = (self.summary["bytes"][way] for way in ("up", "down"))
-        # Between peers a message is one's upload and another's download.
+        # Between peers, each message is the upload of one and the download of another.
         peers = self.method in METHODS and METHODS[self.method].kind == "peer"
         found |= {"bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down}
         found["seconds"] = seconds.get("total")
@@ -68,7 +68,7 @@ class Listed:
 
 
 def listed(folders: Iterable[Path]) -> list[Listed]:
-    """All runs in these folders and below them, by path; raises RunError for a folder that is not there."""
+    """List all runs in these folders and below them, by path; raises RunError for a folder that does not exist."""
     found = set()
     for folder in folders:
         if not folder.is_dir():
@@ -78,7 +78,7 @@ def listed(folders: Iterable[Path]) -> list[Listed]:
 
 
 def read(folder: Path) -> Listed:
-    """The run in this folder; raises RunError when there is none, or a file of it is damaged."""
+    """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
     path = folder / "experiment.toml"
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
@@ -94,14 +94,17 @@ def read(folder: Path) -> Listed:
 
 
 def _safe(folder: Path) -> int:
-    """Rounds up to the newest checkpoint."""
+    """Return the number of rounds up to the newest checkpoint."""
     names = (path.name for path in folder.glob("checkpoint/round-*.safetensors"))
     matches = (re.fullmatch(r"round-([0-9]+)\.safetensors", name) for name in names)
     return max((int(match[1]) for match in matches if match), default=0)
 
 
 def difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:
-    """(settings that differ, figures that both have), each as (name, one's, other's); an absent setting is None."""
+    """Return (settings that differ, figures that both runs have), each as (name, value in one, value in other).
+
+    A missing setting is None.
+    """
     first, second = (flat(run.settings) for run in (one, other))
     names = sorted(first.keys() | second.keys())
     changed = [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
@@ -110,5 +113,5 @@ def difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], 
 
 
 def _is_run(folder: Path) -> bool:
-    """A comparison's folder has an experiment file too, and its runs below."""
+    """Whether the folder is a run: the folder of a comparison has an experiment file too, and runs below it."""
     return not (folder / "plan.json").is_file()

@@ -1,4 +1,4 @@
-"""Figures of a round: how good the clients' models are, how even, and what the graph found."""
+"""Figures of a round: the quality of the clients' models, its spread over clients, the groups and the traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["accuracy", "figures", "groups", "judged", "metric_of", "traffic", "v
 
 
 def worst(values: npt.NDArray[np.float64], share: float) -> float:
-    """Mean of the lowest `share` of the values, at least one of them.
+    """Return the mean of the lowest `share` of the values, of at least one value.
 
     >>> worst(np.array([0.2, 0.9, 0.8, 0.7]), 0.25)
     0.2
@@ -33,12 +33,12 @@ def worst(values: npt.NDArray[np.float64], share: float) -> float:
 
 
 def accuracy(scores: Mapping[str, Score]) -> dict[str, float | None]:
-    """Statistics over clients of their test accuracy; clients without test samples are left out.
+    """Return statistics over clients of their test accuracy; clients without test samples are left out.
 
-    mean, std (population), variance (of the percentage), worst10 and worst20 (mean of the worst 10 % and 20 %
-    of the clients), pooled (all test samples as one), stderr (binomial: sqrt(p (1 - p) / N) of the pooled
-    share p of N samples), loss (mean over clients; None when a model has diverged), clients
-    (how many are in these figures).
+    The statistics are mean, std (population), variance (of the percentage), worst10 and worst20 (mean of the worst
+    10 % and 20 % of the clients), pooled (over all test samples together), stderr (binomial: sqrt(p (1 - p) / N) of
+    the pooled share p of N samples), loss (mean over clients; None if a model has diverged), and clients (the number
+    of clients in these figures).
     """
     tested = [score for _, score in sorted(scores.items()) if score.n]
     if not tested:
@@ -60,13 +60,13 @@ def accuracy(scores: Mapping[str, Score]) -> dict[str, float | None]:
 
 
 def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
-    """Statistics over clients of the task's metric: `accuracy` for classification, and alike for other tasks.
+    """Return statistics over clients of the task's metric, as `accuracy` for classification.
 
-    Clients without test samples are left out; so are those whose samples do not say (one class only in a risk task, no
-    foreground in segmentation), which `left_out` counts. worst10 and worst20 are the worst clients whichever way the
-    metric points; variance is of the percentage where the metric is a share; pooled takes all test samples as one (in a
-    risk task, scores of different clients' models are then compared with each other). Further figures of the task
-    stand beside these by their names, each with mean and pooled.
+    Clients without test samples are left out. So are clients whose samples do not determine the metric (one class only
+    in a risk task, no foreground in segmentation); `left_out` is their number. worst10 and worst20 are the worst
+    clients, also if a lower metric is better. variance is that of the percentage if the metric is a share. pooled is
+    over all test samples together; in a risk task it compares scores of different clients' models with each other.
+    Further figures of the task are added under their names, each with mean and pooled.
     """
     if task.kind == "classification":
         return dict(accuracy(scores))
@@ -95,10 +95,10 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
 
 
 def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[str, Any]:
-    """`figures` under the metric's name; with unseen clients also theirs ("unseen") and the "gap".
+    """Return `figures` under the metric's name; with unseen clients also their figures ("unseen") and the "gap".
 
-    The metric's own entry is of the clients that take part. gap: how much worse unseen clients do, mean against mean
-    (None when one is not known). All are None when nobody was scored.
+    The entry under the metric's name is over the clients that take part. gap: the difference of the two means, above 0
+    if unseen clients are worse (None if one mean is not known). All entries are None if no client was scored.
     """
     task, metric = clients.task, clients.task.metric
     unseen = set(clients.unseen)
@@ -114,24 +114,24 @@ def judged(scores: Mapping[str, Score], clients: Federation | Roster) -> dict[st
 
 
 def metric_of(row: Mapping[str, Any]) -> Metric:
-    """The metric of a round's line or of a summary: the one whose figures stand in it, else accuracy."""
+    """Return the metric whose figures a round's line or a summary has; accuracy if there is none."""
     return next((metric for name, metric in METRICS.items() if name in row), METRICS["accuracy"])
 
 
 def value_of(score: Score) -> float | None:
-    """A client's value of its task's metric; None when its test samples do not say."""
+    """Return a client's value of the task's metric; None if its test samples do not determine it."""
     if not score.n:
         return None
     return score.figures[0] if score.figures else score.right / score.n
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Replace NaN by None, since JSON has no NaN."""
     return value if math.isfinite(value) else None
 
 
 def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, Any]:
-    """found: how many groups; modularity; and against the planted groups: ari, nmi (None when unknown)."""
+    """Return number of groups (found), modularity, and ari and nmi with the planted groups (None if unknown)."""
     from fedkin import graph as room
 
     if graph is None or graph.groups is None:
@@ -151,9 +151,10 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
 
 
 def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
-    """Totals of messages: {"bytes": {"up", "down"}, "floats": {"up", "down"}, "messages": {"up", "down"}}.
+    """Sum messages: {"bytes": {"up", "down"}, "floats": {"up", "down"}, "messages": {"up", "down"}}.
 
-    Up is what clients send, down what they receive; between peers a message is both.
+    "up" is the sum over messages that clients send, "down" over those that they receive. A message between peers is
+    in both.
     """
     total = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
     for message in messages:

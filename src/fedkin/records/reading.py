@@ -1,4 +1,4 @@
-"""The files of a run read back, each checked against its form where it is read."""
+"""Reading of a run's files; each file is checked against its schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedkin.tasks import Metric
 
 __all__ = ["MEND", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
 
-# What to do about a file that is not what a run leaves.
+# Advice about a file that is damaged or that someone has changed.
 MEND = "put the file back as it was, or run this anew in another folder"
 _WORDS = {
     "missing": "it is missing",
@@ -35,7 +35,7 @@ _WORDS = {
     "dict_type": "expected a table of names and values",
     "model_type": "expected a table of names and values",
 }
-# Columns of a table, by what they are called in an error.
+# Types of columns, by their names in error messages.
 _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
     "whole numbers": pa.types.is_integer,
     "numbers": pa.types.is_floating,
@@ -44,7 +44,7 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 
 
 def checked(form: type[Form], value: Any, where: str | Path) -> Any:
-    """`value` as it is, if it has this form; raises RunError naming the file and the first place that is wrong."""
+    """Return `value` if it fits this schema; raises RunError naming the file and the first wrong field."""
     try:
         form.model_validate(value)
     except ValidationError as error:
@@ -57,7 +57,7 @@ def checked(form: type[Form], value: Any, where: str | Path) -> Any:
 
 
 def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
-    """Raise RunError for a row without figures of the metric; None stands for a round that was not evaluated."""
+    """Raise RunError for a row without figures of the metric; None is allowed, for a round without evaluation."""
     if metric.name not in row:
         raise RunError(f"{where}: no {metric.name} in it, by which the clients of this run are compared; {MEND}")
     if row[metric.name] is not None:
@@ -65,7 +65,7 @@ def judged(row: Mapping[str, Any], metric: Metric, where: str | Path) -> None:
 
 
 def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
-    """A run's summary; raises RunError naming the file and what is wrong with it."""
+    """Read the summary of a run; raises RunError that names the file and the fault."""
     summary: dict[str, Any] = checked(form, read_json(path), path)
     metric = metric_of(summary)
     judged(summary, metric, path)
@@ -75,7 +75,7 @@ def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
 
 
 def settings_in(path: Path) -> dict[str, Any]:
-    """The settings of a run as a table, from its TOML file; raises RunError naming the file and what is wrong."""
+    """Read the settings of a run from its TOML file, as a table; raises RunError that names the file and the fault."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -89,7 +89,7 @@ def settings_in(path: Path) -> dict[str, Any]:
 
 
 def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
-    """A file with a line of JSON per round, each of this form; raises RunError naming the line."""
+    """Read a file with a line of JSON per round, each with this schema; raises RunError naming the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -107,9 +107,9 @@ def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
 
 
 def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), more: bool = False) -> Any:
-    """These columns of a Parquet file, each of the kind that is named; only those in `gaps` may lack values.
+    """Read these columns of a Parquet file, each with its kind; only those in `gaps` may have missing values.
 
-    more: whether further columns are read too, and follow.
+    more: whether the other columns are read too; they come after the named ones.
     kinds: "whole numbers", "numbers", "texts". Raises RunError naming the file and the column.
     """
     try:
@@ -131,7 +131,7 @@ def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), m
 
 
 def files_in(folder: Path, kind: str) -> dict[int, Path]:
-    """Files with this ending by their round; raises RunError for one without."""
+    """Return the files with this ending by their round; raises RunError for a file whose name has no round."""
     found = {}
     for path in sorted(folder.glob(f"round-*.{kind}")):
         number = path.stem.removeprefix("round-")
@@ -142,7 +142,7 @@ def files_in(folder: Path, kind: str) -> dict[int, Path]:
 
 
 def _dated(value: Any, name: str = "") -> str | None:
-    """The name of the first value that is a date or a time: TOML has these, JSON has not."""
+    """Return the name of the first value that is a date or a time, which TOML has and JSON does not."""
     if isinstance(value, (date, time)):
         return name
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

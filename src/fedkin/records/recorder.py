@@ -1,20 +1,20 @@
-"""The records of a run: a folder that grows round by round and survives a kill at any moment.
+"""The records of a run: a folder that grows with each round and stays readable if the run is killed at any time.
 
-    experiment.toml   the experiment, complete
+    experiment.toml   the complete experiment
     federation.json   the task and, per client, sizes, labels and planted group
-    rounds.jsonl      a line a round: accuracy, groups, traffic (nothing that depends on the machine)
-    rounds.csv        the same as a table, with columns such as accuracy.mean; of lists, how long they are
+    rounds.jsonl      a line per round: accuracy, groups, traffic (nothing that depends on the machine)
+    rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
     messages.parquet  round, from, to, phase, bytes, floats
-    timing.jsonl      a line a round: seconds
-    graphs/*.npz      the graph of each round in which it is another one than before
+    timing.jsonl      a line per round: seconds
+    graphs/*.npz      the graph of each round in which it changed
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
-    mode.json         how local work was done; data-root.json: where the data sets lay
+    mode.json         the mode of local training; data-root.json: the folder of the data sets
     checkpoint/       round-N.safetensors: the state after round N
-    summary.json      written last: a run with it is finished
+    summary.json      written last: a run that has it is finished
 
-Until the end, rows lie in `parts/`, one set of files per checkpoint; a resumed run drops the parts that are
-younger than its checkpoint.
+Until the end, rows are in `parts/`, one set of files per checkpoint. A resumed run drops the parts that are
+newer than its checkpoint.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _LINES = ("rounds", "timing")
 
 
 def client_schema(*figures: str) -> pa.Schema:
-    """The columns of clients.parquet, with these of the task's figures."""
+    """Return the columns of clients.parquet, with these figures of the task."""
     return pa.schema([*_CLIENTS, *((name, pa.float64()) for name in figures)])
 
 
 def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
-    """The lines of rounds.jsonl of a run that is not over, up to its last checkpoint."""
+    """Return the lines of rounds.jsonl of an unfinished run, up to its last checkpoint."""
     parts = sorted((folder / "parts").glob("rounds-*.jsonl"))
     return [json.loads(line) for path in parts for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Records:
-    """Rows of a run; kept in memory only when `folder` is None."""
+    """The rows of a run; they stay in memory only if `folder` is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Records:
     def add(
         self, row: Mapping[str, Any], timing: Mapping[str, Any], outcome: Outcome, scores: Mapping[str, Score]
     ) -> None:
-        """Take in one round."""
+        """Add one round."""
         self.rows["rounds"].append(dict(row))
         self.rows["timing"].append(dict(timing))
         self.rows["messages"] += [tuple(message) for message in outcome.traffic]
@@ -92,7 +92,7 @@ class Records:
             self.rows["clients"].append((outcome.round, id, score.n, loss, *figures))
         if outcome.graph is not None:
             digest = outcome.graph.digest()
-            # Groups of thousands stand still for most of a run.
+            # In large federations, the groups stay the same for most of a run.
             if digest == self.last_graph:
                 return
             self.last_graph = digest
@@ -102,12 +102,12 @@ class Records:
                 write_with(self.folder / "graphs" / f"round-{outcome.round:06d}.npz", outcome.graph.save)
 
     def keep_features(self, features: Features | None) -> None:
-        """Write what a round left in feature space."""
+        """Write the class means and heads of a round."""
         if self.folder is not None and features is not None:
             write_bytes(self.folder / "features" / f"round-{features.round:06d}.safetensors", features.to_bytes())
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
-        """Write what is new, then the state; only then is the round safe."""
+        """Write the new rows, then the state; after that the round is safe."""
         if self.folder is None:
             return
         parts = self.folder / "parts"
@@ -128,7 +128,7 @@ class Records:
                 old.unlink()
 
     def finish(self) -> None:
-        """Put the whole tables in place."""
+        """Write the complete tables."""
         if self.folder is None:
             return
         for name, columns in self._schemas().items():
@@ -139,16 +139,16 @@ class Records:
         write_bytes(self.folder / "rounds.csv", csv_text(self.rows["rounds"]).encode())
 
     def tidy(self) -> None:
-        """Drop the parts; the whole tables are in place."""
+        """Drop the parts, after the complete tables are written."""
         if self.folder is not None:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
             for left in self.folder.rglob("*.part"):
                 left.unlink()
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Write `federation.json`, or check that a run to go on with began with these very samples.
+        """Write `federation.json`, or check that a run that is resumed began with the same samples.
 
-        facts: gives what `engines.facts` says of the clients. It reads samples, so it is called only for a folder.
+        facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
         """
         self.figures = tuple(metric.name for metric in task.figures)
         if self.folder is None:
@@ -167,20 +167,20 @@ class Records:
         return {"clients": client_schema(*self.figures), "messages": MESSAGES}
 
     def keep_mode(self, mode: str) -> None:
-        """Write down how local work is done, for a resume to do it the same way."""
+        """Write the mode of local training, so that a resumed run uses the same mode."""
         if self.folder is not None:
             write_json(self.folder / "mode.json", mode)
 
     def kept_mode(self) -> str | None:
-        """What `keep_mode` wrote."""
+        """Return the mode that `keep_mode` wrote."""
         if self.folder is None or not (self.folder / "mode.json").exists():
             return None
         return str(read_json(self.folder / "mode.json"))
 
-    # -- going on ------------------------------------------------------------------------------------------------
+    # -- resuming ------------------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[int, dict[str, Any]] | None:
-        """Read back the rows up to the newest checkpoint, drop what is younger; (round, state), or None."""
+        """Read the rows up to the newest checkpoint, and drop newer ones; returns (round, state), or None."""
         if self.folder is None:
             return None
         found = sorted((self.folder / "checkpoint").glob("round-*.safetensors"))
@@ -193,7 +193,7 @@ class Records:
             dict(state["engine"], **state["seconds"])
         except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
             raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None
-        if whose not in (None, self._whose()):  # None: written before checkpoints said whose they are
+        if whose not in (None, self._whose()):  # None: an older version wrote checkpoints without this hash
             raise RunError(
                 f"{found[-1]}: the checkpoint of another run: its settings are not those of "
                 f"{self.folder / 'experiment.toml'}; put the run's own back, or run it anew in another folder"
@@ -202,7 +202,7 @@ class Records:
         return round, state
 
     def _whose(self) -> str:
-        """What tells this run's checkpoints from others': a hash of its settings, however they are written."""
+        """Return a hash of the settings, which identifies the checkpoints of this run."""
         assert self.folder is not None
         path = self.folder / "experiment.toml"
         settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -235,7 +235,7 @@ def _write_table(path: Path, rows: list[Any], columns: pa.Schema) -> None:
 
 
 def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:
-    """The rows of a table with these columns, and perhaps more; raises RunError naming the file."""
+    """Return the rows of a table that has at least these columns; raises RunError naming the file."""
     kinds = {
         field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
         else "whole numbers" for field in columns

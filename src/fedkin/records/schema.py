@@ -1,6 +1,6 @@
-"""The forms of a run's files: what reading them back relies on.
+"""The schemas of a run's files, with the fields that readers need.
 
-A form says nothing of what else a file holds: older runs have less in it, newer ones more.
+Files may have further fields: a newer version may write more of them, and an older one fewer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Facts", "Finished", "Form", "Line", "Plan", "Settings", "Spent", "St
 
 
 class Form(BaseModel):
-    """JSON's types as they are: no text that reads as a number, no true for 1, no NaN."""
+    """A strict JSON object: a text is not read as a number, true is not 1, and NaN is refused."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -24,7 +24,7 @@ class _Ways(Form):
 
 
 class Statistics(Form):
-    """Of a metric over clients; a figure that is not known is None or absent."""
+    """Statistics of a metric over clients; a figure that is not known is None or missing."""
 
     mean: float | None = None
     std: float | None = None
@@ -49,7 +49,7 @@ class Spent(Form):
 
 
 class Line(Form):
-    """A line of rounds.jsonl; `reading.judged` looks at its metric."""
+    """A line of rounds.jsonl; `reading.judged` checks its metric."""
 
     round: int
     bytes: _Ways
@@ -64,7 +64,7 @@ class _Seconds(Form):
 
 
 class Summary(Form):
-    """summary.json; `reading.judged` looks at its metric."""
+    """The file summary.json; `reading.judged` checks its metric."""
 
     method: str
     seed: int = Field(ge=0)
@@ -102,7 +102,7 @@ class _Parts(_Seconds):
 
 
 class Finished(Summary):
-    """A summary as the terminal prints it, which needs more of it than a report."""
+    """A summary with the fields that the terminal prints, which are more than a report needs."""
 
     scenario: str
     clients: int
@@ -127,14 +127,14 @@ class _Task(Form):
 
 
 class Facts(Form):
-    """federation.json."""
+    """The file federation.json."""
 
     task: _Task = _Task()
     clients: dict[str, _Client] = {}
 
 
 class Plan(Form):
-    """plan.json of a comparison."""
+    """The file plan.json of a comparison."""
 
     methods: list[str]
     seeds: list[int]
@@ -142,7 +142,7 @@ class Plan(Form):
 
 
 class Trials(Plan):
-    """plan.json of a tuning; `try` has [method or None, setting, values] for each setting."""
+    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting."""
 
     hold_out: str
     tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
@@ -161,7 +161,7 @@ class _Seed(Form):
 
 
 class Settings(Form):
-    """experiment.toml, of a run or a comparison."""
+    """The file experiment.toml of a run or a comparison."""
 
     data: dict[str, Any] = {}
     scenario: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Nested tables as one level, and as CSV."""
+"""Nested tables, flattened to one level and written as CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["csv_text", "flat"]
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`a.b` for every value, however deep; what is None is left out.
+    """Name every value of a nested table `a.b`, at any depth; None values are left out.
 
     >>> flat({"round": 3, "bytes": {"up": 8, "down": 9}, "groups": {"ari": None}})
     {'round': 3, 'bytes.up': 8, 'bytes.down': 9}
@@ -26,7 +26,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line per row under the names of all its values, `a.b` where they are nested; of a list, how long it is."""
+    """Write a CSV line per row, with nested values in columns `a.b`; a list is replaced by its length."""
     lines = [
         {name: len(value) if isinstance(value, list) else value for name, value in flat(row).items()} for row in rows
     ]

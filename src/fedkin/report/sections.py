@@ -222,12 +222,13 @@ def _settings(data: Data) -> str:
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
     heads = [(name, "") for name in ("method", *keys[1:])]
     title = data["metric"]["title"]
-    card = " on the same GPU" if "card" in again["machine"] else ""
+    # Older records name the GPU "card".
+    gpu = " on the same GPU" if {"gpu", "card"} & set(again["machine"]) else ""
     more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
     return (
         "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
         f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
-        f'<p class="note">{more}The same versions{card} give the same {title}, groups and bytes; seconds depend on the '
+        f'<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on the '
         f"machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
         + _details("The runs", _table(heads, runs, "The runs"))
     )

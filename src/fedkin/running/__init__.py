@@ -1,1 +1,1 @@
-"""Experiments: files, runs, comparisons and tuning. `fedkin.run` is in `fedkin.running.api`."""
+"""Experiments: files, runs, comparisons and tuning; `fedkin.run` is in `fedkin.running.api`."""

@@ -54,16 +54,16 @@ def run(
 ) -> Result:
     """Run `method` on `federation` and return its figures, per client and per round.
 
-    method: a name of `fedkin methods`, or a method object; options: its hyper-parameters when it is a name.
-    model: a name, a Model, a (body, head) pair of modules (starts from the values they hold), or a function
+    method: a name of `fedkin methods`, or a method object; options: the method's hyper-parameters, if it is a name.
+    model: a name, a Model, a (body, head) pair of modules (training starts from their values), or a function
     of the task that makes such a pair (initialised from the seed).
-    rounds: in place of those of `training` (100 if neither is given).
+    rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
     training: local optimisation (Training or its fields); settings: fields of RunSettings
-    (the mode is "one-by-one" unless you ask for another: "workers" starts processes, so a script that asks for it
-    needs the usual `if __name__ == "__main__":`).
-    data_root: folder of the data sets that the server owns itself, for methods that want one.
-    trackers: who else hears of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
-    out: folder for the records; a run that was cut there is resumed, a finished one read back.
+    (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
+    `if __name__ == "__main__":`).
+    data_root: folder of the data sets that the server owns, for methods that need one.
+    trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
+    out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -93,7 +93,7 @@ def run(
         setup = replace(setup, public=public_from(Path(data_root)))
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
-    Tracking([*chosen.trackers, *told], folder)  # refuses what cannot be, before there is a folder
+    Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
     if folder is not None:
         described = {
             "federation": federation.name,

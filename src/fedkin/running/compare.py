@@ -1,4 +1,4 @@
-"""Several methods on the same federations, seed by seed, and what each client gains over training alone."""
+"""Comparison of several methods on the same federations for each seed, and each client's gain over local training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_experiment(
     watcher: Watcher | None = None,
     dataset: Dataset | None = None,
 ) -> Result:
-    """Run one experiment; a finished run in `folder` is read back instead of run again.
+    """Run one experiment; a finished run in `folder` is read instead of run again.
 
     Data and settings are checked before the folder is made.
     """
@@ -55,7 +55,7 @@ def run_experiment(
 
 
 def read_result(folder: Path) -> Result:
-    """A finished run from its folder; raises RunError when it is not one."""
+    """Read a finished run from its folder; raises RunError for any other folder."""
     if not (folder / "summary.json").exists():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
     summary = reading.summary_in(folder / "summary.json", schema.Finished)
@@ -78,7 +78,7 @@ def read_result(folder: Path) -> Result:
 
 
 def _score(metric: Metric, n: int, loss: float | None, *figures: float | None) -> Score:
-    """A client's score from its line in the records, which do not hold every sample's."""
+    """Return a client's score from its line in the records, which have no scores of single samples."""
     known = loss if loss is not None else float("nan")
     if metric.name == "accuracy":
         return Score(n, known, round((figures[0] or 0.0) * n))
@@ -95,10 +95,11 @@ def compare(
     resume: bool = False,
     watcher: Callable[[str, int, int, int], Watcher] | None = None,
 ) -> dict[str, dict[int, Result]]:
-    """Results by method and seed. `watcher(method, seed, how many are done, of how many)` makes a run's watcher.
+    """Run each method with each seed; returns the results by method and seed.
 
-    `folder` gets `experiment.toml`, `plan.json` (methods and seeds), a folder per run, and at the end `compare.json`,
-    the runs' summaries, and `compare.csv`, a line per method.
+    watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
+    `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
+    and `compare.csv` (a line per method).
     """
     if not methods or len(set(methods)) < len(methods) or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError("--methods and --seeds: each must be named once, and at least one of each")
@@ -130,7 +131,7 @@ def compare(
 
 
 def _line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `table` for CSV: the seeds in words, and a mean and a standard deviation for each figure."""
+    """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
     return {
         name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
         else " ".join(map(str, value)) if isinstance(value, list) else value
@@ -139,7 +140,7 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gains(result: Result, local: Result) -> dict[str, float]:
-    """How much better each client's metric is than after training alone, of those that take part; below 0: worse."""
+    """Return the gain of each client that takes part over local training in the metric; below 0 it is worse off."""
     found = {}
     for id, score in sorted(result.scores.items()):
         value, alone = value_of(score), value_of(local.scores[id])
@@ -149,11 +150,11 @@ def gains(result: Result, local: Result) -> dict[str, float]:
 
 
 def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
-    """A row per method: mean and spread (sample standard deviation) over seeds of the run's figures.
+    """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
-    metric: whose figures they are. gain: mean over clients of how much better it is than Local's with the same seed;
-    hurt: share of clients that are worse off. unseen: its mean over unseen clients; gap: how much worse that is.
-    bytes_sent: of all messages, each counted once.
+    metric: the name of the metric. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
+    share of clients that are worse off than with Local. unseen: mean of the metric over unseen clients. gap: how much
+    worse that mean is. bytes_sent: bytes of all messages, each message taken once.
     """
     rows = []
     for method, by_seed in results.items():
@@ -165,7 +166,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         row["gap"] = _spread([result.summary.get("gap") for result in by_seed.values()])
         for name in ("up", "down"):
             row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
-        # Between peers a message is one's upload and another's download: it is sent once.
+        # Between peers, each message is the upload of one and the download of another, but it is sent once.
         row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
@@ -191,7 +192,7 @@ def _against_local(
 
 
 def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """(mean, sample standard deviation; 0 for one value), or None when any is unknown."""
+    """Return (mean, sample standard deviation or 0 for one value), or None if any value is unknown."""
     known = [float(value) for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

@@ -1,4 +1,4 @@
-"""An experiment file: TOML in, every field checked, every field settable as `section.field=value`."""
+"""Experiment files: TOML in which every field is checked, and can be set as `section.field=value`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods"
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment. `table` is what it was made from, complete enough to make it again."""
+    """A checked experiment; `table` is the table from which it was made, and from which it can be made again."""
 
     name: str
     data: Source
@@ -74,7 +74,7 @@ class Experiment:
         return experiment
 
     def for_method(self, method: str) -> Experiment:
-        """The experiment as `compare` runs it for one method: its own settings, then `[methods.NAME]`."""
+        """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`."""
         choose(METHODS, method, "--methods")
         table = copy.deepcopy(dict(self.table))
         changes = flat(_section(table.pop("methods", {}), method, {}))
@@ -88,14 +88,14 @@ class Experiment:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
     def with_changes(self, **changes: Any) -> Experiment:
-        """The experiment with some fields, written `section.field`, set anew."""
+        """Return the experiment with other values of some fields, which are written `section.field`."""
         table = copy.deepcopy(dict(self.table))
         for path, value in changes.items():
             assign(table, path, value, "--set")
         return Experiment.of(table)
 
     def resolved(self) -> dict[str, Any]:
-        """The complete table, defaults included: what `experiment.toml` of a run holds."""
+        """Return the complete table with defaults, as in `experiment.toml` of a run."""
         table: dict[str, Any] = {"name": self.name}
         for section in ("data", "scenario", "model", "training"):
             table[section] = getattr(self, section).model_dump(mode="json")
@@ -107,22 +107,22 @@ class Experiment:
         return filled
 
     def to_toml(self) -> str:
-        """`resolved()` as TOML text."""
+        """Return `resolved()` as TOML text."""
         return tomli_w.dumps(self.resolved())
 
     def claim(self, folder: Path, resume: bool) -> None:
-        """Make `folder` this experiment's, or check that it is; raises RunError.
+        """Make `folder` the folder of this experiment, or check that it is already; raises RunError.
 
-        Settings that an older run of the same experiment lacks are at their defaults.
+        Settings that an older run of the same experiment lacks have their defaults.
         """
         claim(folder, self.to_toml(), resume, lambda text: Experiment.of(tomllib.loads(text)).to_toml())
 
     def federation(self, data_root: Path) -> Federation:
-        """Load the data and deal them out."""
+        """Load the data and distribute them to clients."""
         return self.scenario.federation(self.data.load(data_root), self.run.seed)
 
     def setup(self, federation: Federation, data_root: Path | None = None) -> Setup:
-        """What a runner needs; raises ConfigError for settings that do not fit the federation."""
+        """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""
         self.training.count(len(federation.at(1).seen))
         self.method.check(federation)
         run = self.run
@@ -134,7 +134,7 @@ class Experiment:
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """The experiment in a TOML file, with `section.field=value` changes; raises ConfigError."""
+    """Read the experiment in a TOML file, with changes `section.field=value`; raises ConfigError."""
     table = read_table(path)
     for change in changes:
         where, equals, text = change.partition("=")
@@ -148,7 +148,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """A TOML file as a dict; raises ConfigError naming the file and the line."""
+    """Read a TOML file as a dict; raises ConfigError naming the file and the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -162,7 +162,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Set `section.field` in place; raises ConfigError when the path leads nowhere."""
+    """Set `section.field` in place; raises ConfigError for a path that does not exist."""
     *sections, last = path.split(".")
     if not all([*sections, last]):
         raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
@@ -179,7 +179,7 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 
 def setting_value(text: str) -> Any:
-    """A setting given as text: a TOML value if it reads as one, else the text itself."""
+    """Read the text of a setting as a TOML value if it is one, else as the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -196,7 +196,7 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
 
 
 def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
-    """(the section's name field, its other fields)."""
+    """Return (the value of the section's name field, its other fields)."""
     rest = dict(_section(table, section))
     if field not in rest:
         raise ConfigError(f"{section}.{field}: missing, and it has no default")

@@ -1,4 +1,4 @@
-"""Methods compared with one group of clients left out after another: leave-one-domain-out in one go."""
+"""Leave-one-domain-out: methods compared with each group of clients unseen in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Results = Mapping[str, Mapping[int, Result]]
 
 
 def without(experiment: Experiment, group: str) -> Experiment:
-    """The experiment with this group of clients unseen; a source that fits to samples does so without them."""
+    """Return the experiment with this group of clients unseen; a source that fits to samples does not use theirs."""
     if "unseen" in type(experiment.data).model_fields:
         return experiment.with_changes(**{"data.unseen": [group]})
     return experiment.with_changes(**{"scenario.unseen": GROUP + group})
@@ -37,11 +37,11 @@ def leave_out(
     resume: bool = False,
     watcher: Callable[[str, str, int, int, int], Watcher] | None = None,
 ) -> dict[str, Results]:
-    """`compare`'s results by the group that was left out: each of `groups`, or of all that the federation has.
+    """Run `compare` with each group left out; returns its results by the group that was left out.
 
-    watcher(group, method, seed, how many are done, of how many) makes a run's watcher. `folder` gets
-    `experiment.toml`, `plan.json`, and a folder of `compare` per group, named after it. Raises ConfigError for a group
-    that is not there, or an experiment that names unseen clients itself.
+    groups: the groups to leave out (None: all groups of the federation). watcher(group, method, seed, runs done, runs
+    in all) returns the watcher of a run. `folder` gets `experiment.toml`, `plan.json`, and for each group a folder of
+    `compare` with its name. Raises ConfigError for an unknown group, or if the experiment itself names unseen clients.
     """
     known = _groups(experiment, data_root)
     for group in groups or ():
@@ -67,7 +67,7 @@ def leave_out(
 
 
 def _groups(experiment: Experiment, data_root: Path) -> list[str]:
-    """The groups of the federation when nobody is left out."""
+    """Return the groups of the federation if no group is left out."""
     if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
         raise ConfigError(
             "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"

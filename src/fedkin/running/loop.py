@@ -1,4 +1,4 @@
-"""The round loop: rounds, evaluation, records, checkpoints; stopped and resumed at any round."""
+"""The round loop: rounds, evaluation, records and checkpoints; a run can stop and resume at any round."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["Result", "Stop", "Watcher", "execute"]
 
 
 class Watcher(Protocol):
-    """Hears of a run as it goes."""
+    """An observer of a run, which can also stop it."""
 
     def started(self, rounds: int, done: int) -> None:
-        """A run of `rounds` begins, of which `done` are done already."""
+        """Called at the start of a run of `rounds`, of which `done` are already done."""
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """A round is over; `row` is its line in rounds.jsonl."""
+        """Called after each round; `row` is its line in rounds.jsonl."""
 
     def stopping(self) -> bool:
-        """True to checkpoint and stop after this round."""
+        """Return True to write a checkpoint and stop after this round."""
 
 
 class Stop(Exception):
-    """The run was asked to stop; its folder can be resumed from `round`."""
+    """The run was asked to stop, and can be resumed in its folder from `round`."""
 
     def __init__(self, round: int, folder: Path | None) -> None:
         super().__init__(f"stopped after round {round}")
@@ -54,11 +54,11 @@ class Stop(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run: the summary, a row a round, a row a client and round, the last graph, the models.
+    """A finished run: summary, a row per round, a row per client and round, last graph, and models.
 
-    clients: (round, client, n, loss, accuracy or the task's other figures) tuples; scores: of the last evaluation by
-    client id; models: the parameters each client would use now, without frozen ones, which are the net's (empty when
-    read back from a folder); unseen: ids of clients that never took part.
+    clients: (round, client, n, loss, accuracy or the task's other figures) tuples. scores: those of the last
+    evaluation, by client id. models: the final parameters of each client, without frozen ones, which are in the net
+    (empty if the run was read from a folder). unseen: ids of clients that never took part.
     """
 
     summary: dict[str, Any]
@@ -73,21 +73,21 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Mean over clients of the last round's test accuracy; nan without test samples, or for other metrics."""
+        """Mean over clients of the test accuracy in the last round; nan without test samples, or for other metrics."""
         return float(self.summary.get("accuracy", {}).get("mean", float("nan")))
 
     @property
     def metric(self) -> Metric:
-        """By what this run's clients are compared."""
+        """The metric of this run."""
         return metrics.metric_of(self.summary)
 
     @property
     def value(self) -> float:
-        """Mean over clients of the last round's metric; nan when it is not known for any."""
+        """Mean over clients of the metric in the last round; nan if it is not known for any client."""
         return float(self.summary[self.metric.name].get("mean", float("nan")))
 
     def bytes_by_client(self) -> dict[str, dict[str, int]]:
-        """{client id: {"up": bytes it sent, "down": bytes it received}} over the whole run."""
+        """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
         return _by_client(self.messages, self.scores)
 
 
@@ -96,9 +96,9 @@ def execute(
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
     make: Callable[[Setup], Engine] | None = None,
 ) -> Result:  # fmt: skip
-    """Run all rounds, going on from the folder's checkpoint if there is one; raises Stop when asked to stop.
+    """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
-    make: gives the engine, in place of the one that `run.engine` names.
+    make: a function that makes the engine, instead of the one that `run.engine` names.
     """
     begun = time.perf_counter()
     tracking = Tracking([*run.trackers, *trackers], folder)
@@ -108,7 +108,7 @@ def execute(
     mode = records.kept_mode()
     setup = replace(setup, engine=run)
     if mode is not None and run.mode == "auto":
-        # Another mode would round differently: go on with the one that was chosen.
+        # Another mode would round differently, so a resumed run keeps the mode that was chosen.
         setup = setup.having(mode=mode)
     engine = (make or ENGINES[run.engine])(setup)
     setup, everyone = engine.setup, engine.everyone
@@ -126,7 +126,7 @@ def execute(
         tracking.started(described(setup, run, folder), f"{name}-{setup.method.name}-seed{setup.seed}", done)
         for number in range(done + 1, setup.training.rounds + 1):
             outcome = engine.round(number)
-            # Still "auto": nothing was measured yet, and a resumed run may choose for itself.
+            # If the mode is still "auto", nothing was measured yet, and a resumed run may choose a mode.
             if mode is None and engine.mode != "auto":
                 mode = engine.mode
                 records.keep_mode(mode)
@@ -137,7 +137,7 @@ def execute(
                 if folder is not None and scores and (last or run.keeps_features(number)):
                     records.keep_features(measure(engine, scores))
                 records.add(row, {"round": number, **seconds()}, outcome, scores)
-            # Before the checkpoint: a tracker may hear of a round twice, but must not miss one.
+            # This comes before the checkpoint: a tracker may receive a round twice, but must not miss one.
             tracking.round_done(row)
             if watcher is not None:
                 watcher.round_done(row)
@@ -179,7 +179,7 @@ def execute(
 
 
 class _Seconds(Clock):
-    """Time spent, the time before a resume included."""
+    """The time spent, including the time before a resume."""
 
     def __init__(self, begun: float, before: Mapping[str, float], engine: Engine) -> None:
         super().__init__("records", "checkpoint")
@@ -203,7 +203,7 @@ def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[
 
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
-    """A round's line: nothing in it depends on the machine's speed."""
+    """Return the line of a round, in which nothing depends on the speed of the machine."""
     figures = engine.server.info
     return {
         "round": outcome.round,
@@ -245,13 +245,13 @@ def _summary(
             "system": platform.platform(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            **({} if run.device == "cpu" else {"card": title(torch.device(run.device))}),
+            **({} if run.device == "cpu" else {"gpu": title(torch.device(run.device))}),
         },
     }
 
 
 def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
-    """Bytes and floats both ways: in total, per client (mean, and bytes of each), and the largest upload of all."""
+    """Return bytes and floats up and down: in total, per client (mean, and bytes of each), and the largest upload."""
     ids = list(ids)
     total: dict[str, Any] = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
     for row in records.rows["rounds"]:
@@ -267,7 +267,7 @@ def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
 
 
 def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last graph's groups, and the mean recovery over all rounds that had a graph."""
+    """Return the groups of the last graph, and the mean recovery over all rounds with a graph."""
     with_graph = [row["groups"] for row in rounds if row["groups"]]
     if not with_graph:
         return {"found": None, "ari": None, "nmi": None, "modularity": None}
@@ -276,7 +276,7 @@ def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _flops(rounds: list[dict[str, Any]]) -> float | None:
-    """Operations of all local work; None where rounds were recorded before these were counted with them."""
+    """Return the operations of all local work; None if an older version recorded some rounds without them."""
     return sum(row["flops"] for row in rounds) if all("flops" in row for row in rounds) else None
 
 

@@ -1,4 +1,4 @@
-"""From settings to what a runner needs: nets, and the data sets that the server owns."""
+"""The nets of a run, and the data sets that the server owns, made from settings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["nets_for", "public_from"]
 
 
 def nets_for(model: Model, federation: Federation, seed: int, dtype: torch.dtype) -> tuple[Net, dict[str, Net] | None]:
-    """(the net that the server knows, each client's own or None when all have that one).
+    """Return the server's net, and each client's own net (None if all clients have the server's net).
 
-    Unlike bodies get one head, of equal values: clients that share heads start from the same. One body for all is no
-    unlike model.
+    Different bodies get heads with equal values, so that clients that share heads start from the same one. If all
+    clients have the same body, they share one net.
     """
     deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
     if deal is None:
@@ -47,7 +47,7 @@ def nets_for(model: Model, federation: Federation, seed: int, dtype: torch.dtype
 
 
 def public_from(data_root: Path) -> Callable[[str], Dataset]:
-    """The named data sets in this folder, each read once."""
+    """Return a function that reads the named data sets in this folder, each of them once."""
 
     @lru_cache(maxsize=4)
     def public(name: str) -> Dataset:

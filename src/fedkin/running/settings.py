@@ -1,4 +1,4 @@
-"""How a run is carried out: the section `[run]` of an experiment file."""
+"""Settings of a run: the section `[run]` of an experiment file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["RunSettings", "without_none"]
 
 
 class RunSettings(EngineSettings):
-    """The section `[run]`: the seed, which engine, what the engine reads (see EngineSettings), what is kept of a run.
+    """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.
 
-    engine: "local", "ray", or for tests "loopback" and "processes". dtype: of parameters and inputs.
+    engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
     evaluate_every, checkpoint_every: in rounds.
-    embeddings_every: in rounds; evaluated rounds that it divides keep class means of features for the report. The last
-    round always does (0: only that one).
-    trackers: what else receives every round's figures: "tensorboard", "mlflow", "wandb" (a list, or a text with
+    embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
+    round always stores them (0: only the last round).
+    trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
     """
 
@@ -56,17 +56,17 @@ class RunSettings(EngineSettings):
         return self
 
     def keeps_features(self, round: int) -> bool:
-        """Whether `embeddings_every` names this round."""
+        """Whether `embeddings_every` selects this round."""
         return self.embeddings_every > 0 and round % self.embeddings_every == 0
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """`dtype` as torch knows it."""
+        """The torch type of `dtype`."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
 
 def without_none(value: Any) -> Any:
-    """TOML has no null: an absent setting is one at its default None."""
+    """Drop settings that are None, since TOML has no null; a missing setting has its default None."""
     if isinstance(value, Mapping):
         return {name: without_none(item) for name, item in value.items() if item is not None}
     return value

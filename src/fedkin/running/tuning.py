@@ -1,4 +1,4 @@
-"""Settings chosen per method by a grid, judged on held-out training data; test samples are never looked at."""
+"""Tuning of settings per method by grid search on held-out training data; test samples are never used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tu
 
 @dataclass(frozen=True)
 class HoldOut:
-    """What candidates are judged on: a share of every client's training samples, or of the clients that take part."""
+    """The held-out data for candidates: a share of every client's training samples, or of the clients."""
 
     what: str
     share: float
@@ -58,7 +58,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting to try with these values; method: only for this one."""
+    """A setting and the values to try; method: the only method that it is for."""
 
     path: str
     values: tuple[Any, ...]
@@ -79,7 +79,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate of a method: its settings, its metric on what was held out for each seed, or why it failed."""
+    """A candidate of a method: its settings, and for each seed its metric on held-out data or why it failed."""
 
     settings: Mapping[str, Any]
     values: tuple[float, ...]
@@ -87,16 +87,17 @@ class Tried:
 
     @property
     def mean(self) -> float:
-        """Mean over seeds; nan for a candidate that failed."""
+        """The mean over seeds; nan for a candidate that failed."""
         return float(np.mean(self.values)) if self.values and self.failed is None else math.nan
 
 
 def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
-    """The clients that take part, with their training samples only, of which a part is now what they are tested on.
+    """Return the clients that take part, with some of their training samples as test samples.
 
-    By samples: `share` of each client's, at least one and never all; a client with one sample is not tested. By
-    clients: `share` of them are unseen, and tested on all their training samples. Drawn by the seed and the client's
-    id. Samples set aside for testing, and clients that were unseen already, are in neither part.
+    By samples: `share` of each client's training samples become test samples, at least one and never all; a client with
+    one sample is not tested. By clients: `share` of the clients become unseen, and are tested on all their training
+    samples. The draws are keyed by the seed and the client's id. The original test samples and unseen clients are not
+    in the result.
     """
     seen = federation.seen
     away: set[str] = set()
@@ -125,7 +126,7 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
 
 
 def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
-    """All combinations of the values that concern a method.
+    """Return all combinations of the values for a method.
 
     >>> grid([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
     [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
@@ -140,10 +141,10 @@ def tune(
     data_root: Path, folder: Path, *, resume: bool = False,
     watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
 ) -> dict[str, list[Tried]]:  # fmt: skip
-    """Every candidate of every method, run on `held_out` federations; `tuned.toml` in `folder` has the best of each.
+    """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
-    watcher(method, settings, seed, how many runs are done, of how many) makes a run's watcher. Raises ConfigError for
-    a setting that a method does not know, and when every candidate of a method failed.
+    watcher(method, settings, seed, runs done, runs in all) returns the watcher of a run. Raises ConfigError for a
+    setting that a method does not have, and if every candidate of a method failed.
     """
     for names, option in ((methods, "--methods"), (seeds, "--seeds"), (choices, "--try")):
         if not names or len(set(names)) < len(names):
@@ -186,13 +187,16 @@ def tune(
 
 
 def best(tried: Sequence[Tried], higher: bool) -> Tried | None:
-    """The candidate with the best mean, the first of equals; None when all failed."""
+    """Return the candidate with the best mean, the first of equal ones; None if all failed."""
     known = [one for one in tried if not math.isnan(one.mean)]
     return max(known, key=lambda one: one.mean if higher else -one.mean) if known else None
 
 
 def tuned(experiment: Experiment, found: Mapping[str, Sequence[Tried]], higher: bool) -> dict[str, Any]:
-    """The experiment's table with the best settings of each method in `[methods.NAME]`; where all failed, as it was."""
+    """Return the experiment's table with the best settings of each method in `[methods.NAME]`.
+
+    A method whose candidates all failed keeps its settings.
+    """
     table: dict[str, Any] = dict(experiment.table)
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
     for name, tried in found.items():
@@ -211,7 +215,7 @@ def _federation(experiment: Experiment, dataset: Dataset, hold: HoldOut, seed: i
 def _judge(
     experiment: Experiment, dataset: Dataset, hold: HoldOut, data_root: Path, folder: Path, watcher: Watcher | None
 ) -> float | str:
-    """The metric's mean on what was held out, or why the run failed."""
+    """Return the mean of the metric on held-out data, or why the run failed."""
     if (folder / "failed.json").exists():
         return str(read_json(folder / "failed.json"))
     experiment.claim(folder, resume=True)

@@ -49,8 +49,8 @@ def test_ids_and_groups() -> None:
     for unseen, says in (
         ("group:g2", r"no client is in group 'g2'; known: g0, g1"),
         ("g1", r'no client \'g1\'.*a group is "group:NAME"'),
-        (("group:g0", "group:g1"), "are all 6 clients, so that nobody is left to train"),
-        (0.99, "nobody is left"),
+        (("group:g0", "group:g1"), "makes all 6 clients unseen; leave at least one client to train"),
+        (0.99, "leave at least one client to train"),
     ):
         with pytest.raises(ConfigError, match=f"scenario.unseen: .*{says}"):
             set_apart(federation, unseen, "test", 0)

@@ -102,7 +102,10 @@ def test_statistics_see_neither_tests_nor_the_unseen_region(folder: Path) -> Non
     assert np.abs(data.train.x.numpy()[~west, :43].mean(0)).max() > 0.05
     fed = fedkin.federate("eicu-demo", "natural", data_root=folder, data={"unseen": ["South"]})
     assert fed.unseen == ("hospital-1", "hospital-2")
-    for unseen, says in ((["East"], "no region 'East'"), (["South", "West", "unknown"], "nobody is left to train")):
+    for unseen, says in (
+        (["East"], "no region 'East'"),
+        (["South", "West", "unknown"], "leave at least one region to train"),
+    ):
         with pytest.raises(ConfigError, match=says):
             fedkin.federate("eicu-demo", "natural", data_root=folder, data={"unseen": unseen})
 

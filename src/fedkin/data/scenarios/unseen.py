@@ -30,7 +30,9 @@ def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: in
     """
     ids = _drawn(federation, unseen, seed) if isinstance(unseen, float) else _named(federation, unseen)
     if len(ids) == len(federation):
-        raise ConfigError(f"scenario.unseen: {unseen!r} are all {len(ids)} clients, so that nobody is left to train")
+        raise ConfigError(
+            f"scenario.unseen: {unseen!r} makes all {len(ids)} clients unseen; leave at least one client to train"
+        )
     clients = [_apart(client, test) if id in ids else client for id, client in federation.items()]
     return type(federation)(clients, federation.task, federation.name)
 

@@ -71,7 +71,7 @@ class _Stays(Source):
             if region not in regions:
                 raise ConfigError(f"data.unseen: no region {region!r}; {nearest(region, regions)}")
         if set(self.unseen) == set(regions):
-            raise ConfigError("data.unseen: these are all regions, so that nobody is left to train")
+            raise ConfigError("data.unseen: these are all regions; leave at least one region to train")
         test = hold_out_people(stays["hospital"], stays["person"], self.test_fraction, self.seed)
         x = self._inputs(records, stays, ~test & ~np.isin(stays["region"], self.unseen)).astype(np.float32)
         y = stays["died"].astype(np.int64)

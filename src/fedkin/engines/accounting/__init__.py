@@ -1,1 +1,1 @@
-"""What a round amounted to: messages, operations, scores."""
+"""Accounting of a round: messages, operations, scores, time."""

@@ -1,4 +1,4 @@
-"""Time spent, by what it was spent on."""
+"""The time spent on each kind of work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Adds up seconds by name."""
+    """A sum of seconds for each name."""
 
     def __init__(self, *names: str) -> None:
         self.seconds = dict.fromkeys(names, 0.0)
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to `seconds[name]`."""
+        """Add the time spent in this context to `seconds[name]`."""
         start = time.perf_counter()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What local work amounted to: samples trained on and run over, and floating-point operations."""
+"""The amount of local work: samples in training, samples in inference, and floating-point operations."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from fedkin.learning.sgd import arranged, infer, load
 
 __all__ = ["Operations", "Work"]
 
-_LARGEST = 128  # samples to count on
+_LARGEST = 128  # largest batch on which operations are counted
 
 
 class Operations:
-    """Floating-point operations of a job for each of its samples; a multiply-add counts as two.
+    """Floating-point operations of a job for each of its samples; a multiply-add is two operations.
 
-    Matrix products and convolutions are counted, as is usual, and element-wise work is not: on one step of training,
-    or one pass, of the first job of its kind. A kind is a net with a loss, or with what is inferred.
+    As usual, matrix products and convolutions are counted, and element-wise operations are not. Operations are counted
+    in one step of training, or one pass of inference, of the first job of each kind. A kind is a net with a loss, or
+    with the output of an inference.
     """
 
     def __init__(self, net: Net, federation: Mapping[str, Any]) -> None:
         self.net, self.federation = net, federation
         self.modules = Modules(keep=1)
-        # The net is held beside its figure, so that its id cannot come to name another one.
+        # The net is stored with its figure, so that no other net can get the same id.
         self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
 
     def per_sample(self, job: FitJob | InferJob) -> float:
-        """Operations for one sample, in a full batch of at most 128 where they depend on it (contrastive losses)."""
+        """Return the operations per sample, in a full batch of at most 128, on which contrastive losses depend."""
         net = job.net or self.net
         kind = _kind(job.loss if isinstance(job, FitJob) else job.what)
         size = 1
@@ -49,7 +50,7 @@ class Operations:
 
     def _counted(self, job: FitJob | InferJob, net: Net, size: int) -> float:
         samples = samples_of(job, self.federation)
-        # Whose job came first must not matter: a client with fewer samples gives some of them again.
+        # The result must not depend on the client that comes first: if it has too few samples, some are repeated.
         samples = samples.take(np.arange(size) % len(samples))
         module = self.modules(net)
         with FlopCounterMode(display=False) as counter:
@@ -70,13 +71,16 @@ class Operations:
 
 
 def _kind(what: Any) -> Any:
-    """Equal for the same loss made anew each round: a function's code, else the type."""
+    """Return a key that is equal for a loss that is made again each round: a function's code, else the type."""
     return what if isinstance(what, str) else getattr(what, "__code__", type(what))
 
 
 @dataclass(eq=False)
 class Work:
-    """samples: training samples processed, by client; inferred: samples run over; flops: operations of both."""
+    """The work of a round.
+
+    samples: training samples processed, by client. inferred: samples in inference. flops: operations of both.
+    """
 
     operations: Operations
     samples: dict[str, int] = field(default_factory=dict)
@@ -84,15 +88,15 @@ class Work:
     flops: float = 0.0
 
     def totals(self) -> tuple[dict[str, int], int, float]:
-        """(samples, inferred, flops), for `reset`."""
+        """Return (samples, inferred, flops), for `reset`."""
         return dict(self.samples), self.inferred, self.flops
 
     def reset(self, samples: Mapping[str, int] | None = None, inferred: int = 0, flops: float = 0.0) -> None:
-        """Begin again, or go back to these totals."""
+        """Start at zero, or go back to these totals."""
         self.samples, self.inferred, self.flops = dict(samples or {}), inferred, flops
 
     def add(self, job: FitJob | InferJob, result: Fitted | Tensor) -> None:
-        """Count a job that was done."""
+        """Add a job that was done."""
         size = result.samples if isinstance(result, Fitted) else len(result)
         if isinstance(result, Fitted):
             self.samples[job.id] = self.samples.get(job.id, 0) + size

@@ -1,4 +1,4 @@
-"""Scores of clients' models, found anew only where a model or its test samples are others than before."""
+"""Scores of clients' models, computed again only if a model or its test samples have changed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedkin.tasks import Task
 
 __all__ = ["Scores"]
 
-# A model that many clients share is scored in so many jobs or more: work for every worker, and few copies of the model.
+# Least number of jobs for a model that many clients share: every worker gets work, with few copies of the model.
 _PARTS = 16
-_TOGETHER = 4  # and with at least so many clients in a job
+_TOGETHER = 4  # least number of clients in such a job
 
 
 class Scores:
-    """What is known of every client's model. A model is its tensors: two mappings of the same ones are one model."""
+    """The known scores of all clients; two mappings of the same tensors are the same model."""
 
     def __init__(self) -> None:
-        # Scores are kept with the very tensors and samples that they belong to.
+        # Scores are stored with the tensors and samples to which they belong.
         self.known: dict[str, tuple[Params, Samples, Score]] = {}
         self.same: dict[str, list[str]] = {}
 
@@ -34,7 +34,7 @@ class Scores:
         self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
         round: int,
     ) -> Iterator[ScoreJob]:  # fmt: skip
-        """What has to be scored: each model once on each test set, however many clients share both."""
+        """Yield the scoring jobs: each model once on each test set, also if many clients share both."""
         found = _Models()
         stale: dict[tuple[int, int], list[str]] = {}
         for id, params in models.items():
@@ -54,21 +54,21 @@ class Scores:
     def take(
         self, job: ScoreJob, results: Sequence[Marks], models: Mapping[str, Params], tests: Mapping[str, Samples]
     ) -> None:
-        """Take in what a job gave, for everyone whom it stands for."""
+        """Store the results of a job for all clients with its models and test samples."""
         for first, marks in zip(job.ids, results, strict=True):
             for id in self.same[first]:
                 self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
 
 
 class _Models:
-    """Numbers for models: equal for mappings of the same tensors."""
+    """Numbers of models, which are equal for mappings of the same tensors."""
 
     def __init__(self) -> None:
         self.objects: dict[int, int] = {}
         self.tensors: dict[Hashable, int] = {}
 
     def number(self, params: Params) -> int:
-        """This model's number. The mapping must stay alive for as long as others are numbered."""
+        """Return the number of this model; the mapping must stay alive while other models get numbers."""
         known = self.objects.get(id(params))
         if known is None:
             told = frozenset((name, id(tensor)) for name, tensor in params.items())
@@ -77,6 +77,6 @@ class _Models:
 
 
 def _equal(one: Params, other: Params) -> bool:
-    """Whether these are the same tensors."""
+    """Whether both mappings have the same tensors."""
     absent: Tensor | None = None
     return one is other or (len(one) == len(other) and all(other.get(name, absent) is t for name, t in one.items()))

@@ -1,4 +1,4 @@
-"""What messages weigh. Messages of a round are mostly alike, so that one of each layout is measured."""
+"""The sizes of messages; most messages of a round have the same layout, so one message per layout is measured."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from fedkin.flow import Message
 
 __all__ = ["Scales"]
 
-_LAYOUTS = 4096  # message layouts whose sizes are remembered
+_LAYOUTS = 4096  # largest number of layouts with cached sizes
 
 
 class Scales:
-    """Weighs messages and remembers what each layout weighs."""
+    """The sizes of messages, cached by layout."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, tuple[int, int]] = {}
 
     def weigh(self, sent: Iterable[Envelope]) -> Iterator[Traffic]:
-        """A line for each message that is not empty. The messages must stay alive meanwhile."""
-        # One message to all, or one set of parameters inside each of them, is looked at once.
+        """Yield the Traffic of each message that is not empty. The messages must stay alive meanwhile."""
+        # A message to all clients, or a set of parameters in several messages, is inspected once.
         seen: dict[int, Hashable] = {}
         for round, phase, _, sender, receiver, message, _ in sent:
             if len(message):
                 yield Traffic(round, sender, receiver, phase, *self._size(message, seen))
 
     def _size(self, message: Message, seen: dict[int, Hashable]) -> tuple[int, int]:
-        """(bytes, floats)."""
+        """Return (bytes, floats)."""
         try:
             like = _layout(message, seen)
             known = self.known.get(like)
         except TypeError:  # lists have no hash
             return codec.size(message)
         if known is None:
-            if len(self.known) >= _LAYOUTS:  # every other float in a message is another layout
+            if len(self.known) >= _LAYOUTS:  # each different float in a message makes another layout
                 self.known.clear()
             known = self.known[like] = codec.size(message)
         return known
 
 
 def _layout(value: Any, seen: dict[int, Hashable]) -> Hashable:
-    """What a message's size depends on; raises TypeError for lists."""
+    """Return a key of everything that determines the size of a message; raises TypeError for lists."""
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     kind = type(value)
     if kind is int:
         return int, len(str(value))
-    # A dict is the common case, and quicker to tell than a Mapping.
+    # A dict is the common case, and is faster to recognise than a Mapping.
     if kind is dict or isinstance(value, Mapping):
         known = seen.get(id(value))
         if known is None:

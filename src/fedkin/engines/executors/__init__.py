@@ -1,1 +1,1 @@
-"""Who carries out clients' local work: in this process, in processes of one thread, or on a Ray cluster."""
+"""Executors of clients' local work: in this process, in processes of one thread, or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""The mode that measures: one step of each way to do local work, on the first jobs, and then the quickest."""
+"""The mode "auto": it measures one step of each mode on the first jobs, and chooses the fastest mode."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fedkin.learning.net import Net
 
 __all__ = ["Auto", "cores"]
 
-_SAMPLE = 16  # jobs looked at before choosing
-_ROUNDS = 3  # repetitions, of which the quickest counts
-# A job that goes to another process is copied there and back: a share of its work that a quick job feels.
+_SAMPLE = 16  # number of jobs for the measurement
+_ROUNDS = 3  # number of repetitions, of which the fastest is taken
+# Seconds for copying a job to another process and back, which matter for short jobs.
 _HANDOVER = 1e-3
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Auto(Executor):
-    """Measures on the first jobs, then hands all work to the executor that it chose; processes only off a card."""
+    """The executor that measures on the first jobs, then passes all jobs to the fastest one; on a GPU no processes."""
 
     mode: ClassVar[str] = "auto"
 
@@ -56,7 +56,7 @@ class Auto(Executor):
     def collect(self) -> Sequence[tuple[Job, Any]]:
         if self.inner is None:
             if not any(isinstance(job, FitJob) for job in self.held):
-                # Without a step of training there is nothing to choose by: these alike in every mode.
+                # Jobs without a step of training cannot be measured. They are the same in every mode.
                 held, self.held = self.held, []
                 return [(job, attempt(job, self.net, self.modules, self.federation)) for job in held]
             self.inner = self._choose()
@@ -85,7 +85,7 @@ class Auto(Executor):
         return kind(self.net, self.federation, self.modules)
 
     def _measure(self, fits: list[FitJob]) -> None:
-        """Seconds per client and step of each mode that can do these jobs."""
+        """Measure seconds per client and step in each mode that can do these jobs."""
         once = [
             replace(job, training=job.training.model_copy(update={"local_steps": 1, "local_epochs": None}))
             for job in fits
@@ -108,7 +108,7 @@ class Auto(Executor):
 
 
 def _quickest(work: Callable[[], object]) -> float:
-    """The least time of a few runs, after one to warm up."""
+    """Return the least time of a few runs, after a warm-up run."""
     work()
     spent = []
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Which executor does a run's local work."""
+"""The choice of the executor of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["make_executor"]
 
 
 def make_executor(setup: Setup, device: torch.device) -> Executor:
-    """Who carries out local work."""
+    """Return the executor for the mode of a setup."""
     how = setup.engine
     net, federation, workers = setup.net, setup.federation, how.workers or cores()
     if how.mode == "workers":

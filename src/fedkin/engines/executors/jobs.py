@@ -1,4 +1,4 @@
-"""Pieces of a client's local work, and who carries them out."""
+"""Jobs of clients' local work, and the interface of executors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class FitJob:
-    """Train a client's parameters; every random draw comes from `key`."""
+    """A job that trains a client's parameters; every random draw comes from `key`."""
 
     id: str
     params: Params
@@ -55,7 +55,7 @@ class FitJob:
 
 @dataclass(frozen=True, eq=False)
 class InferJob:
-    """Run parameters over a client's training samples."""
+    """A job that runs a client's training samples through the net."""
 
     id: str
     params: Params
@@ -67,7 +67,7 @@ class InferJob:
 
 @dataclass(frozen=True, eq=False)
 class ScoreJob:
-    """Score parameters on the test samples of some clients: [Marks, ...]."""
+    """A job that scores parameters on the test samples of some clients: [Marks, ...]."""
 
     ids: tuple[str, ...]
     params: Params
@@ -80,9 +80,9 @@ Job = FitJob | InferJob | ScoreJob
 
 
 class Modules:
-    """A scratch module on a device for each net that turns up; the least recently used ones are dropped.
+    """A scratch module on a device for each net; the least recently used modules are dropped.
 
-    resident: brings samples to that device.
+    resident: the samples on that device.
     """
 
     def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
@@ -91,7 +91,7 @@ class Modules:
         self.made: dict[int, tuple[Net, BodyHead]] = {}
 
     def __call__(self, net: Net) -> BodyHead:
-        # The net is held beside its module, so that its id cannot come to name another one.
+        # The net is stored with its module, so that no other net can get the same id.
         pair = self.made.pop(id(net), None) or (net, net.scratch(self.device))
         self.made[id(net)] = pair
         if len(self.made) > self.keep:
@@ -100,7 +100,7 @@ class Modules:
 
 
 def job_of(request: Any, id: str, training: Training, key: int, net: Net, round: int, task: Task) -> FitJob | InferJob:
-    """The job that a client's flow asked for; raises MethodError for anything but Fit and Infer."""
+    """Return the job for a request of a client's flow; raises MethodError for requests other than Fit and Infer."""
     if getattr(request, "data", None) is not None and len(request.data) == 0:
         raise MethodError(f"{type(request).__name__} with data that hold no samples")
     if isinstance(request, Infer):
@@ -114,13 +114,13 @@ def job_of(request: Any, id: str, training: Training, key: int, net: Net, round:
 
 
 def samples_of(job: FitJob | InferJob, federation: Mapping[str, Any]) -> Samples:
-    """What the job runs over."""
+    """Return the samples of the job."""
     samples: Samples = job.data if job.data is not None else federation[job.id].at(job.round).train
     return samples
 
 
 def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
-    """Do one job in this process, with its own net or `net`: Fitted, Tensor, or a list of Marks."""
+    """Do one job in this process, with its own net or `net`; returns Fitted, Tensor, or a list of Marks."""
     net = job.net or net
     module = modules(net)
     if isinstance(job, ScoreJob):
@@ -136,7 +136,7 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
 
 
 class Executor(ABC):
-    """Takes jobs and gives back results, in whatever order is quick. A failure comes back as its error."""
+    """An executor takes jobs and returns results in any order; the result of a failed job is its error."""
 
     mode: ClassVar[str]
 
@@ -146,15 +146,15 @@ class Executor(ABC):
     @property
     @abstractmethod
     def room(self) -> int:
-        """How many more jobs it wants before results are collected."""
+        """The number of further jobs to submit before results are collected."""
 
     @abstractmethod
     def submit(self, job: Job) -> None:
-        """Take a job."""
+        """Submit a job."""
 
     @abstractmethod
     def collect(self) -> Sequence[tuple[Job, Any]]:
-        """Results of some jobs that were submitted, at least one if any is left."""
+        """Return results of some submitted jobs, at least one if there are any."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
         """Do all these jobs; raises the first failure."""
@@ -171,16 +171,16 @@ class Executor(ABC):
 
     @property
     def chosen(self) -> str:
-        """The mode that does the work."""
+        """The mode that is used."""
         return self.mode
 
     @property
     def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, where the mode was chosen by measuring."""
+        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}
 
-    def close(self) -> None:  # noqa: B027  (in one process there is nothing to give back)
-        """Give back processes and memory."""
+    def close(self) -> None:  # noqa: B027  (in one process there is nothing to release)
+        """Release processes and memory."""
 
 
 class OneByOne(Executor):
@@ -207,7 +207,7 @@ class OneByOne(Executor):
 
 
 def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
-    """`carry_out`, with an error that a user can act on as its result; torch's own say what they say."""
+    """Do `carry_out`, and return an error that a user can act on as the result; torch's own errors stay as they are."""
     try:
         return carry_out(job, net, modules, federation)
     except FedkinError as error:
@@ -219,7 +219,7 @@ def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any])
 
 
 class one_thread:
-    """One OpenMP thread inside: more of them change the bits, and on a busy machine cost rather than help."""
+    """A context with one OpenMP thread: more threads change the bits, and on a busy machine they cost time."""
 
     def __enter__(self) -> None:
         self.before = torch.get_num_threads()

@@ -1,6 +1,7 @@
-"""Memory that processes share: tensors laid into mapped files.
+"""Memory that processes share: tensors in mapped files.
 
-Mapped files rather than /dev/shm: containers often give that 64 MB, and overrunning it kills the process.
+Files are used instead of /dev/shm, because containers often limit it to 64 MB, and exceeding the limit kills the
+process.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ ALIGN = 64
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in an arena."""
+    """The place of a tensor in an arena."""
 
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
-# A tree's leaves by pointer, in its order: tensors as places in an arena, small values as they are.
+# The leaves of a tree by pointer, in its order: tensors as places in an arena, and small values themselves.
 Parcel = dict[str, Any]
 
 
 class Arena:
-    """A mapped file that both sides see; the file's name is dropped once both have it."""
+    """A mapped file of two processes; the name of the file is removed once both have mapped it."""
 
     def __init__(self, path: Path, size: int, create: bool) -> None:
         self.path, self.size = path, size
@@ -46,18 +47,18 @@ class Arena:
         self.memory = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
 
     def view(self, place: Place) -> Tensor:
-        """The tensor at this place, without a copy."""
+        """Return the tensor at this place, without a copy."""
         count = int(np.prod(place.shape, dtype=np.int64)) * torch.empty((), dtype=place.dtype).element_size()
         return self.memory[place.offset : place.offset + count].view(place.dtype).reshape(place.shape)
 
 
 def room_for(tree: codec.Tree) -> int:
-    """Bytes that `place` needs for this tree."""
+    """Return the number of bytes that `place` needs for this tree."""
     return sum(-(-t.numel() * t.element_size() // ALIGN) * ALIGN for t in codec.tensors_of(tree).values())
 
 
 def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
-    """Copy the tree's tensors into the arena; None when they do not fit."""
+    """Copy the tensors of the tree into the arena; returns None if they do not fit."""
     if room_for(tree) > arena.size:
         return None
     parcel: Parcel = {}
@@ -72,14 +73,14 @@ def place(arena: Arena, tree: codec.Tree) -> Parcel | None:
 
 
 def take(arena: Arena, parcel: Parcel) -> dict[str, Any]:
-    """A copy of what `place` laid there."""
+    """Return a copy of the tree that `place` copied into the arena."""
     return codec.tree_of(
         {name: arena.view(leaf).clone() if isinstance(leaf, Place) else leaf for name, leaf in parcel.items()}
     )
 
 
 class Lent(NamedTuple):
-    """Samples with their arrays named instead of held; those of a dict in its order."""
+    """Samples with the names of their arrays instead of the arrays; those of a dict are in its order."""
 
     x: str | dict[str, str]
     y: str
@@ -88,16 +89,16 @@ class Lent(NamedTuple):
 
 
 class SharedClients(NamedTuple):
-    """A federation's samples for another process: arrays as mapped files, the rest as it is.
+    """The samples of a federation for another process, with arrays as mapped files.
 
-    clients: by id, (round from which they hold, training samples, test samples), the first from round 0.
+    clients: by id, tuples of (first round, training samples, test samples); the first tuple is for round 0.
     """
 
     arrays: dict[str, tuple[str, torch.dtype, tuple[int, ...]]]
     clients: dict[str, tuple[tuple[int, Lent, Lent], ...]]
 
     def named(self, samples: Samples) -> Lent | None:
-        """These samples by the names of their arrays, or None when the arrays are not lent."""
+        """Return these samples with the names of their arrays, or None if the arrays are not lent."""
         lent = _lent(samples, _name)
         return lent if all(name in self.arrays for name in (*_named(lent.x), lent.y)) else None
 
@@ -117,7 +118,7 @@ def _named(x: str | dict[str, str]) -> Iterable[str]:
 
 
 def lend(federation: Mapping[str, Client], folder: Path) -> SharedClients:
-    """Write every array once, however many clients share it."""
+    """Write every array once, also if many clients share it."""
     arrays: dict[str, tuple[str, torch.dtype, tuple[int, ...]]] = {}
 
     def name(tensor: Tensor) -> str:
@@ -142,7 +143,7 @@ def lend(federation: Mapping[str, Client], folder: Path) -> SharedClients:
 
 
 class Borrowed(Mapping[str, Client]):
-    """The clients that `lend` wrote, their arrays mapped."""
+    """The clients that `lend` wrote, with mapped arrays."""
 
     def __init__(self, shared: SharedClients) -> None:
         self.arrays = {}
@@ -160,7 +161,7 @@ class Borrowed(Mapping[str, Client]):
             self.clients[id] = Client(id, self.samples(train), self.samples(test), changes=changes)
 
     def samples(self, lent: Lent) -> Samples:
-        """The samples that these names stand for."""
+        """Return the samples with these names."""
         rows = None if lent.rows is None else torch.from_numpy(lent.rows)
         held = self.arrays
         x = held[lent.x] if isinstance(lent.x, str) else {key: held[name] for key, name in lent.x.items()}
@@ -177,10 +178,10 @@ class Borrowed(Mapping[str, Client]):
 
 
 def borrow(shared: SharedClients) -> Borrowed:
-    """The clients that `lend` wrote."""
+    """Return the clients that `lend` wrote."""
     return Borrowed(shared)
 
 
 def temporary() -> tempfile.TemporaryDirectory[str]:
-    """A folder for mapped files, gone when closed."""
+    """Return a temporary folder for mapped files, which is removed when it is closed."""
     return tempfile.TemporaryDirectory(prefix="fedkin-")

@@ -1,4 +1,4 @@
-"""What crosses between a pool of processes and its workers: orders and answers."""
+"""The messages between a pool of processes and its workers: orders and answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Done", "Letter", "Order", "apart", "together", "whose"]
 
 
 class Order(NamedTuple):
-    """A job for a worker: its tensors lie in the slot's arena, its net goes by number, its samples by name.
+    """A job for a worker, with its tensors in the slot's arena, the number of its net and the names of its samples.
 
-    new: where the net is, the first time that this worker needs it.
+    new: the place of the net, if this worker needs it for the first time.
     """
 
     job: Job
@@ -27,7 +27,7 @@ class Order(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """An order that may turn out unreadable, and what must be known of it even then.
+    """An order as bytes, which may be unreadable, with the facts that are needed even then.
 
     arena: path and size of the slot's new arena.
     """
@@ -39,7 +39,7 @@ class Letter(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A worker's answer: in the slot's arena, or (too large for it, or no tensors) as it is."""
+    """A worker's answer: in the slot's arena, or as a value if it is too large for the arena or has no tensors."""
 
     slot: int
     parcel: Parcel | None
@@ -47,7 +47,7 @@ class Done(NamedTuple):
 
 
 def apart(job: Job) -> tuple[dict[str, Any], Job]:
-    """(the job's tensors, the job without them, its net and its samples)."""
+    """Return (the tensors of the job, the job without its tensors, net and samples)."""
     if isinstance(job, FitJob):
         return (
             {"params": job.params, "extras": job.extras, "carry": job.carry},
@@ -59,7 +59,7 @@ def apart(job: Job) -> tuple[dict[str, Any], Job]:
 
 
 def together(order: Order, tree: dict[str, Any], clients: Borrowed) -> Job:
-    """What `apart` took apart."""
+    """Return the job that `apart` split."""
     job = order.job
     if isinstance(job, ScoreJob):
         return replace(job, params=tree["params"])
@@ -73,5 +73,5 @@ def together(order: Order, tree: dict[str, Any], clients: Borrowed) -> Job:
 
 
 def whose(job: Job) -> str:
-    """The client that a job is named by."""
+    """Return the client that names the job in error messages."""
     return job.ids[0] if isinstance(job, ScoreJob) else job.id

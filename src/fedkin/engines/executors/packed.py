@@ -1,7 +1,7 @@
-"""A net on its way to other processes: its tensors in one mapped file, the rest pickled.
+"""Nets for other processes, with their tensors in one mapped file, and the rest pickled.
 
-Pickled tensors would go through /dev/shm, one file descriptor each; and frozen weights, which may be most of a net,
-are in memory once, however many processes map them.
+Pickled tensors would go through /dev/shm with one file descriptor each. In a mapped file, frozen weights, which may be
+most of a net, are in memory once for all processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIGN = 64
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in the file, its strides included: sums over it run in their order."""
+    """The place of a tensor in the file, with its strides, because sums over a tensor run in their order."""
 
     offset: int
     dtype: torch.dtype
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
 
 class PackedNet(NamedTuple):
-    """path: the file of its tensors; size: of that file; rest: the pickled net without them."""
+    """A packed net; path, size: the file of its tensors; rest: the pickled net without them."""
 
     path: str
     size: int
@@ -42,7 +42,7 @@ class PackedNet(NamedTuple):
 
 
 def pack(net: Net, path: Path) -> PackedNet:
-    """Write the net's tensors to `path`. Raises what pickle raises."""
+    """Write the tensors of the net to `path`, and pickle the rest; raises the errors of pickle."""
     rest = BytesIO()
     with path.open("wb") as file:
         pickler = _Pickler(rest, file)
@@ -52,7 +52,7 @@ def pack(net: Net, path: Path) -> PackedNet:
 
 
 def unpack(packed: PackedNet) -> Net:
-    """The net; its frozen parameters are mapped, all other tensors are copies."""
+    """Return the net; its frozen parameters are mapped, and all other tensors are copies."""
     memory = torch.from_file(packed.path, shared=False, size=packed.size, dtype=torch.uint8)
     return cast(Net, _Unpickler(BytesIO(packed.rest), memory).load())
 
@@ -61,7 +61,7 @@ class _Pickler(ForkingPickler):
     def __init__(self, rest: BytesIO, file: Any) -> None:
         super().__init__(rest)
         self.file = file
-        # Tensors are held beside their places, so that no other can come to have the same id.
+        # Tensors are stored with their places, so that no other tensor can get the same id.
         self.known: dict[int, tuple[_Place, Tensor]] = {}
 
     def persistent_id(self, obj: Any) -> _Place | None:
@@ -101,6 +101,6 @@ class _Unpickler(pickle.Unpickler):
         flat = self.memory[place.offset : place.offset + size].view(place.dtype)
         held = flat.as_strided(place.shape, place.stride)
         if not place.is_parameter or place.trainable:
-            # Copying a module copies all of the memory behind a buffer.
+            # Copying a module copies all memory behind a buffer.
             held = held.clone()
         return nn.Parameter(held, place.trainable) if place.is_parameter else held.requires_grad_(place.trainable)

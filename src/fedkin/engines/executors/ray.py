@@ -1,4 +1,4 @@
-"""Local work on a Ray cluster: actors hold shards of the clients."""
+"""Local work on a Ray cluster, where actors hold shards of the clients."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from fedkin.learning.net import Net
 
 __all__ = ["Shards", "own_rows"]
 
-_AHEAD = 2  # jobs at each actor: one under way and one waiting
-# A lost actor is made again from its shard, and its jobs are done again: they are functions of what they carry,
-# so the numbers do not change.
+_AHEAD = 2  # number of jobs at each actor: one running and one waiting
+# A lost actor is made again from its shard, and its jobs are repeated. Jobs depend on their content alone, so the
+# numbers do not change.
 _RESTARTS = 3
 
 
 class _Shard:
-    """An actor: some clients with their samples, doing one job at a time on one thread."""
+    """An actor with the samples of some clients, which does one job at a time on one thread."""
 
     def __init__(self, clients: dict[str, Client], net: Net) -> None:
         torch.set_num_threads(1)
         self.clients, self.net, self.modules = clients, net, Modules()
 
     def do(self, job: Job) -> Any:
-        """The job's result, or the error that a user can act on."""
+        """Return the result of the job, or the error that a user can act on."""
         return attempt(job, self.net, self.modules, self.clients)
 
 
 @dataclass
 class _Parts:
-    """A job that went to several actors, and what came back so far."""
+    """A job at several actors, and its results so far."""
 
     job: Job
     open: int
@@ -44,7 +44,7 @@ class _Parts:
 
 
 class Shards(Executor):
-    """Ray actors, each with an equal part of the clients; a job goes to the actor that holds its client."""
+    """Ray actors, each with an equal part of the clients; a job goes to the actor that has its client."""
 
     mode: ClassVar[str] = "ray"
 
@@ -58,7 +58,7 @@ class Shards(Executor):
         count = max(1, min(workers or _cluster_cores(self.ray), len(ids)))
         self.home = {id: number % count for number, id in enumerate(ids)}
         actor = self.ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS, num_cpus=1)(_Shard)
-        # Held for as long as the actors: one that is made again reads them once more.
+        # These stay alive as long as the actors, since an actor that is made again reads them again.
         self.kept = [self.ray.put(net)]
         for number in range(count):
             self.kept.append(self.ray.put({id: own_rows(federation[id]) for id in ids if self.home[id] == number}))
@@ -99,7 +99,7 @@ class Shards(Executor):
             ) from None
 
     def _gathered(self, parts: _Parts, ids: tuple[str, ...], value: Any) -> list[tuple[Job, Any]]:
-        """The job with its result once all its pieces are back."""
+        """Return the job with its result once all its parts have results."""
         parts.open -= 1
         if not isinstance(parts.job, ScoreJob) or isinstance(value, Exception):
             return [(parts.job, value)]
@@ -115,7 +115,7 @@ class Shards(Executor):
 
 
 def own_rows(client: Client) -> Client:
-    """The client with just its own rows, for another process or machine."""
+    """Return the client with only its own rows, for another process or machine."""
     changes = tuple(replace(c, train=c.train.own(), test=c.test.own()) for c in client.changes)
     return replace(client, train=client.train.own(), test=client.test.own(), changes=changes)
 

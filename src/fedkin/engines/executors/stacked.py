@@ -1,4 +1,4 @@
-"""Local work in stacks: jobs that are alike but for their client run as one batched computation."""
+"""The mode "stacked": jobs that differ only in their client run as one batched computation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from fedkin.learning.stacked import Member, fit_stacked, stackable
 
 __all__ = ["Stacked"]
 
-_WIDTH, _WIDTH_ON_A_CARD, _BYTES_ON_A_CARD = 64, 1024, 4 << 30
+_WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
 
 class Stacked(OneByOne):
-    """Fits with one loss and one plan of training are stacked, at most `width` at a time; the rest one by one.
+    """The executor that stacks fits with equal losses and training settings, and does other jobs one by one.
 
-    On a card, a stack that its memory does not hold is cut into halves, and later ones are no larger.
+    A stack has at most `width` fits. If the memory of a GPU does not suffice, a stack is split in halves, and later
+    stacks are not larger.
     """
 
     mode: ClassVar[str] = "stacked"
@@ -35,9 +36,9 @@ class Stacked(OneByOne):
         self, net: Net, federation: Mapping[str, Client], modules: Modules | None = None, width: int | None = None
     ) -> None:
         super().__init__(net, federation, modules)
-        # What a stack learned is in memory twice before it is handed out, on a card or not.
+        # The results of a stack are in memory twice before they are passed on, on a GPU and on a CPU.
         size = sum(tensor.nbytes for tensor in net.initial.values())
-        most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_CARD, max(1, _BYTES_ON_A_CARD // size))
+        most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_GPU, max(1, _BYTES_ON_A_GPU // size))
         self.width = (width or most) if stackable(net) else 1
 
     @property
@@ -72,14 +73,14 @@ class Stacked(OneByOne):
             self.width = min(self.width, cut)
         except (FedkinError, RuntimeError, ValueError, IndexError, TypeError, AttributeError):
             cut = 1
-        # Out of the handler: its error would hold on to the memory of what failed.
+        # This comes after the handler, whose error keeps the memory of the failed stack alive.
         if 1 < cut < len(stack):
             return self._fit(stack[:cut]) + self._fit(stack[cut:])
-        # One by one says which client it was; and a net or loss that torch cannot map over clients works there.
+        # One by one, an error names its client, and a net or loss that torch cannot map over clients works.
         return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
 
     def _together(self, net: Net, layers: Sequence[Layer] | None, stack: list[FitJob]) -> list[Fitted]:
-        """All these jobs as one computation; raises whatever torch raises."""
+        """Do all these jobs as one computation; raises the errors of torch."""
         resident = self.modules.resident
         members = [
             Member(job.params, resident(samples_of(job, self.federation)), job.extras, job.carry, job.key)
@@ -92,7 +93,7 @@ class Stacked(OneByOne):
 
 
 def _shape(tree: Tree) -> Hashable:
-    """What must be equal for trees to be stacked."""
+    """Return a key that is equal for trees that can be stacked."""
     return tuple(
         (name, tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else (name, repr(leaf))
         for name, leaf in sorted(leaves(tree), key=lambda item: item[0])

@@ -1,4 +1,4 @@
-"""A worker process: it takes orders, does them and answers."""
+"""A worker process, which receives orders, carries them out and answers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["serve"]
 
 
 def serve(pipe: Connection, shared: SharedClients) -> None:
-    """A worker's life: take an order, do it, answer; end when the parent is gone."""
-    # A signal to the whole group is for the parent, which ends the round, checkpoints and closes the pipe.
+    """Receive orders, carry them out and answer, until the parent has ended."""
+    # The parent handles a signal to the whole group: it ends the round, writes a checkpoint and closes the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     clients, modules = borrow(shared), Modules()
     nets: dict[int, Net] = {}
     arenas: dict[int, Arena] = {}
-    # The parent closes the pipe and drops the files when it ends, which may be in the middle of a job.
+    # When the parent ends, it closes the pipe and removes the files. This may happen in the middle of a job.
     with suppress(EOFError, ConnectionError, FileNotFoundError):
         while True:
             letter: Letter = pipe.recv()
@@ -49,9 +49,9 @@ def serve(pipe: Connection, shared: SharedClients) -> None:
 
 
 def _read(letter: Letter, nets: dict[int, Net]) -> Order | RunError:
-    """The order, its net among `nets`; or the error that keeps this process from reading it.
+    """Return the order, with its net in `nets`, or the error that prevents this process from reading it.
 
-    It may be any error, because the code that is loaded is the user's.
+    Any error can occur, because the code that is loaded is the user's.
     """
     try:
         order: Order = pickle.loads(letter.order)
@@ -72,5 +72,5 @@ def _answer(slot: int, result: Any, arena: Arena) -> Done:
             return Done(slot, parcel, replace(result, params={}, carry={}))
     elif isinstance(result, FedkinError):
         return Done(slot, None, type(result)(str(result)))
-    # As numpy: torch would pass a tensor by file descriptor, and these run out.
+    # The value is sent as a numpy array: torch would use a file descriptor per tensor, and these run out.
     return Done(slot, None, result.numpy() if isinstance(result, torch.Tensor) else result)

@@ -1,4 +1,4 @@
-"""Local work in processes of one thread each: data and parameters in mapped memory, small messages over pipes."""
+"""The mode "workers": processes of one thread each, with tensors in mapped memory and small messages over pipes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from fedkin.learning.net import Net
 
 __all__ = ["Workers"]
 
-_AHEAD = 2  # jobs at each worker: one under way and one waiting, so that none stands idle
+_AHEAD = 2  # number of jobs at each worker: one running and one waiting, so that no worker is idle
 
 
 class _Nets:
-    """The nets of all workers' jobs, each in one file for all of them."""
+    """The nets of all jobs, each in one file for all workers."""
 
     def __init__(self, net: Net, folder: Path) -> None:
         self.net, self.folder = net, folder
-        # Nets are held, so that no other can come to have the same id.
+        # Nets are stored, so that no other net can get the same id.
         self.known: dict[int, tuple[int, PackedNet, Net]] = {}
 
     def __call__(self, net: Net | None) -> tuple[int, PackedNet]:
-        """(the number of this net, or of the run's own, and where it is)."""
+        """Return (the number of this net, or of the run's own, and its place)."""
         net = net or self.net
         if id(net) not in self.known:
             number = len(self.known)
@@ -56,7 +56,7 @@ class _Nets:
 
 
 class _Worker:
-    """The parent's side of one process."""
+    """One worker process, as seen from its parent."""
 
     def __init__(self, number: int, clients: SharedClients, nets: _Nets, folder: Path) -> None:
         self.number, self.folder, self.clients, self.nets = number, folder, clients, nets
@@ -71,12 +71,12 @@ class _Worker:
         self.has: set[int] = set()
 
     def send(self, job: Job) -> None:
-        """Lay the job's tensors into a free slot and tell the worker."""
+        """Copy the tensors of the job into a free slot, and send the order to the worker."""
         slot = next(slot for slot in range(_AHEAD) if slot not in self.jobs)
         tree, bare = apart(job)
         data = self._data(job)
         if isinstance(data, Lent) and data.rows is not None:
-            # Rows may be many, and a pipe that both sides have filled would let neither go on.
+            # Rows go into the slot too: many rows could fill the pipe on both sides, which is a deadlock.
             tree, data = {**tree, "rows": torch.from_numpy(data.rows)}, data._replace(rows=None)
         arena, new = self.arenas.get(slot), None
         parcel = place(arena, tree) if arena is not None else None
@@ -96,14 +96,14 @@ class _Worker:
             raise self._gone() from None
 
     def _net(self, job: Job) -> tuple[int, PackedNet | None]:
-        """(the number of the job's net, where it is if the worker does not have it yet)."""
+        """Return (the number of the job's net, and its place if the worker does not have it yet)."""
         number, packed = self.nets(job.net)
         known = number in self.has
         self.has.add(number)
         return number, None if known else packed
 
     def _data(self, job: Job) -> Lent | Samples | None:
-        """The job's own samples: by name where their arrays are lent, else its rows of them."""
+        """Return the job's own samples: by name if their arrays are lent, else the job's rows."""
         data = None if isinstance(job, ScoreJob) else job.data
         if data is None:
             return None
@@ -111,7 +111,7 @@ class _Worker:
         return named if named is not None else data.own()
 
     def receive(self) -> tuple[Job, Any]:
-        """One answer; raises RunError when the process is gone."""
+        """Receive one answer; raises RunError if the process has ended."""
         try:
             done: Done = self.pipe.recv()
         except (EOFError, ConnectionError):
@@ -132,7 +132,7 @@ class _Worker:
 
 
 class Workers(Executor):
-    """As many processes as asked for; which of them does a job changes no bit of its result."""
+    """The executor with a number of worker processes; the choice of the worker for a job changes no bit."""
 
     mode: ClassVar[str] = "workers"
 

@@ -1,4 +1,4 @@
-"""Autoencoders that compress samples without labels: nets, what they are trained for, pretraining with a cache."""
+"""Autoencoders, which compress samples without labels: nets, objectives, and pretraining with a cache."""
 
 from fedkin.learning.encoders.inputs import Encode, Reconstruction, View, pixels, standardised
 from fedkin.learning.encoders.nets import Kind, encoder_net, kind_for

@@ -1,4 +1,4 @@
-"""What an encoder sees of a batch, what it is trained for, and what is read from it."""
+"""The inputs of an encoder, its training objective, and its codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Encode", "Reconstruction", "View", "pixels", "standardised"]
 
 @dataclass(frozen=True)
 class View:
-    """x * times + plus, value by value: one number each, or one per channel or feature (the first axis of a sample).
+    """The map x * times + plus, with one number each, or one per channel or feature (a sample's first axis).
 
     >>> View(times=(2.0,), plus=(1.0,))(torch.tensor([[1.0, 3.0]]))
     tensor([[3., 7.]])
@@ -35,7 +35,7 @@ class View:
 
 
 def pixels(scale: Scale | None) -> View:
-    """The view that takes a model's inputs back to brightness in [0, 1], as they were before `scale`.
+    """Return the view from a model's inputs back to brightness in [0, 1], as they were before `scale`.
 
     >>> pixels(Scale((0.5,), (0.25,)))(torch.tensor([[-2.0, 2.0]]))
     tensor([[0., 1.]])
@@ -44,7 +44,9 @@ def pixels(scale: Scale | None) -> View:
 
 
 def standardised(count: float, total: Tensor, squares: Tensor) -> View:
-    """The view (x - mean) / standard deviation per feature, from sums over `count` samples; a constant becomes 0.
+    """Return the view (x - mean) / standard deviation per feature, from sums over `count` samples.
+
+    A constant feature becomes 0.
 
     >>> x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
     >>> standardised(2, x.sum(0), x.square().sum(0))(x)
@@ -53,7 +55,7 @@ def standardised(count: float, total: Tensor, squares: Tensor) -> View:
     """
     mean = total.double() / count
     variance = squares.double() / count - mean.square()
-    # What cancellation leaves of a constant is no spread.
+    # The variance of a constant is not exactly 0 after cancellation.
     varies = variance > 1e-12 * squares.double() / count
     spread = torch.where(varies, variance.clamp(min=0).sqrt(), torch.inf)
     return View(tuple((1 / spread).tolist()), tuple((-mean / spread).tolist()))
@@ -61,7 +63,7 @@ def standardised(count: float, total: Tensor, squares: Tensor) -> View:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Mean squared error between view(x) and its reconstruction, over values and samples."""
+    """The mean squared error between view(x) and its reconstruction, over values and samples."""
 
     view: View
 

@@ -1,7 +1,7 @@
 """Autoencoders as nets: the body is the encoder, inputs -> codes [batch, dims]; the head is the decoder.
 
-`grey` and `colour` are those of FLT (Jamali-Rad et al., 2022) without batch normalisation, whose running means a
-client with few samples cannot estimate; `mlp` and `linear` are their counterparts for vectors and tables.
+`grey` and `colour` are FLT's nets (Jamali-Rad et al., 2022) without batch normalisation, because a client with few
+samples cannot estimate its running means. `mlp` and `linear` are the counterparts for vectors and tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIDDEN = 64  # units of the mlp's one hidden layer
 
 
 def kind_for(shape: Shape) -> Kind:
-    """The kind that suits inputs of this shape: colour for three channels, grey for other images, else mlp.
+    """Return the kind for inputs of this shape: colour for three channels, grey for other images, else mlp.
 
     >>> kind_for((3, 32, 32)), kind_for((1, 28, 28)), kind_for((30,))
     ('colour', 'grey', 'mlp')
@@ -37,12 +37,14 @@ def kind_for(shape: Shape) -> Kind:
 
 @lru_cache(maxsize=16)
 def encoder_net(kind: Kind, shape: Shape, dims: int, seed: int = 0) -> Net:
-    """The autoencoder of this kind, in single precision, initialised from `seed`; equal arguments give one object.
+    """Return the autoencoder of this kind, in single precision, initialised from `seed`.
+
+    Calls with equal arguments return the same object.
 
     grey: conv3 (pad 1) C-16, pool, 16-4, pool, Linear `dims`; colour: conv3 C-16, pool, residual 16-32, pool,
-    residual 32-32, pool (512 values of a 32x32 image), Linear `dims`; both with a mirrored decoder that ends in a
-    sigmoid. mlp: Linear 64, ReLU, Linear `dims`, and back. linear: one Linear either way, which starts as an
-    orthonormal projection. Raises ConfigError for inputs that the kind cannot take.
+    residual 32-32, pool (512 values for a 32x32 image), Linear `dims`. Both have a mirrored decoder that ends in a
+    sigmoid. mlp: Linear 64, ReLU, Linear `dims`, and a mirrored decoder. linear: one Linear in each direction, which
+    starts as an orthonormal projection. Raises ConfigError for inputs that the kind cannot take.
     """
     if kind in ("grey", "colour"):
         halvings = 2 if kind == "grey" else 3
@@ -56,12 +58,12 @@ def encoder_net(kind: Kind, shape: Shape, dims: int, seed: int = 0) -> Net:
 
 
 def _sides(shape: Shape, halvings: int) -> list[tuple[int, int]]:
-    """Height and width before and after each pooling."""
+    """Return height and width before the first pooling and after each pooling."""
     return [(shape[1] >> k, shape[2] >> k) for k in range(halvings + 1)]
 
 
 def _grow(inside: int, outside: int, small: tuple[int, int], large: tuple[int, int]) -> nn.Module:
-    """Doubles height and width; sides that pooling had cut by one pixel get it back."""
+    """Return a layer that doubles height and width; sides that pooling shortened by one pixel get it back."""
     spare = (large[0] - 2 * small[0], large[1] - 2 * small[1])
     return nn.ConvTranspose2d(inside, outside, 2, stride=2, output_padding=spare)
 

@@ -35,13 +35,13 @@ _FORMAT = 1
 
 
 def cache_folder() -> Path:
-    """Where trained encoders are kept: `encoders` below FEDKIN_CACHE, or below ~/.cache/fedkin."""
+    """Return the folder of trained encoders: `encoders` below FEDKIN_CACHE, or below ~/.cache/fedkin."""
     named = os.environ.get("FEDKIN_CACHE")
     return (Path(named).expanduser() if named else Path.home() / ".cache" / "fedkin") / "encoders"
 
 
 def chosen(dataset: Dataset, classes: Sequence[int] | None, limit: int | None, seed: int) -> Samples:
-    """Training samples of these classes (None: all), at most `limit` of them, drawn with a key of `seed`.
+    """Return training samples of these classes (None: all), at most `limit` of them, drawn with a key of `seed`.
 
     Raises ConfigError for a class that the data set does not have.
     """
@@ -58,10 +58,10 @@ def chosen(dataset: Dataset, classes: Sequence[int] | None, limit: int | None, s
 
 
 def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) -> Samples:
-    """Samples whose inputs have this shape; raises ConfigError when they have another and `adapt` is off.
+    """Return samples whose inputs have this shape; raises ConfigError if they have another and `adapt` is off.
 
-    adapt: images get a grey channel repeated, or colours averaged; sides are padded with black around the middle,
-    or the middle is cut out. A new array is made.
+    adapt: the grey channel of images is repeated, or their colours are averaged; images are padded with black on all
+    sides, or their middle is cut out. The result is a new array.
     """
     assert isinstance(samples.x, Tensor)  # of a data set
     own = tuple(samples.x.shape[1:])
@@ -78,7 +78,7 @@ def adapted(samples: Samples, shape: tuple[int, ...], name: str, adapt: bool) ->
     assert isinstance(x, Tensor)
     scale = samples.scale or Scale((0.0,), (1.0,), 255.0 if x.dtype == torch.uint8 else 1.0)
     x = _resized(_channels(x, shape[0]), shape[1:]).contiguous()
-    # Only brightness matters to an encoder: its view takes the scale back.
+    # An encoder sees brightness only, since its view undoes the scale.
     return Samples(x, samples.labels(), None, Scale((0.0,), (1.0,), scale.divide))
 
 
@@ -93,12 +93,12 @@ def _channels(x: Tensor, wanted: int) -> Tensor:
 def _resized(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
     spare = [wanted[k] - x.shape[2 + k] for k in range(2)]
     before = [s // 2 for s in spare]
-    # Negative padding cuts.
+    # Negative padding crops.
     return F.pad(x, (before[1], spare[1] - before[1], before[0], spare[0] - before[0]))
 
 
 def moments(samples: Samples) -> tuple[float, Tensor, Tensor]:
-    """(how many, sum, sum of squares) of the inputs per feature (per entry of a sample's first axis), in float64."""
+    """Return (count, sum, sum of squares) of the inputs per feature (entry of a sample's first axis), in float64."""
     x = samples.inputs(slice(None), torch.float64)
     x = x.flatten(2).transpose(1, 2).flatten(0, 1) if x.ndim > 2 else x
     return float(len(x)), x.sum(0), x.square().sum(0)
@@ -107,11 +107,11 @@ def moments(samples: Samples) -> tuple[float, Tensor, Tensor]:
 def pretrained(
     net: Net, samples: Samples, training: Training, seed: int, view: View | None = None, title: str = ""
 ) -> Params:
-    """`net` trained to reconstruct `samples`, from the cache when the very same was trained before.
+    """Train `net` to reconstruct `samples`, or read the result of the same training from the cache.
 
-    view: what the net sees of the inputs; None: their brightness in [0, 1]. The cache is keyed by samples, view,
-    architecture, initial values, training settings, seed and torch's version; a file there that cannot be read is
-    written anew. Raises RunError, naming the folder, when the cache cannot be written.
+    view: the view of the inputs that the net sees; None: their brightness in [0, 1]. The cache is keyed by samples,
+    view, architecture, initial values, training settings, seed and torch's version. A file in the cache that cannot be
+    read is replaced. Raises RunError, naming the folder, if the cache cannot be written.
     """
     view = pixels(samples.scale) if view is None else view
     path = cache_folder() / f"{_digest(net, samples, training, seed, view)}.safetensors"
@@ -140,7 +140,7 @@ class _Counted:
 
 @contextmanager
 def _progress(title: str, steps: int) -> Iterator[Any]:
-    """A bar on the terminal's standard error; nothing where there is none."""
+    """Show a progress bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -165,7 +165,7 @@ def _digest(net: Net, samples: Samples, training: Training, seed: int, view: Vie
 
 
 def _read(path: Path, net: Net) -> Params | None:
-    """The parameters in this file, or None when there are none that fit."""
+    """Return the parameters in this file, or None if there are none that fit the net."""
     try:
         params = codec.decode(path.read_bytes())["params"]
     except (OSError, MethodError, KeyError, TypeError):
@@ -175,7 +175,7 @@ def _read(path: Path, net: Net) -> Params | None:
 
 
 def _write(path: Path, params: Params) -> None:
-    """Aside, then renamed: who reads at the same time sees the whole file or none."""
+    """Write another file, then rename it, so that a reader at the same time sees the whole file or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:

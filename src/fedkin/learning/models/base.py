@@ -1,4 +1,4 @@
-"""What every named net states."""
+"""The base class of named nets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Model"]
 
 
 class Model(Settings):
-    """Settings of a net; `name` tells which."""
+    """Settings of a net, which `name` identifies."""
 
     name: str
 
     @abstractmethod
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        """(body, head) for the task; raises ConfigError when its inputs do not fit."""
+        """Return (body, head) for the task; raises ConfigError if the net cannot take its inputs."""

@@ -1,7 +1,8 @@
 """Convolution nets; the feature is the ReLU before the last Linear.
 
-CnnMnist and CnnCifar are those of SFMTL-Graph's experiments, LeNet and LeafCnn those that simulators are timed on.
-Pooling stands before ReLU: the maximum of ReLUs is the ReLU of the maximum, in every bit, at a quarter of the work.
+CnnMnist and CnnCifar are the nets of SFMTL-Graph's experiments. LeNet and LeafCnn are common in timings of simulators.
+Pooling comes before ReLU, which gives the same bits for a quarter of the work: the maximum of ReLUs is the ReLU of the
+maximum.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["CnnCifar", "CnnFedAvg", "CnnMnist", "LeNet", "LeafCnn"]
 
 
 def _image(task: Task, name: str, halvings: int) -> tuple[int, int, int]:
-    """(channels, height, width) of the task's images; raises ConfigError when they are too small."""
+    """Return (channels, height, width) of the task's images; raises ConfigError if they are too small."""
     shape = task.numbers(f"model.name: {name!r}")
     if len(shape) != 3 or min(shape[1:]) < 2**halvings:
         raise ConfigError(
@@ -64,7 +65,7 @@ class CnnCifar(Model):
 
 
 class CnnFedAvg(CnnMnist):
-    """FedAvg's net of two 5x5 convolutions (32, 64 channels) and Linear 512, which is CnnMnist's, for any images."""
+    """FedAvg's net for any images: two 5x5 convolutions (32, 64 channels) and Linear 512, as in CnnMnist."""
 
     name: Literal["cnn-fedavg"] = "cnn-fedavg"  # type: ignore[assignment]
 
@@ -76,7 +77,7 @@ class LeNet(Model):
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         channels, height, width = _image(task, self.name, 4)
-        # Each convolution without padding takes 4 pixels a side, each pooling halves.
+        # Each convolution without padding shortens the sides by 4 pixels, and each pooling halves them.
         pixels = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
         body = nn.Sequential(
             nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),

@@ -1,4 +1,4 @@
-"""Unlike bodies in one federation: each client gets one of several named nets, all with one feature width."""
+"""Different bodies in one federation: each client gets one of several named nets, all with one feature width."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Mixed"]
 
 
 class Mixed(Model):
-    """Clients with unlike bodies and heads of one shape.
+    """Clients with different bodies, and heads of one shape.
 
-    bodies: names of nets. deal: "round-robin" over the ids in alphabetical order, "random" (each client draws, keyed
-    by seed and id), or {client id: name} for all. Where groups alternate along the ids, round-robin ties bodies to
-    groups, and "random" does not. width: of every body's features.
+    bodies: names of nets. deal: "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed
+    by seed and id), or {client id: name} for all clients. If groups alternate along the ids, "round-robin" makes bodies
+    depend on groups; "random" does not. width: width of every body's features.
     """
 
     name: Literal["mixed"] = "mixed"
@@ -40,7 +40,7 @@ class Mixed(Model):
         return self
 
     def deal_bodies(self, ids: Iterable[str], seed: int) -> dict[str, Model]:
-        """The net of every client; raises ConfigError when `deal` names other clients than these."""
+        """Return the net of every client; raises ConfigError if `deal` names other clients than these."""
         ordered = sorted(ids)
         if isinstance(self.deal, dict):
             unlike = sorted(set(ordered) ^ set(self.deal))
@@ -58,12 +58,12 @@ class Mixed(Model):
         return {id: made[names[id]] for id in ordered}
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        """(body, head) of the first of `bodies`."""
+        """Return (body, head) of the first of `bodies`."""
         return sized(self.bodies[0], self.width).build(task)
 
 
 def sized(name: str, width: int) -> Model:
-    """The named net with features of this width; raises ValueError for a net that has no such setting."""
+    """Return the named net with features of this width; raises ValueError for a net without such a setting."""
     wide = {known: field for known, model in NAMED.items() if (field := _width_field(model))}
     if name not in wide:
         raise ValueError(f"bodies: no net {name!r} with a width that can be set; {nearest(name, wide)}")
@@ -72,5 +72,5 @@ def sized(name: str, width: int) -> Model:
 
 
 def _width_field(model: type[Model]) -> str | None:
-    """Which setting is the width of the features, if any."""
+    """Return the name of the setting for the width of the features, if there is one."""
     return next((field for field in ("width", "features", "hidden") if field in model.model_fields), None)

@@ -16,7 +16,7 @@ __all__ = ["Linear", "Mlp"]
 
 
 class Mlp(Model):
-    """Flatten, then one Linear + ReLU per entry of `hidden`; the last hidden layer is the feature."""
+    """Flatten, then one Linear and ReLU per entry of `hidden`; the last hidden layer is the feature."""
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = Field((200,), min_length=1)
@@ -30,7 +30,7 @@ class Mlp(Model):
 
 
 class Linear(Model):
-    """Multinomial logistic regression: the body only flattens, the head is one Linear."""
+    """Multinomial logistic regression: the body only flattens, and the head is one Linear."""
 
     name: Literal["linear"] = "linear"
 

@@ -1,4 +1,4 @@
-"""The nets that an experiment can name by themselves; "mixed" deals them out."""
+"""The nets that an experiment can name; "mixed" gives each client one of them."""
 
 from __future__ import annotations
 

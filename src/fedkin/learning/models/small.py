@@ -1,8 +1,8 @@
-"""Four small convolution nets of unlike build with one feature width, for federations of unlike models on CPUs.
+"""Four small convolution nets of different architectures with one feature width, for mixed federations on CPUs.
 
-All take images of 8 pixels a side or more and any number of channels, end in Linear `width` and ReLU, and have
-neither dropout nor running statistics, so that clients with one of them can be stacked. Almost all of their arithmetic
-is at a quarter of the height and the width.
+All of them take images with sides of at least 8 pixels and any number of channels, and end in Linear `width` and ReLU.
+They have neither dropout nor running statistics, so that clients with the same net can be stacked. Almost all of their
+arithmetic is at a quarter of the height and the width.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _GRID = 4  # features are pooled to at most 4 x 4 places before the last Linear
 
 
 class _Small(Model):
-    """Features [b, channels, h, w] of `stem`, pooled to 4 x 4, Linear `width`, ReLU | Linear classes."""
+    """The features [b, channels, h, w] of `stem`, pooled to 4 x 4, Linear `width`, ReLU | Linear classes."""
 
     width: int = Field(64, ge=1)
 
     @abstractmethod
     def stem(self, channels: int) -> nn.Module:
-        """Inputs [b, channels, h, w] to feature maps of about a quarter of the height and the width."""
+        """Return the module from inputs [b, channels, h, w] to maps of about a quarter of the height and width."""
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         shape = task.numbers(f"model.name: {self.name!r}")
@@ -82,7 +82,7 @@ class SmallSeparable(_Small):
 
 
 class SmallWide(_Small):
-    """Patches of 4x4 pixels through one Linear (64), then two pointwise convolutions (64); no window overlaps."""
+    """Patches of 4x4 pixels through one Linear (64), then two pointwise convolutions (64); no patches overlap."""
 
     name: Literal["small-wide"] = "small-wide"
 
@@ -94,7 +94,10 @@ class SmallWide(_Small):
 
 
 class Residual(nn.Module):
-    """relu(shortcut(x) + f(x)): f two 3x3 convolutions with group normalisation, shortcut 1x1 where shapes differ."""
+    """relu(shortcut(x) + f(x)), with two 3x3 convolutions with group normalisation in f.
+
+    The shortcut is a 1x1 convolution where shapes differ.
+    """
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class Residual(nn.Module):
 
 
 class Pool(nn.Module):
-    """Mean over windows side by side, at most `grid` x `grid` of them; those at the far edges may be smaller."""
+    """The mean over adjacent windows, at most `grid` x `grid`; windows at the far edges may be smaller."""
 
     def __init__(self, grid: int) -> None:
         super().__init__()

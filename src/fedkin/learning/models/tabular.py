@@ -16,9 +16,9 @@ __all__ = ["Mlp3", "Mlp8"]
 class Mlp8(Mlp):
     """Eight fully connected layers with 512 hidden units, TFL's net for TPT-48.
 
-    init: "he" draws the body's weights from N(0, 2 / inputs), with zero biases (He et al., 2015), without which so deep
-    a net gives nearly one output for all inputs; the head is PyTorch's own (drawn alike, its outputs are so large at
-    the start that the first steps diverge). "torch": PyTorch's own everywhere.
+    init: "he" draws the body's weights from N(0, 2 / inputs), with zero biases (He et al., 2015). With PyTorch's own
+    initialisation, a net of this depth gives nearly the same output for all inputs. The head keeps PyTorch's own: with
+    "he", its outputs are so large at the start that the first steps diverge. "torch" is PyTorch's own everywhere.
     """
 
     name: Literal["mlp-8"] = "mlp-8"  # type: ignore[assignment]
@@ -36,7 +36,7 @@ class Mlp8(Mlp):
 
 
 class Mlp3(Mlp):
-    """Three fully connected layers, as TFL takes for eICU (widths unstated there)."""
+    """Three fully connected layers, TFL's net for eICU; the paper does not give their widths."""
 
     name: Literal["mlp-3"] = "mlp-3"  # type: ignore[assignment]
     hidden: tuple[PositiveInt, ...] = Field((64, 32), min_length=1)

@@ -19,11 +19,11 @@ __all__ = ["UNet"]
 
 
 class UNet(Model):
-    """A U-Net of `depth` halvings with `width` channels at full size, twice as many after each halving.
+    """A U-Net of `depth` halvings with `width` channels at full size, and twice as many after each halving.
 
-    Convolutions are padded, so that outputs are as large as inputs (the paper's shrink), and are followed by group
-    normalisation, which has no running statistics to average over clients. Features are [batch, width, height, width],
-    the head is a 1x1 convolution.
+    Convolutions are padded, so that outputs are as large as inputs; in the paper they are smaller. Group normalisation
+    follows each convolution, since it has no running statistics to average over clients. Features are
+    [batch, width, height, width]; the head is a 1x1 convolution.
     """
 
     name: Literal["unet"] = "unet"
@@ -31,7 +31,7 @@ class UNet(Model):
     depth: int = Field(3, ge=1)
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
-        """(body, head); raises ConfigError unless the task's images halve `depth` times."""
+        """Return (body, head); raises ConfigError unless the sides of the images can be halved `depth` times."""
         if task.kind != "segmentation":
             raise ConfigError(f"model.name: {self.name!r} labels every pixel, and this task is {task.kind}")
         channels, *sides = task.numbers(f"model.name: {self.name!r}")
@@ -44,7 +44,7 @@ class UNet(Model):
 
 
 class _Body(nn.Module):
-    """Down, across and up again."""
+    """The contracting path, the connections across, and the expanding path."""
 
     def __init__(self, channels: int, width: int, depth: int) -> None:
         super().__init__()

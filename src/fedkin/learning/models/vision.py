@@ -1,6 +1,7 @@
-"""torchvision's nets, fed at the images' own size: MAPL's four bodies, and ResNet50 for folders of photographs.
+"""torchvision's nets for images of any size: MAPL's four bodies, and ResNet50 for folders of photographs.
 
-Each ends in Linear `width` and ReLU; nothing is pretrained. torchvision is an extra: pip install 'fedkin[torchvision]'.
+Images are not resized. Each net ends in Linear `width` and ReLU, and no weights are pretrained. torchvision is an
+extra: pip install 'fedkin[torchvision]'.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ResNet50", "ShuffleNetV2", "torc
 
 
 class _Vision(Model):
-    """torchvision's net with a first convolution for the task's channels and Linear `width`, ReLU | Linear classes."""
+    """A torchvision net, its first convolution fitted to the task's channels, Linear `width`, ReLU | Linear classes."""
 
     least: ClassVar[int] = 8  # pixels a side
 
@@ -33,7 +34,7 @@ class _Vision(Model):
 
     @abstractmethod
     def net(self, models: Any, channels: int, side: int) -> Any:
-        """The net, with `width` outputs; side: the shorter side of the images."""
+        """Return the net with `width` outputs; side: the shorter side of the images."""
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         shape = task.numbers(f"model.name: {self.name!r}")
@@ -47,7 +48,7 @@ class _Vision(Model):
 
 
 class _ResNet(_Vision):
-    """torchvision's ResNet of the model's name."""
+    """The ResNet of torchvision with the name of the model."""
 
     def net(self, models: Any, channels: int, side: int) -> Any:
         net = getattr(models, self.name)(weights=None, num_classes=self.width)
@@ -81,8 +82,8 @@ class ShuffleNetV2(_Vision):
 class GoogLeNet(_Vision):
     """GoogLeNet (Szegedy et al., 2015) with batch normalisation, 6.1 M parameters with 512 features.
 
-    Without the two auxiliary classifiers: they would stand on feature maps of one pixel here, and MAPL takes no loss
-    from them, so that they would only be sent about.
+    It has no auxiliary classifiers: here their feature maps would have one pixel, and MAPL takes no loss from them, so
+    that they would only add to the messages.
     """
 
     least: ClassVar[int] = 15
@@ -98,8 +99,8 @@ class GoogLeNet(_Vision):
 class AlexNet(_Vision):
     """AlexNet (Krizhevsky, 2014), 59 M parameters with 512 features, dropout .5 between its Linear layers.
 
-    It was made for 224 pixels. Below 63 its first convolution would leave nothing to pool: there it moves by 1 pixel
-    and not by 4, and poolings are padded by one.
+    The net was made for sides of 224 pixels. Below 63 pixels, the maps after its first convolution would be too small
+    for pooling: there the convolution has stride 1 instead of 4, and poolings are padded by one.
     """
 
     name: Literal["alexnet"] = "alexnet"
@@ -116,7 +117,7 @@ class AlexNet(_Vision):
 
 
 def for_channels(convolution: Any, channels: int, stride: int | None = None) -> nn.Conv2d:
-    """A fresh convolution like this one, for so many input channels."""
+    """Return a new convolution like this one, for another number of input channels."""
     if channels == convolution.in_channels and stride is None:
         return convolution  # type: ignore[no-any-return]
     return nn.Conv2d(
@@ -126,10 +127,10 @@ def for_channels(convolution: Any, channels: int, stride: int | None = None) -> 
 
 
 class BearingBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation that bears a batch with one value per channel (one sample, one pixel).
+    """Batch normalisation that accepts a batch with one value per channel (one sample, one pixel).
 
-    Such a batch has no variance, and torch refuses it. Here it is normalised by the running statistics, which it
-    leaves as they are; every other batch is torch's.
+    Such a batch has no variance, and torch refuses it. Here the running statistics normalise it, and stay unchanged.
+    Any other batch is normalised as in torch.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class BearingBatchNorm(nn.BatchNorm2d):
 
 
 def with_bearing_norms(net: nn.Module) -> nn.Module:
-    """The net with every BatchNorm2d in it made a BearingBatchNorm of the same settings and values."""
+    """Replace every BatchNorm2d in the net by a BearingBatchNorm with the same settings and values."""
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.BatchNorm2d:
@@ -151,13 +152,13 @@ def with_bearing_norms(net: nn.Module) -> nn.Module:
 
 @functools.cache
 def torchvision_models() -> Any:
-    """torchvision.models; raises ConfigError when torchvision is not installed.
+    """Return torchvision.models; raises ConfigError if torchvision is not installed.
 
-    A torchvision built for CUDA does not load its compiled operators beside a torch without CUDA, and its import
-    fails at the first that it describes. Nets need none of them, so they are declared, without a body.
+    A torchvision built for CUDA cannot load its compiled operators if torch has no CUDA, and its import then fails at
+    the first operator that it describes. Nets need none of these operators, so they are declared here without a body.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that images cannot be decoded does not matter here
+        warnings.simplefilter("ignore")  # torchvision warns that it cannot decode images, which is not needed here
         try:
             try:
                 return import_module("torchvision.models")
@@ -177,7 +178,7 @@ def torchvision_models() -> Any:
 
 
 def _declare(*operators: str) -> None:
-    """Let torch know torchvision's box operators by name and types."""
+    """Declare torchvision's box operators to torch, by name and types."""
     if _DECLARED:
         return
     _DECLARED.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
@@ -186,5 +187,5 @@ def _declare(*operators: str) -> None:
         _DECLARED[0].define(schema)  # type: ignore[no-untyped-call]
 
 
-# A declaration lives as long as its library object.
+# A declaration ends with its library object.
 _DECLARED: list[torch.library.Library] = []

@@ -1,4 +1,4 @@
-"""Who else hears of a run's settings and rounds: TensorBoard, MLflow, Weights & Biases, or your own object."""
+"""Trackers of a run's settings and figures: TensorBoard, MLflow, Weights & Biases, or your own object."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ __all__ = ["figures_of", "totals_of"]
 
 
 def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """What trackers log of a line of rounds.jsonl; figures that are not known are left out.
+    """Return the figures of a line of rounds.jsonl that trackers log; unknown figures are left out.
 
-    NAME/mean and NAME/worst10 of the task's metric, the mean of its further ones, loss (on test samples), unseen/mean,
-    gap; groups/found, /ari, /nmi, /modularity; bytes/up and /down of this round; method/... as the method says.
+    They are NAME/mean and NAME/worst10 of the task's metric, the mean of the task's further metrics, loss (on test
+    samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity; bytes/up and /down of this round; and method/...
+    with the figures of the method.
     """
     metric = metric_of(row).name
     scored = row[metric] or {}
@@ -32,9 +33,9 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What the built-in trackers keep of a whole run.
+    """Return the figures of a whole run that the built-in trackers log.
 
-    total/seconds, /bytes_up, /bytes_down, /flops, /parameters, /ari_mean.
+    They are total/seconds, /bytes_up, /bytes_down, /flops, /parameters and /ari_mean.
     """
     found = {
         "seconds": summary["seconds"]["total"],

@@ -17,7 +17,7 @@ from fedkin.running.trackers.figures import totals_of
 
 __all__ = ["MLflow"]
 
-# Characters of a parameter's value that MLflow takes.
+# The largest number of characters in the value of a parameter in MLflow.
 _VALUE = 6000
 
 
@@ -57,7 +57,7 @@ class MLflow(PackageTracker):
             self._settings(settings)
             if kept is not None:
                 write_json(kept, {"run": self.run})
-        # The store may have been out of reach in some of them.
+        # The store may have been unreachable in some of these rounds.
         for round, figures in self.earlier(done):
             self.log(round, figures)
 
@@ -89,16 +89,16 @@ class MLflow(PackageTracker):
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         if summary is not None:
             self.log(summary["rounds"], totals_of(summary))
-        # It prints where a server shows the run; what is on stdout may be a summary for a program to read.
+        # MLflow prints the address of the run. On stdout this could break a summary that a program reads.
         with contextlib.redirect_stdout(sys.stderr):
             self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
 
 
 def _plain(name: str) -> str:
-    """A name that MLflow takes."""
+    """Return a name that MLflow accepts."""
     return re.sub(r"[^\w\-. /]", "_", name)[:250]
 
 
 def _batches(items: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
-    """`items` in turn, at most so many at once."""
+    """Yield `items` in batches of at most `most`."""
     return (items[first : first + most] for first in range(0, len(items), most))

@@ -30,16 +30,16 @@ class TensorBoard(PackageTracker):
             for old in self.place.glob("events.out.tfevents.*"):
                 old.unlink()
         self._age()
-        # Readers drop what older files hold from purge_step on: the rounds that come again.
+        # Readers drop the rounds of older files from purge_step on, since these rounds come again.
         self.writer = SummaryWriter(str(self.place), purge_step=done + 1 if done else None)
         if not done:
             rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
             self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
 
     def _age(self) -> None:
-        """Let files that are there already sort before the next."""
-        # Readers sort by name, which has the second and the process id. A run that is killed and resumed within one
-        # second would be read in the wrong order.
+        """Rename existing files so that they sort before the next one."""
+        # Readers sort by name, which has the second and the process id. The files of a run that is killed and resumed
+        # within one second would be read in the wrong order.
         latest = int(time.time())
         for old in sorted(self.place.glob("events.out.tfevents.*"), reverse=True):
             *head, stamp, rest = old.name.split(".", 4)
@@ -49,7 +49,7 @@ class TensorBoard(PackageTracker):
     def log(self, round: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self.writer.add_scalar(name, value, round)
-        # A killed run must find every round before its checkpoint in the file.
+        # After a kill, the file must have every round before the checkpoint.
         self.writer.flush()
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:

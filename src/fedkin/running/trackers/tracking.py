@@ -1,4 +1,4 @@
-"""The trackers of a run, by name or as objects, and what they are told."""
+"""The trackers of a run, by name or as objects, and the calls to them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {"tensorboard": TensorBo
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raise ConfigError for a name that is unknown, or whose package is not installed."""
+    """Raise ConfigError for an unknown name, or if the package of a tracker is not installed."""
     for name in names:
         choose(TRACKERS, name, "trackers")
         need(name, extra=name)
 
 
 class Tracking:
-    """A run's trackers, told one after another; one that fails is warned of and dropped."""
+    """The trackers of a run, called one after another; a tracker that fails is dropped with a warning."""
 
     def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
         self.live: list[tuple[str, Tracker]] = []
-        # An object is itself only: it may have no hash, and equal ones may write to two places.
+        # Objects are compared by identity: they may have no hash, and equal ones may write to two places.
         for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
             if isinstance(each, str):
                 check_trackers([each])
@@ -50,17 +50,17 @@ class Tracking:
         self.over = False
 
     def started(self, settings: Mapping[str, Any], name: str, done: int) -> None:
-        """The run begins, or goes on."""
+        """Pass on that the run begins or is resumed."""
         self._tell(lambda tracker: tracker.start(settings, name, done))
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """A round is over; `row` is its line in rounds.jsonl."""
+        """Pass on a round; `row` is its line in rounds.jsonl."""
         if self.live:
             figures = figures_of(row)
             self._tell(lambda tracker: tracker.log(row["round"], figures))
 
     def ended(self, summary: Mapping[str, Any] | None) -> None:
-        """The run is over, or, with None, breaks off; heard once."""
+        """Pass on, once, that the run has ended; with None it was stopped or failed."""
         if not self.over:
             self.over = True
             self._tell(lambda tracker: tracker.finish(summary))
@@ -76,7 +76,7 @@ class Tracking:
 
 
 def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any]:
-    """All that a run is made with, by dotted names: the folder's experiment.toml, or what a run without one knows."""
+    """Return all settings of a run by dotted names, from the folder's experiment.toml or, without one, the setup."""
     kept = folder / "experiment.toml" if folder is not None else None
     if kept is not None and kept.exists():
         table = tomllib.loads(kept.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ __all__ = ["WandB"]
 
 
 class WandB(PackageTracker):
-    """A run of Weights & Biases, online or offline as WANDB_MODE says.
+    """A run of Weights & Biases, online or offline by WANDB_MODE.
 
     Without WANDB_MODE it is online if there are credentials, else offline in the run's folder.
     """
@@ -44,7 +44,7 @@ class WandB(PackageTracker):
             dir=str(self.folder) if self.folder is not None else None,
             config=dict(settings),
             mode=None if env.get("WANDB_MODE") or _logged_in(wandb) else "offline",
-            # A run of the user's own that is under way is left alone, and so is the terminal.
+            # A run that the user has started stays as it is, and nothing is printed.
             reinit="create_new",
             settings=wandb.Settings(console="off"),
         )
@@ -52,15 +52,15 @@ class WandB(PackageTracker):
             return
         if self.kept is not None:
             write_json(self.kept, {"run": self.run.id})
-        # The step after the last that the server holds; offline 0. What was logged in the last seconds before a kill
-        # was neither written nor sent.
+        # The step after the last one on the server; offline 0. Figures that were logged in the last seconds before a
+        # kill were neither written nor sent.
         self.last = self.run.starting_step - 1
         for round, figures in self.earlier(done):
             self.log(round, figures)
         self._supersede()
 
     def _supersede(self) -> None:
-        """Remove what the run left offline when it was cut: all rounds are told anew."""
+        """Remove the offline files of the interrupted run, since all rounds are logged again."""
         own = Path(self.run.dir).parent.resolve()
         for old in self.folder.glob(f"wandb/offline-run-*-{self.run.id}") if self.folder is not None else ():
             if old.resolve() != own:
@@ -78,8 +78,8 @@ class WandB(PackageTracker):
 
 
 def _logged_in(wandb: Any) -> bool:
-    """Whether there are credentials; asks for none, and nobody over the network."""
+    """Whether there are credentials; neither the user nor the network is asked."""
     try:
         return bool(wandb.login(prompt=False, verify=False))
-    except TypeError:  # before these options there was only the key
+    except TypeError:  # older versions lack these options, and have only the key
         return bool(os.environ.get("WANDB_API_KEY"))

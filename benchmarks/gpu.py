@@ -1,10 +1,11 @@
-"""A round of FedAvg on a card: client after client, and stacked, in turns; and how near to the card's limits that is.
+"""Time of a round of FedAvg on a GPU, one by one and stacked in turns, and its share of the GPU's limits.
 
-    OMP_NUM_THREADS=1 python benchmarks/card.py [--device cuda] [--rows lenet,mlp-200] [--repeats 9]
+    OMP_NUM_THREADS=1 python benchmarks/gpu.py [--device cuda] [--rows lenet,mlp-200] [--repeats 9]
 
-100 clients x 300 samples, 20 a round, 20 steps of 32 each. A round ends when its models are back in memory. Limits are
-measured here: a product of matrices in float32, and a copy inside the card's memory. Traffic is the least there can be:
-each step reads the weights twice (forward, backward), and renews them.
+There are 100 clients with 300 samples each; 20 of them train in each round, with 20 steps of 32 samples. A round ends
+when its models are back in main memory. The limits are measured: a matrix product in float32, and a copy inside the
+GPU's memory. The memory traffic is the least possible: each step reads the weights twice (forward, backward) and
+writes them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FLOAT = 4  # bytes
 
 
 def best(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
-    """The least seconds that `work` takes."""
+    """Return the least time of `work` in seconds."""
     spent = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -39,7 +40,7 @@ def best(work: Callable[[], object], device: torch.device, repeats: int = 10) ->
 
 
 def limits(device: torch.device) -> tuple[float, float]:
-    """(operations a second in float32, bytes a second read and written) of the device."""
+    """Return (operations per second in float32, bytes per second read and written) of the device."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = torch.rand(2, size, size, device=device)
     out = torch.empty_like(a)
@@ -48,7 +49,7 @@ def limits(device: torch.device) -> tuple[float, float]:
 
 
 def compare(row: str, device: str, repeats: int, limit: tuple[float, float]) -> None:
-    """Both ways to do the row's rounds, and their share of the limits."""
+    """Print the times of both modes for this row, and their shares of the limits."""
     model, task = WORK[row]
     federation = make_federation(task, CLIENTS, SAMPLES)
     net = Net.build(lambda: model.build(task), 1)
