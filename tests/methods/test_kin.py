@@ -254,9 +254,27 @@ def test_shares_are_a_logit_adjusted_loss() -> None:
 
 
 def test_shares_pay() -> None:
-    fed = federation([skewed(k) for k in range(10)], n=40)
-    ours, plain = (fedkin.run(m, fed, rounds=15, training={"lr": 0.2}, model="linear") for m in (Kin(), "fedavg"))
+    fed = federation([skewed(k) for k in range(14)])
+    plan = {"lr": 0.1, "local_steps": 5}
+    ours, plain = (fedkin.run(m, fed, rounds=30, training=plan, model="mlp8") for m in (Kin(trials=0), "fedavg"))
     assert ours.accuracy > plain.accuracy + 0.02
+
+
+def test_nobody_is_alone_for_its_class_shares() -> None:
+    """The tests cut these clients apart, three of them from all others; but their classes look as everybody's."""
+    engine = engine_of(federation([skewed(k) for k in range(14)]))
+    engine.round(1)
+    leaves = [node["verdict"] for node in state(engine)["tree"].values()]
+    assert leaves.count("alone") == 3
+    assert state(engine)["verdict"] == {"0": "shares"}
+    assert not {"offset", "concept"} & set(state(engine)["tree"]["0"]["rejected"])
+
+
+def test_who_is_alone_for_another_reason_stays_alone() -> None:
+    engine = engine_of(federation([skewed(k) for k in range(14)] + [far]))
+    engine.round(1)
+    assert "offset" in state(engine)["tree"]["0"]["rejected"]
+    assert state(engine)["verdict"][state(engine)["group"]["c14"]] == "alone"
 
 
 def test_a_head_without_bias_has_one_model_for_all() -> None:
@@ -334,7 +352,7 @@ def test_who_is_harmed_keeps_its_own_model() -> None:
 
 def test_trials_end_and_cost_at_most_twice() -> None:
     fed = federation([common_draw] * 6, n=120)
-    kin, plain = engine_of(fed, Kin(trials=3)), engine_of(fed, FedAvg())
+    kin, plain = engine_of(fed, Kin(trials=3, margin=50.0)), engine_of(fed, FedAvg())
     for number in range(1, 6):
         ours, theirs = kin.round(number), plain.round(number)
         assert ours.samples == {id: n * (2 if number <= 3 else 1) for id, n in theirs.samples.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.graph import Signature, Verdicts, find, place
+from fedkin.graph import Signature, Verdicts, canonical, find, place
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
 from fedkin.methods.kin.state import State
@@ -134,7 +134,38 @@ def _verdicts(server: ServerView[State], ids: Sequence[str], rule: Rule) -> Verd
 @lru_cache(maxsize=4)
 def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
     signatures = {id: Signature.from_bytes(data) for id, data in signed}
-    return find(signatures, alpha=alpha, least=least, seed=seed)
+    return _joined(find(signatures, alpha=alpha, least=least, seed=seed), signatures)
+
+
+def _joined(found: Verdicts, signatures: Mapping[str, Signature]) -> Verdicts:
+    """Where nothing but class shares differs and some client is alone, all are one group of "shares" after all.
+
+    Groups of clients that have the same few classes are a little better off apart. But whose classes look as everybody
+    else's need not train alone.
+    """
+    joined = dict(enumerate(found.verdicts))
+    own = found.groups
+    label = dict(own)
+    todo = [0]
+    while todo:
+        node = found.tree[todo.pop()]
+        only_shares = "concept" in node["p"] and not {"offset", "concept"} & set(node["rejected"])
+        if node["children"] and only_shares and "alone" in {found.verdicts[own[id]] for id in node["clients"]}:
+            number = len(joined)
+            joined[number] = "shares"
+            label |= dict.fromkeys(node["clients"], number)
+        else:
+            todo.extend(node["children"])
+    if len(joined) == len(found.verdicts):
+        return found
+    raw = np.array([label[id] for id in found.ids])
+    labels = canonical(raw)
+    numbers = [int(raw[labels == place][0]) for place in range(labels.max() + 1)]
+    profiles = dict(enumerate(found.profiles))
+    for number in set(numbers) - set(profiles):
+        profiles[number] = Signature.total([signatures[id] for id in found.ids if label[id] == number])
+    verdicts = tuple(joined[number] for number in numbers)
+    return replace(found, labels=labels, verdicts=verdicts, profiles=tuple(profiles[number] for number in numbers))
 
 
 def _graph(server: ServerView[State]) -> Any:
