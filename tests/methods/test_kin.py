@@ -24,7 +24,7 @@ from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin
-from fedkin.methods.kin.grouping import level
+from fedkin.methods.kin.finding import level
 from fedkin.methods.kin.personal import first_layer, has_place, log_shares, own_view, shared_view
 from fedkin.methods.kin.signature import usable
 from fedkin.views import ClientView
@@ -256,7 +256,7 @@ def test_shares_are_a_logit_adjusted_loss() -> None:
 def test_shares_pay() -> None:
     fed = federation([skewed(k) for k in range(14)])
     plan = {"lr": 0.1, "local_steps": 5}
-    ours, plain = (fedkin.run(m, fed, rounds=30, training=plan, model="mlp8") for m in (Kin(trials=0), "fedavg"))
+    ours, plain = (fedkin.run(m, fed, rounds=30, training=plan, model="mlp") for m in (Kin(trials=0), "fedavg"))
     assert ours.accuracy > plain.accuracy + 0.02
 
 
