@@ -66,9 +66,8 @@ def federations(root: Path) -> dict[str, Callable[[int], Federation]]:
     """{name: federation of a seed}."""
 
     def mnist(scenario: str, n: int = 150, source: str = "mnist", **options: Any) -> Callable[[int], Federation]:
-        return lambda seed: cut(
-            federate(source, scenario, seed=seed, data_root=root, **{"clients": 20, **options}), n, seed
-        )
+        settings = {"clients": 20, **options}
+        return lambda seed: cut(federate(source, scenario, seed=seed, data_root=root, **settings), n, seed)
 
     iid, swap = mnist("iid"), mnist("label-swap", groups=4)
     return {
