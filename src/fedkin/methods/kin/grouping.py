@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.graph import Signature, Verdicts, find, place
-from fedkin.keys import key
+from fedkin.graph import Signature, place
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
+from fedkin.methods.kin.finding import Rule, by_content, verdicts
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 
-__all__ = ["Rule", "common", "due_to_sign", "level", "nearest", "take"]
-
-
-class Rule(NamedTuple):
-    """How groups are found: see `fedkin.graph.find`. alpha is that of all looks together."""
-
-    alpha: float
-    least: float
+__all__ = ["Rule", "common", "due_to_sign", "nearest", "take"]
 
 
 def due_to_sign(server: ServerView[State], sampled: Sequence[str], every: int | None) -> list[str]:
@@ -34,15 +26,6 @@ def due_to_sign(server: ServerView[State], sampled: Sequence[str], every: int | 
     there = sampled if server.training.per_round == "all" else server.clients
     again = every is not None and server.round > 1 and (server.round - 1) % every == 0
     return sorted(id for id in there if again or id not in server.state["signatures"])
-
-
-def level(alpha: float, look: int) -> float:
-    """alpha of this look, 1, 2, ..: alpha / (look (look + 1)), so that all looks together spend at most alpha.
-
-    >>> sum(level(0.001, look) for look in range(1, 1000)) < 0.001
-    True
-    """
-    return alpha / (look * (look + 1))
 
 
 def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> None:
@@ -65,7 +48,7 @@ def _make(server: ServerView[State], rule: Rule) -> None:
     """Find all groups; each goes on from the model of the old group that most of its members come from."""
     state = server.state
     state["looks"], state["placed"] = state["looks"] + 1, {}
-    found = _verdicts(server, list(state["signatures"]), rule)
+    found = verdicts(server, list(state["signatures"]), rule)
     before = [int(state["group"][id]) if id in state["group"] else None for id in found.ids]
     numbers = continued(found.labels.tolist(), before, [int(number) for number in state["verdict"]])
     whole = common(server)
@@ -90,7 +73,7 @@ def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
     group, verdict, models = dict(state["group"]), dict(state["verdict"]), dict(state["models"])
     free = max(map(int, verdict)) + 1
     joined = nearest(server, {id: state["signatures"][id] for id in ids}, rule)
-    for id in _by_content(ids, state["signatures"]):
+    for id in by_content(ids, state["signatures"]):
         number = joined[id]
         if number is None:
             number, free = str(free), free + 1
@@ -107,9 +90,9 @@ def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
 def nearest(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> dict[str, str | None]:
     """The group that each of these newcomers belongs to, or None: tested against every group found."""
     group, placed = server.state["group"], server.state["placed"]
-    found = _verdicts(server, [id for id in group if id not in placed], rule)
+    found = verdicts(server, [id for id in group if id not in placed], rule)
     number = [group[found.members(label)[0]] for label in range(len(found.verdicts))]
-    joins = {id: place(Signature.from_bytes(_bytes(data)), found).group for id, data in signed.items()}
+    joins = {id: place(Signature.from_bytes(data.numpy().tobytes()), found).group for id, data in signed.items()}
     return {id: None if label is None else number[label] for id, label in joins.items()}
 
 
@@ -120,21 +103,7 @@ def common(server: ServerView[State]) -> Params:
     return mean_of_clusters(shared, state["group"]) if shared else server.initial
 
 
-# -- from the state, and to the records -------------------------------------------------------------------------------
-
-
-def _verdicts(server: ServerView[State], ids: Sequence[str], rule: Rule) -> Verdicts:
-    """What these clients' signatures say, at the level of the last look."""
-    state = server.state
-    signed = tuple((id, _bytes(state["signatures"][id])) for id in _by_content(ids, state["signatures"]))
-    return _found(signed, level(rule.alpha, state["looks"]), rule.least, key(server.seed, "", "kin") >> 32)
-
-
-# Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.
-@lru_cache(maxsize=4)
-def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
-    signatures = {id: Signature.from_bytes(data) for id, data in signed}
-    return find(signatures, alpha=alpha, least=least, seed=seed)
+# -- the records ------------------------------------------------------------------------------------------------------
 
 
 def _graph(server: ServerView[State]) -> Any:
@@ -143,8 +112,8 @@ def _graph(server: ServerView[State]) -> Any:
     graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
     paths = {node: _path(state["tree"], node) for node in set(state["leaf"].values())}
     tests = [paths[state["leaf"][id]] if id in state["leaf"] else "[]" for id in graph.ids]
-    verdicts = [state["verdict"][state["group"][id]] for id in graph.ids]
-    return replace(graph, values={"verdict": np.array(verdicts), "tests": np.array(tests)})
+    each = [state["verdict"][state["group"][id]] for id in graph.ids]
+    return replace(graph, values={"verdict": np.array(each), "tests": np.array(tests)})
 
 
 def _path(tree: Mapping[str, Any], node: int | None) -> str:
@@ -156,12 +125,3 @@ def _path(tree: Mapping[str, Any], node: int | None) -> str:
         path.insert(0, [node, test, None if test is None else float(f"{p[test]:.3g}")])
         node = tree[str(node)]["parent"]
     return json.dumps(path)
-
-
-def _by_content(ids: Sequence[str], signatures: Mapping[str, Tensor]) -> list[str]:
-    """In the order of their signatures, so that ids decide only between equal ones."""
-    return sorted(ids, key=lambda id: (_bytes(signatures[id]), id))
-
-
-def _bytes(data: Tensor) -> bytes:
-    return data.numpy().tobytes()

@@ -15,7 +15,7 @@ from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
 from fedkin.methods.kin import grouping, signature
 from fedkin.methods.kin.harm import better_own, on_trial
-from fedkin.methods.kin.personal import own_view, shared_view
+from fedkin.methods.kin.personal import has_place, own_view, shared_view
 from fedkin.methods.kin.state import ClientState, State
 from fedkin.views import ClientView, ServerView
 
@@ -123,17 +123,22 @@ class Kin(ServerMethod):
         models = {number: model for number, model in state["models"].items() if number not in gone}
         state["models"] = cluster_means(models, state["group"], shared, self.weights)
         state["keeps"] = {**state["keeps"], **{id: shared[id].get("keeps", "group") for id in shared}}
-        server.info = self.figures(state)
+        server.info = self.figures(server)
 
-    def figures(self, state: State) -> dict[str, float | None]:
-        """For the records: groups of several clients, clients alone, clients that keep their own, smallest p."""
-        alone = {number for number, verdict in state["verdict"].items() if verdict == "alone"}
+    def figures(self, server: ServerView[State]) -> dict[str, float | None]:
+        """For the records: groups of several clients; clients alone, and that keep their own model; smallest p.
+
+        unserved: groups whose verdict asks for what the net has no place for; they have one model for all.
+        """
+        state = server.state
+        verdicts = [state["verdict"][number] for number in state["group"].values()]
         p = [value for node in state["tree"].values() for value in node["p"].values()]
         return {
-            "groups": len(state["verdict"]) - len(alone),
-            "alone": len([id for id, number in state["group"].items() if number in alone]),
+            "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
+            "alone": verdicts.count("alone"),
             "keep_own": sum(keeps == "own" for keeps in state["keeps"].values()),
             "smallest_p": min(p, default=None),
+            "unserved": sum(not has_place(server.net, server.task, verdict) for verdict in state["verdict"].values()),
         }
 
     # -- the model that a client uses ---------------------------------------------------------------------------

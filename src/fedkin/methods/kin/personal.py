@@ -14,7 +14,7 @@ from fedkin.learning.net import Net
 from fedkin.tasks import Task
 from fedkin.views import ClientView
 
-__all__ = ["first_layer", "has_bias", "log_shares", "own_view", "shared_view"]
+__all__ = ["first_layer", "has_place", "log_shares", "own_view", "shared_view"]
 
 
 def own_view(client: ClientView[Any], params: Params, verdict: str) -> Params:
@@ -28,30 +28,26 @@ def shared_view(client: ClientView[Any], params: Params, verdict: str) -> Params
 
 
 def _shifted(client: ClientView[Any], params: Params, verdict: str, sign: float) -> Params:
-    if not client.size:
+    if verdict not in ("shares", "offsets") or not client.size or not has_place(client.net, client.task, verdict):
         return params
-    if verdict == "shares" and has_bias(client.net, client.task):
-        bias = params["head.bias"]
-        shift = log_shares(client.train.labels(), len(bias))
-    elif verdict == "offsets" and (first := first_layer(client.net, client.task)) is not None:
-        weight, name = params[f"{first}.weight"], f"{first}.bias"
-        bias = params[name]
+    if verdict == "shares":
+        name = "head.bias"
+        shift = log_shares(client.train.labels(), len(params[name]))
+    else:
+        first = first_layer(client.net, client.task)
+        name, weight = f"{first}.bias", params[f"{first}.weight"].double()
         mean = client.train.inputs(slice(None), torch.float64).mean(0)
         # W (x - m) + b: a linear layer takes the whole mean, a convolution that of each channel.
-        if weight.ndim == 2:
-            shift = -(weight.double() @ mean.flatten())
-        else:
-            shift = -(weight.double().flatten(2).sum(2) @ mean.flatten(1).mean(1))
-        return {**params, name: (bias.double() + sign * shift).to(bias.dtype)}
-    else:
-        return params
-    return {**params, "head.bias": (bias.double() + sign * shift).to(bias.dtype)}
+        shift = -(weight @ mean.flatten() if weight.ndim == 2 else weight.flatten(2).sum(2) @ mean.flatten(1).mean(1))
+    return {**params, name: (params[name].double() + sign * shift).to(params[name].dtype)}
 
 
-def has_bias(net: Net, task: Task) -> bool:
-    """Whether a class's logit has a bias of its own, that the class shares can be added to."""
-    bias = net.initial.get("head.bias")
-    return task.labels and bias is not None and "head.bias" in net.trainable and bias.ndim == 1
+def has_place(net: Net, task: Task, verdict: str) -> bool:
+    """Whether the net has the bias that this verdict's shift is added to."""
+    if verdict == "shares":
+        bias = net.initial.get("head.bias")
+        return task.labels and bias is not None and "head.bias" in net.trainable and bias.ndim == 1
+    return verdict != "offsets" or first_layer(net, task) is not None
 
 
 def log_shares(labels: Tensor, outputs: int) -> Tensor:
