@@ -195,7 +195,7 @@ def test_records_say_which_tests_made_the_groups() -> None:
         assert p < 0.001 < last
         assert leaf in (1, 2)
     assert engine.server.info["groups"] == 2
-    assert engine.server.info["smallest_p"] < 1e-6
+    assert (engine.server.info["smallest_p"] or 1.0) < 1e-6
     assert engine.round(2).graph is None
 
 
@@ -232,7 +232,8 @@ def test_shares_are_a_logit_adjusted_loss() -> None:
     engine = engine_of(fed, batch_size="all", local_steps=3)
     engine.round(1)
     assert state(engine)["verdict"] == {"0": "shares"}
-    total, mean = sum(fed.sizes.values()), {}
+    total = sum(fed.sizes.values())
+    mean: dict[str, Tensor] = {}
     for id in sorted(fed):
         x, y = fed[id].train.x, fed[id].train.y
         counts = torch.bincount(y, minlength=4)
@@ -243,9 +244,10 @@ def test_shares_are_a_logit_adjusted_loss() -> None:
             F.cross_entropy(module(x) + adjust, y).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 for p in module.parameters():
+                    assert p.grad is not None
                     p -= 0.1 * p.grad
         for name, p in module.named_parameters():
-            mean[name] = mean.get(name, 0) + p.detach() * len(y) / total
+            mean[name] = mean.get(name, torch.zeros(())) + p.detach() * len(y) / total
         if id == "c3":
             mine = adjust
     torch.testing.assert_close(dict(state(engine)["models"]["0"]), mean, rtol=1e-4, atol=1e-6)
@@ -477,22 +479,22 @@ def test_all_looks_together_spend_at_most_alpha() -> None:
 def test_a_client_whose_signature_is_lost_waits_with_the_common_model() -> None:
     fed = federation([common_draw, swapped] * 4)
     engine = engine_of(fed)
-    engine.transport = Changing(lambda e: None if e.phase == "sign" and e.sender == "c1" else e.message)
+    engine.post.transport = Changing(lambda e: None if e.phase == "sign" and e.sender == "c1" else e.message)
     engine.round(1)
     models = state(engine)["models"]
     mean = {name: (4 * models["0"][name] + 3 * models["1"][name]) / 7 for name in models["0"]}
     torch.testing.assert_close(dict(engine.model("c1")), mean)
-    engine.transport = Transport()
+    engine.post.transport = Transport()
     engine.round(2)
     assert state(engine)["group"]["c1"] == state(engine)["group"]["c3"]
 
 
 def test_without_any_spread_nothing_happens() -> None:
     engine = engine_of(federation([common_draw] * 3))
-    engine.transport = Changing(lambda e: None if e.phase == "spread" else e.message)
+    engine.post.transport = Changing(lambda e: None if e.phase == "spread" else e.message)
     engine.round(1)
     assert_equal(dict(engine.model("c0")), dict(engine.setup.net.initial))
-    engine.transport = Transport()
+    engine.post.transport = Transport()
     engine.round(2)
     assert members(engine) == {frozenset(["c0", "c1", "c2"])}
 
@@ -522,12 +524,13 @@ def test_one_forged_signature_moves_no_honest_client(kind: str, seed: int) -> No
             wild = {**one.blocks, "x": replace(block, mean=block.mean * 1e3, traces=block.traces * 1e6)}
             data = replace(one, blocks=wild).to_bytes()
         elif kind == "copied":
-            data = sign(plan, *fed["c1"].train.inputs(slice(None)).numpy()[None], fed["c1"].train.y.numpy()).to_bytes()
+            victim = fed["c1"].train
+            data = sign(plan, victim.inputs(slice(None)).numpy(), victim.y.numpy()).to_bytes()
         return Message(signature=torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
     honest = {frozenset(f"c{k}" for k in range(start, 8, 2)) for start in (0, 1)}
     engine = engine_of(fed)
-    engine.transport = Changing(forge)
+    engine.post.transport = Changing(forge)
     engine.round(1)
     assert {group - {liar} for group in members(engine)} - {frozenset()} == honest
     refused = kind in ("damaged", "absurd")
@@ -538,7 +541,7 @@ def test_one_forged_spread_does_not_set_the_scale() -> None:
     fed = federation([common_draw, swapped] * 4)
     huge = {"counts": torch.tensor([60, 5, 4]), "squares": torch.full((5,), 1e12).double(), "target": torch.zeros(3)}
     engine = engine_of(fed)
-    engine.transport = Changing(
+    engine.post.transport = Changing(
         lambda e: Message(**huge) if e.phase == "spread" and e.sender == "c0" else e.message
     )  # fmt: skip
     engine.round(1)
