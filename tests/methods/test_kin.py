@@ -245,7 +245,7 @@ def test_shares_are_a_logit_adjusted_loss() -> None:
             with torch.no_grad():
                 for p in module.parameters():
                     assert p.grad is not None
-                    p -= 0.1 * p.grad
+                    p.sub_(0.1 * p.grad)
         for name, p in module.named_parameters():
             mean[name] = mean.get(name, torch.zeros(())) + p.detach() * len(y) / total
         if id == "c3":
