@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fedkin.learning.stacked import Member
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "local_epochs": 2},
     "decay": {"lr": 0.1, "weight_decay": 0.05, "local_epochs": 2},
     "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "local_epochs": 2},
@@ -89,7 +90,7 @@ def test_one_array_of_bytes_behind_all_clients() -> None:
     x = torch.from_numpy(draw.integers(0, 255, (60, 3, 4, 4), dtype=np.uint8))
     y = torch.from_numpy(draw.integers(0, 3, 60))
     net = Net.build(lambda: Mlp(hidden=(9,)).build(Task(3, (3, 4, 4))), 2, torch.float64)
-    parts = torch.from_numpy(draw.permutation(60)).split([10, 25, 25])
+    parts = torch.split(torch.from_numpy(draw.permutation(60)), [10, 25, 25])
     scale = Scale((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     stack = [Member(net.initial, Samples(x, y, rows, scale), {}, {}, k) for k, rows in enumerate(parts)]
     check(net, Training(batch_size=6, local_epochs=2), stack, 1e-11)

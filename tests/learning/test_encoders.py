@@ -32,6 +32,7 @@ from fedkin.learning.encoders import (
 )
 from fedkin.learning.sgd import infer
 from fedkin.learning.stacked import Member, fit_stacked
+from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)
 
@@ -50,7 +51,7 @@ def images(count: int = 48, shape: tuple[int, ...] = (1, 8, 8), seed: int = 0) -
 
 def dataset(shape: tuple[int, ...] = (1, 8, 8), count: int = 48) -> Dataset:
     samples = images(count, shape)
-    part = Part(samples.x, samples.y)
+    part = Part(stored(samples), samples.y)
     return Dataset("blobs", part, part, Task(4, shape), samples.scale)
 
 
@@ -110,7 +111,7 @@ def test_pixels_take_the_scale_back() -> None:
     samples = images(shape=(3, 8, 8))
     scale = Scale((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     samples = Samples(samples.x, samples.y, None, scale)
-    torch.testing.assert_close(pixels(scale)(samples.inputs(slice(None))), samples.x / 255.0)
+    torch.testing.assert_close(pixels(scale)(samples.inputs(slice(None))), stored(samples) / 255.0)
 
 
 @given(st.integers(2, 20), st.integers(1, 5), st.integers(0, 99))
@@ -143,7 +144,7 @@ def test_reconstruction_is_the_mean_squared_error_of_the_unscaled_image() -> Non
     x = samples.inputs(slice(None))
     loss = Reconstruction(pixels(samples.scale))
     value = loss(module, Batch(x, samples.y, torch.ones(6), True), {}, {})
-    shown = samples.x / 255.0
+    shown = stored(samples) / 255.0
     expected = sum(float(((module(shown[k : k + 1]) - shown[k : k + 1]) ** 2).mean()) for k in range(6)) / 6
     assert float(value) == pytest.approx(expected, rel=1e-5)
     padded = Batch(torch.cat([x, x[:2] * 9]), samples.y, torch.tensor([1.0] * 6 + [0.0] * 2))
@@ -270,7 +271,7 @@ def test_images_of_another_shape_are_refused_or_adapted() -> None:
         assert not shown[:, channel, [0, 5, 6]].any()
     colours = images(2, (3, 4, 4))
     grey = adapted(colours, (1, 4, 4), "blobs", True)
-    assert ((grey.x.double() - colours.x.double().mean(1, keepdim=True)).abs() <= 0.5).all()
+    assert ((stored(grey).double() - stored(colours).double().mean(1, keepdim=True)).abs() <= 0.5).all()
     with pytest.raises(ConfigError, match="choose a data set of that shape"):
         adapted(images(2, (2, 4, 4)), (3, 4, 4), "blobs", True)
     with pytest.raises(ConfigError, match=r"shape \(1, 4, 6\).*\(24,\)"):
@@ -282,4 +283,4 @@ def test_codes_are_read_by_infer() -> None:
     module = net.scratch()
     z = infer(net, module, net.initial, Encode(pixels(samples.scale)), samples)
     with torch.no_grad():
-        torch.testing.assert_close(z, module.features(samples.x / 255.0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(z, module.features(stored(samples) / 255.0), rtol=1e-4, atol=1e-5)

@@ -30,6 +30,8 @@ PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
 class Adapted(nn.Module):
     """act(W_0 x + B A x): W_0 is frozen, or (as the oracle) a constant that the net knows nothing of."""
 
+    base: Tensor
+
     def __init__(self, inside: int, outside: int, rank: int, hidden: bool) -> None:
         super().__init__()
         weight = torch.randn(outside, inside) / inside**0.5
@@ -47,7 +49,7 @@ class Adapted(nn.Module):
         return torch.tanh(made)
 
 
-def adapted(hidden: bool = False, adapters: bool = True) -> tuple[nn.Module, nn.Module]:
+def adapted(hidden: bool = False, adapters: bool = True) -> tuple[nn.Sequential, nn.Module]:
     torch.manual_seed(3)
     body = nn.Sequential(
         nn.Flatten(), Adapted(WIDTH, INNER, 0, hidden), Adapted(INNER, INNER, RANK if adapters else 0, hidden)
@@ -55,12 +57,12 @@ def adapted(hidden: bool = False, adapters: bool = True) -> tuple[nn.Module, nn.
     return body, nn.Linear(INNER, CLASSES)
 
 
-def norms() -> tuple[nn.Module, nn.Module]:
+def norms() -> tuple[nn.Sequential, nn.Module]:
     """A frozen body with batch normalisation, a trained part with another, and constants of all kinds."""
     torch.manual_seed(3)
     frozen = nn.Sequential(nn.Linear(WIDTH, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6, affine=False), nn.ReLU())
     frozen.requires_grad_(False)
-    frozen[1].running_mean += 0.3
+    frozen[1].get_buffer("running_mean").add_(0.3)
     frozen[0].register_buffer("note", torch.arange(3))
     trained = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7))
     trained.register_buffer("mine", torch.ones(2))
@@ -79,7 +81,7 @@ def test_a_net_starts_from_what_is_trained_and_keeps_the_rest() -> None:
     assert list(net.initial) == list(net.trainable)
     assert sum(t.numel() for t in net.initial.values()) == net.parameters() == TRAINED
     assert set(net.frozen) == {"body.1.base", "body.2.base"}
-    assert net.scratch().body[1].base is net.module.body[1].base
+    assert net.scratch().body.get_parameter("1.base") is net.module.body.get_parameter("1.base")
 
 
 def test_which_buffers_travel() -> None:
@@ -98,7 +100,7 @@ def test_the_fingerprint_covers_what_is_frozen() -> None:
     before = Net(body, head).fingerprint()
     assert before == Net(body, head).fingerprint()
     with torch.no_grad():
-        body[1].base[0, 0] += 1
+        body.get_parameter("1.base")[0, 0] += 1
     assert Net(body, head).fingerprint() != before
 
 
@@ -113,11 +115,13 @@ def test_statistics_of_a_frozen_body_stay_and_those_of_a_trained_one_move() -> N
         assert torch.equal({**dict(module.named_parameters()), **dict(module.named_buffers())}[name], tensor)
     # Features of the frozen part are those of evaluation mode, in training too.
     x = samples.inputs(slice(None))
-    assert torch.equal(module.train().body[0](x), module.eval().body[0](x))
+    assert torch.equal(module.train().body.get_submodule("0")(x), module.eval().body.get_submodule("0")(x))
 
 
 class Counting(nn.Module):
     """A frozen module that counts its calls in training."""
+
+    calls: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +140,7 @@ def test_a_buffer_that_changes_at_home_is_refused() -> None:
                    training=PLAN)  # fmt: skip
 
 
-def plain_fedavg(body: nn.Module, head: nn.Module, rounds: int, settings: Training) -> dict[str, Tensor]:
+def plain_fedavg(body: nn.Sequential, head: nn.Module, rounds: int, settings: Training) -> dict[str, Tensor]:
     """FedAvg as people write it, with batches in the order of the library's keys."""
     from fedkin.keys import key
 
@@ -156,7 +160,7 @@ def plain_fedavg(body: nn.Module, head: nn.Module, rounds: int, settings: Traini
             optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], settings.lr)
             for rows in settings.batches(len(samples), rng):
                 optimiser.zero_grad()
-                F.cross_entropy(model(samples.x[rows].double()), samples.y[rows]).backward()
+                F.cross_entropy(model(samples.x[rows].double()), samples.y[rows]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 optimiser.step()
             for name, t in model.state_dict().items():
                 if t.is_floating_point():
@@ -216,7 +220,7 @@ def test_a_frozen_layer_among_written_out_ones() -> None:
 def test_statistics_at_rest_can_be_stacked() -> None:
     def make() -> tuple[nn.Module, nn.Module]:
         body, _ = norms()
-        del body[0][0].note
+        del body.get_submodule("0.0").note
         return body[0], nn.Linear(6, CLASSES)
 
     assert stackable(Net(*make()))

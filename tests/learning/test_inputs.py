@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ def plain_fedavg(kind: str) -> dict[str, Tensor]:
                 batch = {name: t[mine[rows]] for name, t in stored.items()}
                 optimiser.zero_grad()
                 outputs = head(body(batch["input_ids"] if kind == "ids" else batch))
-                F.cross_entropy(outputs, labels[mine[rows]]).backward()
+                F.cross_entropy(outputs, labels[mine[rows]]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 optimiser.step()
             for name, t in net.state_dict().items():
                 sums[name] += t * (len(mine) / total)
@@ -109,7 +110,7 @@ def plain_fedavg(kind: str) -> dict[str, Tensor]:
     return new
 
 
-HOW = [
+HOW: list[dict[str, Any]] = [
     {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
 ]  # fmt: skip
 
@@ -147,7 +148,7 @@ def test_texts_are_really_stacked(kind: str, shared: bool) -> None:
 @pytest.mark.parametrize("method", ["sfmtl-graph", "fedproto", "mapl-plus", "ifca", "fedsr", "cfl", "tfl"])
 @pytest.mark.parametrize("kind", ["ids", "dict"])
 def test_other_methods_and_modes_agree(kind: str, method: str) -> None:
-    options = {"augment": {"on": False}} if method.startswith("mapl") else {}
+    options: dict[str, Any] = {"augment": {"on": False}} if method.startswith("mapl") else {}
     modes = [HOW[0], HOW[1], HOW[3]] if method != "sfmtl-graph" else HOW
     runs = [
         fedkin.run(method, federation(kind), model=model(kind), training=PLAN, settings={**DOUBLE, **how}, **options)
@@ -191,7 +192,7 @@ def test_a_scale_says_that_numbers_are_quantities() -> None:
     clients = Federation.from_arrays(x, [0, 1, 0, 1], list("aabb"), scale=scale)
     assert clients.task.codes == ()
     assert clients["a"].train.inputs(slice(None)).tolist() == [[1.0, 1.0]]
-    both = {"image": x.astype(np.uint8), "code": x}
+    both: dict[str, npt.ArrayLike] = {"image": x.astype(np.uint8), "code": x}
     made = Federation.from_arrays(both, [0, 1, 0, 1], list("aabb"), scale=scale)["a"].train.inputs(slice(None))
     assert made["image"].tolist() == [[1.0, 1.0]]
     assert made["code"].tolist() == [[255, 255]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_every_body_gets_the_common_width() -> None:
     mixed = Mixed(bodies=("small-plain", "cnn-mnist", "mlp"), width=10)
     task = Task(3, (1, 8, 8))
     for model in mixed.deal_bodies(IDS[:3], 0).values():
-        net = Net.build(lambda model=model: model.build(task), 0)
+        net = Net.build(partial(model.build, task), 0)
         assert net.width(task) == 10
         assert repr(net.module.head) == "Linear(in_features=10, out_features=3, bias=True)"
     assert mixed.deal_bodies(IDS[:3], 0)[IDS[2]] == Mlp(hidden=(10,))

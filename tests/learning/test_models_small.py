@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -25,7 +27,7 @@ every_net = pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_features_have_the_width_and_are_at_least_zero(name: str, shape: tuple[int, ...]) -> None:
     task = Task(5, shape)
-    net = Net.build(lambda: MODELS[name](width=24).build(task), 1)
+    net = Net.build(lambda: MODELS[name].model_validate({"width": 24}).build(task), 1)
     net.check(task)
     assert net.width(task) == 24
     module = net.scratch()
@@ -41,19 +43,19 @@ def test_features_have_the_width_and_are_at_least_zero(name: str, shape: tuple[i
 @given(height=st.integers(8, 40), width=st.integers(8, 40), channels=st.integers(1, 3))
 def test_images_of_any_size_are_taken(name: str, height: int, width: int, channels: int) -> None:
     task = Task(2, (channels, height, width))
-    Net.build(lambda: MODELS[name]().build(task), 0).check(task)
+    Net.build(lambda: MODELS[name].model_validate({}).build(task), 0).check(task)
 
 
 @every_net
 def test_too_small_images_are_refused(name: str) -> None:
     for shape in ((1, 7, 30), (64,)):
         with pytest.raises(ConfigError, match=f"'{name}' needs images .* at least 8 pixels"):
-            MODELS[name]().build(Task(3, shape))
+            MODELS[name].model_validate({}).build(Task(3, shape))
 
 
 def test_the_four_are_of_unlike_build_and_of_like_size() -> None:
     task = Task(10, (3, 32, 32))
-    nets = [Net.build(lambda name=name: MODELS[name]().build(task), 1) for name in SMALL]
+    nets = [Net.build(partial(MODELS[name].model_validate({}).build, task), 1) for name in SMALL]
     shapes = [sorted(tuple(t.shape) for name, t in net.initial.items() if "body" in name) for net in nets]
     assert len({str(shape) for shape in shapes}) == 4
     sizes = [net.parameters() for net in nets]
@@ -64,7 +66,7 @@ def test_the_four_are_of_unlike_build_and_of_like_size() -> None:
 @every_net
 def test_clients_stack_into_one_computation(name: str) -> None:
     task, draw = Task(4, (1, 12, 12)), torch.Generator().manual_seed(3)
-    net = Net.build(lambda: MODELS[name](width=8).build(task), 1, torch.float64)
+    net = Net.build(lambda: MODELS[name].model_validate({"width": 8}).build(task), 1, torch.float64)
     assert stackable(net)
     training = Training(lr=0.05, batch_size=8, local_steps=3)
     samples = [
@@ -90,11 +92,11 @@ def test_a_few_steps_learn_what_two_classes_are(name: str) -> None:
     x = 0.3 * torch.randn(64, 1, 8, 8, generator=draw)
     x[y == 0, :, :, :4] += 1.0
     x[y == 1, :, :, 4:] += 1.0
-    module = Net.build(lambda: MODELS[name]().build(Task(2, (1, 8, 8))), 0).scratch()
+    module = Net.build(lambda: MODELS[name].model_validate({}).build(Task(2, (1, 8, 8))), 0).scratch()
     optimiser = torch.optim.Adam(module.parameters(), 0.01)
     for _ in range(40):
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(module(x), y).backward()
+        torch.nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()
     assert (module(x).argmax(1) == y).float().mean() > 0.95
 

@@ -60,7 +60,7 @@ def test_the_unet_uses_both_its_paths() -> None:
     task = Task(2, (1, 8, 8), "segmentation")
     net = Net.build(lambda: UNet(width=4, depth=2).build(task), 0)
     module = net.scratch()
-    module(torch.randn(1, 1, 8, 8)).sum().backward()  # type: ignore[no-untyped-call]
+    module(torch.randn(1, 1, 8, 8)).sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for n, p in module.named_parameters() if "weight" in n)
 
 

@@ -35,7 +35,7 @@ def _torchvision() -> None:
 
 
 def build(name: str, shape: tuple[int, ...] = (1, 28, 28), width: int = 16) -> Net:
-    return Net.build(lambda: MODELS[name](width=width).build(Task(4, shape)), 1)
+    return Net.build(lambda: MODELS[name].model_validate({"width": width}).build(Task(4, shape)), 1)
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
@@ -61,8 +61,9 @@ def test_images_are_taken_at_their_own_size(name: str, shape: tuple[int, ...]) -
     ],
 )
 def test_but_for_first_and_last_layer_a_net_is_the_published_one(name: str, inside: str, parameters: int) -> None:
-    net = build(name, width=1000).module.body[0]
+    net = build(name, width=1000).module.body.get_submodule("0")
     first = net.get_submodule(inside)
+    assert isinstance(first, nn.Conv2d)
     outputs, side = first.out_channels, first.kernel_size[0]
     assert first.in_channels == 1
     assert sum(p.numel() for p in net.parameters()) == parameters - 2 * outputs * side * side
@@ -77,9 +78,9 @@ def test_all_normalisation_bears_single_samples(name: str) -> None:
 def test_bearing_normalisation_is_torchs_but_for_a_single_value() -> None:
     plain = nn.Sequential(nn.BatchNorm2d(3, eps=0.01, momentum=0.3))
     with torch.no_grad():
-        plain[0].weight.uniform_()
+        plain.get_parameter("0.weight").uniform_()
     bearing = with_bearing_norms(copy.deepcopy(plain))
-    assert type(bearing[0]) is BearingBatchNorm
+    assert type(bearing.get_submodule("0")) is BearingBatchNorm
     for shape in ((4, 3, 2, 2), (1, 3, 2, 2), (5, 3, 1, 1)):
         x = torch.randn(*shape)
         assert torch.equal(plain(x), bearing(x))
@@ -139,16 +140,16 @@ def test_googlenet_has_no_auxiliary_heads_and_gives_plain_features_in_training()
 @pytest.mark.parametrize(("name", "least"), [("resnet18", 8), ("googlenet", 15)])
 def test_too_small_images_are_refused(name: str, least: int) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' needs images .* at least {least} pixels"):
-        MODELS[name]().build(Task(3, (1, least - 1, 40)))
-    MODELS[name](width=3).build(Task(3, (1, least, least)))
+        MODELS[name].model_validate({}).build(Task(3, (1, least - 1, 40)))
+    MODELS[name].model_validate({"width": 3}).build(Task(3, (1, least, least)))
 
 
 def test_a_large_image_meets_alexnet_as_it_was_made() -> None:
-    layers = MODELS["alexnet"](width=3).build(Task(3, (3, 64, 64)))[0][0].features
-    assert layers[0].stride == (4, 4)
-    assert layers[2].padding == 0
-    layers = MODELS["alexnet"](width=3).build(Task(3, (1, 28, 28)))[0][0].features
-    assert layers[0].stride == 1 or layers[0].stride == (1, 1)
+    layers = MODELS["alexnet"].model_validate({"width": 3}).build(Task(3, (3, 64, 64)))[0].get_submodule("0.features")
+    assert layers.get_submodule("0").stride == (4, 4)
+    assert layers.get_submodule("2").padding == 0
+    layers = MODELS["alexnet"].model_validate({"width": 3}).build(Task(3, (1, 28, 28)))[0].get_submodule("0.features")
+    assert layers.get_submodule("0").stride == 1 or layers.get_submodule("0").stride == (1, 1)
 
 
 def test_torchvision_is_imported_beside_this_torch_without_a_warning() -> None:
@@ -167,5 +168,5 @@ def test_without_torchvision_the_error_says_what_to_install(monkeypatch: pytest.
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedkin\[torchvision\]', or choose one of small-plain"):
-        MODELS["resnet18"]().build(Task(3, (3, 32, 32)))
+        MODELS["resnet18"].model_validate({}).build(Task(3, (3, 32, 32)))
     torchvision_models.cache_clear()

@@ -58,7 +58,7 @@ def test_squared_error_sums_over_targets() -> None:
     outputs, y = drawn(NUMBERS, 20, 1)
     expected = np.mean(np.sum((outputs.double().numpy() - y.double().numpy()) ** 2, axis=1))
     mark = marks(NUMBERS, outputs, y)
-    assert mark.figures == (pytest.approx(expected),)
+    assert mark.figures == pytest.approx((expected,))
     assert mark.loss == pytest.approx(expected)
 
 
@@ -66,7 +66,7 @@ def test_dice_is_the_f1_score_of_pixels() -> None:
     outputs, y = drawn(MASKS, 4, 2)
     predicted, truth = outputs.argmax(1).reshape(-1).numpy(), y.reshape(-1).numpy()
     expected = f1_score(truth, predicted, labels=[1, 2], average="macro")
-    assert marks(MASKS, outputs, y).figures == (pytest.approx(expected),)
+    assert marks(MASKS, outputs, y).figures == pytest.approx((expected,))
     background = torch.zeros(2, 6, 5, dtype=torch.int64)
     nothing = torch.zeros(2, 3, 6, 5)
     nothing[:, 0] = 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,14 +11,14 @@ from torch import nn
 
 from fedkin.errors import MethodError
 from fedkin.federation import Samples, Task
-from fedkin.learning import CrossEntropy, Net, Training
+from fedkin.learning import CrossEntropy, Loss, Net, Training
 from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked, stackable
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "local_epochs": 2},
     "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "local_epochs": 2},
     "clip": {"lr": 0.5, "clip": 0.3, "local_steps": 7},
@@ -39,15 +41,15 @@ def members(net: Net, seed: int = 0) -> list[Member]:
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("loss", [CrossEntropy(), AnchoredCrossEntropy(0.1, 0.5), AnchoredCrossEntropy(0.1, None)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
-def test_stacked_equals_one_by_one(plan: str, loss: object, dtype: torch.dtype, tolerance: float) -> None:
+def test_stacked_equals_one_by_one(plan: str, loss: Loss, dtype: torch.dtype, tolerance: float) -> None:
     """Clients of unlike sizes, so that batches are padded and some clients end before others."""
     net = Net.build(lambda: Mlp(hidden=(7,)).build(Task(4, (5,))), 1, dtype)
     training = Training.model_validate({"batch_size": 8, **PLANS[plan]})
     stack = members(net)
-    together = fit_stacked(net, net.scratch(), loss, training, stack)  # type: ignore[arg-type]
+    together = fit_stacked(net, net.scratch(), loss, training, stack)
     for member, got in zip(stack, together, strict=True):
         want = fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
-                   np.random.default_rng(member.key))  # type: ignore[arg-type]  # fmt: skip
+                   np.random.default_rng(member.key))  # fmt: skip
         assert (got.steps, got.samples) == (want.steps, want.samples)
         assert got.loss == pytest.approx(want.loss, rel=1e-5)
         for name in net.initial:
@@ -61,7 +63,7 @@ def test_convolutions_on_one_shared_array() -> None:
     x = torch.from_numpy(draw.integers(0, 255, (60, 1, 8, 8), dtype=np.uint8))
     y = torch.from_numpy(draw.integers(0, 3, 60))
     net = Net.build(lambda: CnnMnist(features=9).build(Task(3, (1, 8, 8))), 2, torch.float64)
-    parts = torch.from_numpy(draw.permutation(60)).split([10, 25, 25])
+    parts = torch.split(torch.from_numpy(draw.permutation(60)), [10, 25, 25])
     training = Training(batch_size=6, local_epochs=1, lr=0.05)
     stack = [Member(net.initial, Samples(x, y, rows), {}, {}, k) for k, rows in enumerate(parts)]
     for member, got in zip(stack, fit_stacked(net, net.scratch(), CrossEntropy(), training, stack), strict=True):
