@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from fedkin import graph as g
 from fedkin.cli.graph import graph
@@ -248,7 +249,8 @@ def test_bad_tables_give_one_clear_line(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_bad_arrays_give_one_clear_line(arrays: Any, says: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", **{name: np.array(values) for name, values in arrays.items()})
+    table: dict[str, Any] = {name: np.array(values) for name, values in arrays.items()}
+    np.savez(tmp_path / "t.npz", **table)
     assert re.search(says, fails(tmp_path / "t.npz"))
 
 

@@ -25,6 +25,12 @@ def make(**changes: Any) -> Federation:
     return Federation.from_arrays(**arrays(**changes))
 
 
+def stored_x(federation: Federation, id: str) -> torch.Tensor:
+    x = federation[id].train.x
+    assert isinstance(x, torch.Tensor)
+    return x
+
+
 def test_rows_go_to_their_clients() -> None:
     federation = make(split=["train"] * 6 + ["test"] * 2, name="two sites")
     assert list(federation) == ["b", "a"], "clients come in the order of their first sample"
@@ -63,8 +69,8 @@ def test_groups_and_classes_and_scale() -> None:
 def test_kinds_of_numbers(dtype: Any, kept: torch.dtype) -> None:
     x = (np.arange(16).reshape(8, 2) % 2).astype(dtype)
     federation = make(x=x)
-    assert federation["a"].train.x.dtype == kept
-    assert federation["a"].train.x.tolist() == x.tolist()
+    assert stored_x(federation, "a").dtype == kept
+    assert stored_x(federation, "a").tolist() == x.tolist()
 
 
 def test_arrays_of_other_libraries_and_layouts() -> None:
@@ -73,12 +79,12 @@ def test_arrays_of_other_libraries_and_layouts() -> None:
     frozen.flags.writeable = False
     tensor = torch.from_numpy(x.copy()).requires_grad_()
     for other in (tensor, frozen, x[::-1].copy()[::-1], np.asfortranarray(x), x.tolist()):
-        assert make(x=other)["a"].train.x.tolist() == x.tolist()
+        assert stored_x(make(x=other), "a").tolist() == x.tolist()
 
 
 def test_x_is_not_copied() -> None:
     x = arrays()["x"]
-    assert make(x=x)["a"].train.x.data_ptr() == x.ctypes.data
+    assert stored_x(make(x=x), "a").data_ptr() == x.ctypes.data
 
 
 @pytest.mark.parametrize("client", [[7, 7, 3, 7, 3, 3, 7, 3], np.array(list(b"77373373")) - 48])

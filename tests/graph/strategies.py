@@ -56,7 +56,13 @@ def both_kinds(a: Any) -> list[Any]:
 
 
 def dense(a: Any) -> Any:
-    return a.toarray() if sp.issparse(a) else a
+    return a.toarray() if isinstance(a, sp.csr_array) else a
+
+
+def kept_dense(a: Any) -> np.ndarray[Any, Any]:
+    """The same matrix, which must be dense already."""
+    assert isinstance(a, np.ndarray)
+    return a
 
 
 def planted(groups: int, size: int, *, inside: float, across: float, seed: int = 0) -> tuple[Any, Any]:

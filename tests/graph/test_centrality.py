@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import networkx as nx
@@ -14,7 +15,7 @@ from fedkin import graph as g
 from fedkin.errors import GraphError
 from graph.strategies import affinities, both_kinds, planted, reordered
 
-ALL = {
+ALL: dict[str, Callable[[Any], Any]] = {
     "degree": g.degree,
     "strength": lambda a: g.degree(a, weighted=True),
     "closeness": g.closeness,

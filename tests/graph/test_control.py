@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedkin import graph as g
 from fedkin.errors import GraphError
 from graph.strategies import affinities, both_kinds, dense, labels_for, planted
 
-CONTROLS = {
+CONTROLS: dict[str, Callable[..., Any]] = {
     "random": g.random,
     "uniform": lambda a, seed=0: g.uniform(a),
     "shuffled": g.shuffled,
@@ -55,8 +56,10 @@ def test_random_draws_every_pair_alike() -> None:
 
 
 def test_random_of_a_large_sparse_graph() -> None:
-    ring = sp.diags_array([np.ones(4999)] * 2, offsets=[1, -1], format="csr")
+    sides: Any = [np.ones(4999)] * 2
+    ring = sp.diags_array(sides, offsets=[1, -1], format="csr")
     drawn = g.random(ring, seed=1)
+    assert isinstance(drawn, sp.csr_array)
     assert drawn.nnz == ring.nnz
     assert abs(drawn - drawn.T).nnz == 0
     assert not drawn.diagonal().any()

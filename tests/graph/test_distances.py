@@ -32,7 +32,7 @@ def _match(a: Any, b: Any) -> float:
         a, b = b, a
     best = min(sum(float(((x - b[s]) ** 2).sum()) for x, s in zip(a, p, strict=True))
                for p in permutations(range(len(b)), len(a)))  # fmt: skip
-    return best**0.5 / len(a)
+    return float(best**0.5) / len(a)
 
 
 @given(_sets())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedkin.errors import GraphError
 from graph.strategies import (
     affinities,
     both_kinds,
+    dense,
     distances,
     labels_for,
     planted,
@@ -27,14 +29,14 @@ from graph.strategies import (
     vectors,
 )  # fmt: skip
 
-FINDERS = {
+FINDERS: dict[str, Callable[[Any], Any]] = {
     "louvain": g.louvain,
     "leiden": g.leiden,
     "components": g.components,
-    "hierarchical": lambda a: g.hierarchical(np.asarray(a.todense() if sp.issparse(a) else a)),
+    "hierarchical": lambda a: g.hierarchical(dense(a)),
     "hierarchical silhouette": lambda a: g.hierarchical(a, choose="silhouette"),
     "hierarchical ratio": lambda a: g.hierarchical(a, choose="ratio", linkage="ward"),
-    "kmeans": lambda a: g.kmeans(a.toarray() if sp.issparse(a) else a, min(2, a.shape[0])),
+    "kmeans": lambda a: g.kmeans(dense(a), min(2, a.shape[0])),
     "recursive": lambda a: g.recursive_bipartition(a, 0.5),
 }
 
@@ -278,7 +280,7 @@ def test_cfl_is_the_papers_rule_with_every_split_tried(count: int, seed: int, ga
 
     def across(side: Any) -> float:
         return max(
-            x[i] @ x[j] / (np.linalg.norm(x[i]) * np.linalg.norm(x[j]))
+            float(x[i] @ x[j] / (np.linalg.norm(x[i]) * np.linalg.norm(x[j])))
             for i in range(count)
             for j in range(count)
             if side[i] != side[j]

@@ -74,8 +74,9 @@ def test_across_share_is_the_weight_outside_blocks(case: Any) -> None:
 
 def _graph(ids: str, edges: str, groups: str | None = None) -> Any:
     a = np.zeros((len(ids), len(ids)))
-    for one, two in edges.split():
-        a[ids.index(one), ids.index(two)] = a[ids.index(two), ids.index(one)] = 1.0
+    for pair in edges.split():
+        one, two = map(ids.index, pair)
+        a[one, two] = a[two, one] = 1.0
     named = None if groups is None else {id: int(group) for id, group in zip(ids, groups, strict=True)}
     return g.Graph(tuple(ids), a, groups=named)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedkin import graph as g
 from fedkin.errors import GraphError
 from graph.strategies import reordered, symmetric, vectors
 
-OF_VECTORS = {
+OF_VECTORS: dict[str, Callable[[Any], Any]] = {
     "cosine": g.cosine,
     "dot": g.dot,
     "l1": g.negative_l1,
@@ -90,7 +91,7 @@ def test_minmax_twice_is_once(s: Any) -> None:
 def test_minmax_of_one_client_and_of_huge_values() -> None:
     assert g.minmax([[5.0]]).tolist() == [[0.0]]
     huge = g.minmax([[0, 1e308, -1e308], [1e308, 0, 0], [-1e308, 0, 0]])
-    np.testing.assert_allclose(huge, [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]])
+    np.testing.assert_allclose(huge, [[0.0, 1.0, 0.0], [1.0, 0.0, 0.5], [0.0, 0.5, 0.0]])
 
 
 def test_row_cosine_is_the_mean_over_class_rows() -> None:

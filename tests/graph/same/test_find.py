@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_planted_groups_are_found(seed: int) -> None:
 
 
 def test_levels_of_a_small_run() -> None:
-    kinds = {
+    kinds: dict[str, Callable[[Any], Any]] = {
         "classes": lambda r: mixture(r, [40] * 12),
         "no targets": lambda r: [(r.normal(size=(30, 6)), None) for _ in range(8)],
         "a number": lambda r: [(x, x[:, 0] + r.normal(size=40)) for x in r.normal(size=(10, 40, 4))],
@@ -246,10 +247,12 @@ def test_result_is_plain_data_and_words() -> None:
 def test_what_find_refuses() -> None:
     one = signed(mixture(np.random.default_rng(0), [20] * 3))
     other = signed(mixture(np.random.default_rng(0), [20] * 3), seed=1)
+    bad: Any
     for bad, match in [([], "at least one"), ([one[0], other[0]], "two plans"), ([one[0], 3], "Signature")]:
         with pytest.raises(GraphError, match=match):
             find(bad)
-    for options in ({"alpha": 0.0}, {"alpha": 1.0}, {"least": -1.0}):
+    refused: list[dict[str, Any]] = [{"alpha": 0.0}, {"alpha": 1.0}, {"least": -1.0}]
+    for options in refused:
         with pytest.raises(GraphError, match="expected a number"):
             find(one, **options)
 

@@ -103,11 +103,11 @@ def federation(rng: Any, spread: Any, offset: float = 0.0, concept: float = 0.0)
             n.append(count)
             m.append(x.mean(axis=0))
             scatter.append(np.square(x - x.mean(axis=0)).sum())
-    n, of = np.array(n, dtype=float), np.array(kind)
-    t1 = np.sum(scatter) / (n - 1).sum()
-    free = np.bincount(of, n - 1, 6)
+    counts, of = np.array(n, dtype=float), np.array(kind)
+    t1 = np.sum(scatter) / (counts - 1).sum()
+    free = np.bincount(of, counts - 1, 6)
     own = np.bincount(of, scatter, 6) / free
-    return interaction(client, kind, n, np.array(m), [t1, t1**2 / 8, t1**3 / 64], own[of], free[of])
+    return interaction(client, kind, counts, np.array(m), [t1, t1**2 / 8, t1**3 / 64], own[of], free[of])
 
 
 def test_levels_of_the_interaction_where_classes_vary_differently() -> None:
