@@ -43,10 +43,14 @@ def test_optimum_is_slsqps(n: int, seed: int) -> None:
     p = problem(seed, n)
     w = g.collaboration_weights(**p)
     total: Any = {"type": "eq", "fun": lambda x: x.sum() - 1}
+    options: Any = {"ftol": 1e-13, "maxiter": 800}
+
+    def cost(x: Any) -> float:
+        return g.collaboration_loss(np.clip(x, 0, 1), **p)
+
     found = minimize(
-        lambda x: g.collaboration_loss(np.clip(x, 0, 1), **p), np.full(n, 1 / n), method="SLSQP", constraints=[total],
-        bounds=[(1e-12, 1 - 1e-9)] * n, options={"ftol": 1e-13, "maxiter": 800},
-    )  # fmt: skip
+        cost, np.full(n, 1 / n), method="SLSQP", constraints=[total], bounds=[(1e-12, 1 - 1e-9)] * n, options=options
+    )
     assert g.collaboration_loss(w, **p) <= found.fun + 1e-8
     np.testing.assert_allclose(w, found.x, atol=2e-4)
 

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -150,6 +150,7 @@ def test_learned_rows_recover_planted_groups_at_any_size() -> None:
 
 
 @given(hnp.arrays(np.float64, (4, 4), elements=st.floats(0, 1e300)))
+@example(np.full((4, 4), 5e-324))
 def test_row_normalise_of_any_size_of_weight(a: Any) -> None:
     np.testing.assert_allclose(dense(g.row_normalise(a)).sum(axis=1), 1.0)
     np.testing.assert_allclose(dense(g.row_normalise(sp.csr_array(a))), kept_dense(g.row_normalise(a)))

@@ -92,8 +92,12 @@ def test_norm_regularised_is_slsqps(seed: int) -> None:
     c, b = rng.normal(size=8), 0.8
     start = np.full(8, 1 / 8)
     total: Any = {"type": "eq", "fun": lambda w: w.sum() - 1}
-    found = minimize(lambda w: -c @ w + b * np.linalg.norm(w), start, method="SLSQP", bounds=[(0, 1)] * 8,
-                     constraints=[total], options={"ftol": 1e-12, "maxiter": 500})  # fmt: skip
+    options: Any = {"ftol": 1e-12, "maxiter": 500}
+
+    def cost(w: Any) -> float:
+        return float(-c @ w + b * np.linalg.norm(w))
+
+    found = minimize(cost, start, method="SLSQP", bounds=[(0.0, 1.0)] * 8, constraints=[total], options=options)
     np.testing.assert_allclose(g.norm_regularised(c, b), found.x, atol=1e-4)
 
 

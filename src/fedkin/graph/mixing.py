@@ -30,7 +30,8 @@ def row_normalise(a: Any) -> Matrix:
     a = as_matrix(a, symmetric=False, nonnegative=True)
     # Each row is divided by its largest entry first, so that no row sum overflows and only an empty row sums to 0.
     top = np.asarray(a.max(axis=1) if isinstance(a, np.ndarray) else a.max(axis=1).toarray()).ravel()
-    scaled = _rows(a, 1.0 / np.where(top > 0, top, 1.0))
+    # Below 1e-300 the inverse overflows; what is left then is summed well all the same.
+    scaled = _rows(a, 1.0 / np.where(top > 0, np.maximum(top, 1e-300), 1.0))
     total = np.asarray(scaled.sum(axis=1)).ravel()
     alone = (total == 0).astype(np.float64)
     return _plus_diagonal(_rows(scaled, 1.0 / np.where(total > 0, total, 1.0)), alone)

@@ -251,8 +251,8 @@ def test_what_find_refuses() -> None:
     for bad, match in [([], "at least one"), ([one[0], other[0]], "two plans"), ([one[0], 3], "Signature")]:
         with pytest.raises(GraphError, match=match):
             find(bad)
-    options: dict[str, Any]
-    for options in ({"alpha": 0.0}, {"alpha": 1.0}, {"least": -1.0}):
+    refused: list[dict[str, Any]] = [{"alpha": 0.0}, {"alpha": 1.0}, {"least": -1.0}]
+    for options in refused:
         with pytest.raises(GraphError, match="expected a number"):
             find(one, **options)
 
