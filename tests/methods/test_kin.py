@@ -207,7 +207,7 @@ def test_small_differences_are_merged_again() -> None:
         return x + 0.3, y
 
     fed = federation([common_draw, near] * 4, n=600)
-    fine, coarse = engine_of(fed, Kin(least=0.0)), engine_of(fed, Kin())
+    fine, coarse = engine_of(fed, Kin(least=0.0)), engine_of(fed, Kin(least=0.03))
     fine.round(1)
     coarse.round(1)
     assert len(members(fine)) == 2

@@ -30,8 +30,10 @@ def on_trial(
         client.state["look"], client.state["tried"] = look, 0
         client.state.pop("keeps", None)
     count = int(share * client.size)
-    settled = client.state["tried"] >= trials and client.state.get("keeps") != "own"
-    if settled or count < fewest:
+    if count < fewest:
+        client.state.pop("keeps", None)
+        return None
+    if client.state["tried"] >= trials and client.state.get("keeps") != "own":
         return None
     client.state["tried"] += 1
     order = rng(client.seed, client.id, "held out").permutation(client.size)

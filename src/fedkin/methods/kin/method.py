@@ -44,7 +44,7 @@ class Kin(ServerMethod):
     travels: ClassVar[str] = "once: a signature of 2 KB up; then the whole model of the client's group"
 
     alpha: float = Field(0.001, gt=0, lt=1)
-    least: float = Field(0.03, ge=0)
+    least: float = Field(0.01, ge=0)
     every: int | None = Field(None, ge=1)
     trials: int = Field(10, ge=0)
     held: float = Field(0.2, gt=0, lt=1)
