@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,sfmtl-graph,tfl,mapl
+	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,kin,sfmtl-graph,tfl,mapl
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
