@@ -21,6 +21,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.devices import Resident
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import Member, fit_stacked, stackable
+from fedkin.methods.flt import Flt
 
 WORDS, LENGTH, CLASSES = 12, 6, 3
 PLAN = {"rounds": 2, "lr": 0.2, "batch_size": 4, "local_steps": 5}
@@ -263,14 +264,14 @@ def test_a_net_that_cannot_take_codes_says_so() -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("flt", r"method.encoder needs inputs .* method.name = 'ifca' or 'cfl'"),
+        (Flt(graph={"groups": 2}), r"method.encoder needs inputs .* method.name = 'ifca' or 'cfl'"),
         ("pca-km-hc", r"'pca-km-hc' needs inputs .* method.name = 'ifca' or 'cfl'"),
         ("mapl", r"method.augment needs inputs .* set method.augment.on = false"),
         ("fedclassavg", r"method.augment needs inputs .* set method.augment.on = false"),
     ],
 )
 @pytest.mark.parametrize("kind", ["ids", "dict"])
-def test_methods_of_numbers_say_which_setting_helps(kind: str, method: str, said: str) -> None:
+def test_methods_of_numbers_say_which_setting_helps(kind: str, method: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         fedkin.run(method, federation(kind), model=model(kind), training=PLAN)
 

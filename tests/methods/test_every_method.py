@@ -109,6 +109,8 @@ def test_order_of_clients_changes_no_bit(name: str) -> None:
 @every_method
 def test_zero_rate_leaves_every_model_as_it_was(name: str) -> None:
     engine = LocalEngine(small_setup(CASES[name], lr=0.0))
+    if name == "ifca-same":
+        engine.round(1)  # which draws the models of all clusters, once their number is known
     before = {id: dict(engine.model(id)) for id in engine.setup.federation}
     for id, params in models(engine).items():
         for key, tensor in params.items():

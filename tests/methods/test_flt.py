@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin import codec
-from fedkin.engines import LocalEngine, LoopbackEngine
+from fedkin.engines import LocalEngine, LoopbackEngine, Witness
 from fedkin.errors import ConfigError
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import stage
@@ -33,6 +33,7 @@ from methods.flt_world import (
     groups_of,
     image_federation,
     images,
+    member,
     models,
     public,
     samples,
@@ -63,7 +64,7 @@ def test_planted_groups_are_found_for_shuffled_ids(kind: str, groups: Any) -> No
 )  # fmt: skip
 def test_every_stage_can_be_swapped(stages: dict[str, Any]) -> None:
     federation = grouped()
-    engine = engine_after(Flt(k=2, graph=stages), federation, 1)
+    engine = engine_after(Flt(k=2, graph={"groups": "ratio", **stages}), federation, 1)
     assert score(groups_of(engine), federation) == 1.0
 
 
@@ -82,11 +83,11 @@ def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: s
     """The clients are put in the order of their centres' contents, so that ids decide nothing."""
     federation = grouped(9)
     ids = sorted(federation)
-    method = Flt(graph={"cluster": cluster, "adjacency": adjacency})
+    method = Flt(graph={"groups": "ratio", "cluster": cluster, "adjacency": adjacency})
     found = []
     for names in ({id: id for id in ids}, {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}):
         server = a_server(method, federation.relabel(names))
-        server.state["centres"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
+        server.state["signatures"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
         rows, centres, _ = stage.inputs(server)
         stage.keep(server, rows, relate(centres, method.graph, 0), method.average)
         state = server.state
@@ -106,7 +107,7 @@ def state_of(values: dict[str, float], edges: Any, group: dict[str, int] | None 
         model={id: str(own) for id, own in number.items()},
         models={str(n): {"w": torch.full((1,), -1.0 - n)} for n in range(len(ids))},
         sizes=dict.fromkeys(ids, 2),
-        centres={},
+        signatures={},
         founders=len(ids),
         group=number,
         changed={},
@@ -231,7 +232,7 @@ def test_control_graphs_change_the_graph_and_nothing_else(control: str, average:
     one, two = plain.round(1), other.round(1)
     assert one.sampled == two.sampled
     for id in federation:
-        assert torch.equal(plain.server.state["centres"][id], other.server.state["centres"][id])
+        assert torch.equal(plain.server.state["signatures"][id], other.server.state["signatures"][id])
     assert one.graph is not None
     assert two.graph is not None
     found = dict(two.graph.groups or {})
@@ -262,7 +263,7 @@ def test_shuffled_groups_go_with_the_shuffled_graph() -> None:
     ("table", "match"),
     [
         ({"graph": {"groups": 13}}, r"method\.graph\.groups: 13 groups, but the federation has 12 clients"),
-        ({"encoder": {"kind": "grey"}}, r"method\.encoder\.kind: 'grey' needs images"),
+        ({"encoder": {"kind": "grey"}, "graph": {"groups": 2}}, r"method\.encoder\.kind: 'grey' needs images"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(table: dict[str, Any], match: str) -> None:
@@ -279,6 +280,11 @@ def test_settings_that_cannot_work_are_refused(table: dict[str, Any], match: str
         ({"k": 0}, r"method\.k"),
         ({"encoder": {"kind": "none", "fine_tune": 1}}, "fine_tune: kind 'none' has nothing to train"),
         ({"encoder": {"limit": 10}}, "name it in pretrain"),
+        ({"encoder": {"kind": "none"}}, "encoder: for signatures of centres only.*number or another rule"),
+        ({"k": 3}, "k: for signatures of centres only"),
+        ({"signature": "centres"}, "graph.groups: 'same' tests signatures of moments; take signature = 'moments'"),
+        ({"signature": "moments", "graph": {"groups": 2, "embedding": "pca"}}, "graph.embedding: for signatures of"),
+        ({"graph": {"groups": "sam"}}, r"method\.graph\.groups.*did you mean 'same'"),
     ],
 )
 def test_settings_out_of_range_are_refused_when_read(table: dict[str, Any], match: str) -> None:
@@ -296,12 +302,12 @@ def test_images_without_a_scale_are_refused_by_an_encoder_of_brightness() -> Non
     bad = Samples(images(5, None, 0).x, images(5, None, 0).y)
     federation = Federation([Client("x", bad, bad)], Task(2, (1, 8, 8)))
     with pytest.raises(ConfigError, match=r"method\.encoder\.kind: .*client 'x' run from 0 to 25\d"):
-        Flt().check(federation)
-    Flt(encoder={"kind": "linear"}).check(federation)
+        Flt(graph={"groups": "ratio"}).check(federation)
+    Flt(encoder={"kind": "linear"}, graph={"groups": "ratio"}).check(federation)
 
 
 def test_pretraining_data_of_another_shape_are_refused_by_name() -> None:
-    method = Flt(encoder={"pretrain": "clothes"})
+    method = Flt(encoder={"pretrain": "clothes"}, graph={"groups": "ratio"})
     with pytest.raises(ConfigError, match=r"method\.encoder\.pretrain: the inputs of clothes have shape \(3, 9, 9\)"):
         LocalEngine(with_public(method, image_federation(), public((3, 9, 9)))).round(1)
 
@@ -313,8 +319,65 @@ def test_loopback_gives_the_same_groups() -> None:
     assert groups_of(one) == groups_of(other)
 
 
-def test_small_federations_of_the_shared_tests_have_no_group_to_find() -> None:
-    """Their planted groups differ in labels only, which no unsupervised signature can see."""
+def test_labels_that_differ_are_seen_by_moments_and_not_by_centres() -> None:
+    """The planted groups of the shared tests differ in labels only."""
     federation = small_federation()
+    centres, tests = (Flt(graph={"groups": "ratio"}), Flt())
+    assert score(groups_of(engine_after(centres, federation, 1)), federation) < 0.5
+    assert score(groups_of(engine_after(tests, federation, 1)), federation) == 1.0
+
+
+# -- signatures of moments ----------------------------------------------------------------------------------------
+
+
+def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None:
+    federation, witness = grouped(), Witness()
+    engine = LocalEngine(small_setup(Flt(), federation), observers=[witness])
+    first = engine.round(1)
+    assert score(groups_of(engine), federation) == 1.0
+    seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
+    assert seen["sign_moments"] == {"signature"}
+    assert set(seen) == {"spread", "sign_moments", "train"}
+    assert max(m.bytes for m in first.traffic if m.phase == "sign_moments") < 4096
+
+
+def test_one_distribution_is_one_group_with_nothing_told() -> None:
+    clients = [member(number, "a") for number in range(12)]
+    federation = Federation(clients, Task(6, (8,)), "one")
+    assert len(set(groups_of(engine_after(Flt(), federation, 1)).values())) == 1
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_a_given_number_can_be_cut_from_moments_too(average: Any) -> None:
+    federation = grouped()
+    method = Flt(signature="moments", average=average, graph={"groups": 3})
+    engine = engine_after(method, federation, 1)
+    assert score(groups_of(engine), federation) == 1.0
+    linked = engine.server.state["adjacency"].double()
+    same = np.array([federation[id].group for id in sorted(federation, key=engine.server.state["row"].__getitem__)])
+    assert np.array_equal(linked.numpy() > 0, (same[:, None] == same) & ~np.eye(12, dtype=bool))
+
+
+def test_with_other_ids_moments_give_the_same_groups() -> None:
+    federation = grouped(9)
+    names = {id: f"new-{(place * 5) % 9}" for place, id in enumerate(sorted(federation))}
+    one, other = (groups_of(engine_after(Flt(), each, 1)) for each in (federation, federation.relabel(names)))
+    assert {names[id]: group for id, group in one.items()} == other
+
+
+def test_changed_data_are_signed_again_with_moments_too() -> None:
+    change = member(40, "a", changes=[Change(2, samples("b", 30, 7), samples("b", 10, 8), "b")])
+    federation = grouped(12, extra=[change])
     engine = engine_after(Flt(), federation, 1)
-    assert score(groups_of(engine), federation) < 0.5
+    before = groups_of(engine)[change.id]
+    engine.round(2)
+    engine.round(3)
+    after = groups_of(engine)
+    fellows = [id for id in federation if federation[id].group == "b"]
+    assert after[change.id] == after[fellows[0]] != before
+
+
+def test_a_newcomer_joins_by_its_moments() -> None:
+    federation = grouped(12, extra=[member(30, "b", joins=2)])
+    engine = engine_after(Flt(), federation, 2)
+    assert score(groups_of(engine), federation) == 1.0

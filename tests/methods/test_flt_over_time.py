@@ -39,7 +39,9 @@ from support import small_setup, stored
 
 def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
     federation = grouped()
-    engine = LocalEngine(small_setup(Flt(k=3, encoder={"kind": "mlp", "dims": 4}), federation, per_round=4))
+    engine = LocalEngine(
+        small_setup(Flt(k=3, encoder={"kind": "mlp", "dims": 4}, graph={"groups": "ratio"}), federation, per_round=4)
+    )
     first, second = engine.round(1), engine.round(2)
     width = 8 * 64 + 64 + 64 * 4 + 4
     for message in first.traffic:
@@ -58,7 +60,7 @@ def test_the_one_off_part_is_an_encoder_down_and_k_centres_up() -> None:
 
 def test_only_centres_travel() -> None:
     witness = Witness()
-    LocalEngine(small_setup(Flt(k=3), grouped()), observers=[witness]).round(1)
+    LocalEngine(small_setup(Flt(k=3, graph={"groups": "ratio"}), grouped()), observers=[witness]).round(1)
     seen = {ask.phase: {name for reply in replies.values() for name in reply} for _, ask, replies in witness.asks}
     assert seen == {"measure": {"count", "total", "squares"}, "sign": {"centres"}, "train": {"params", "n"}}
 
@@ -98,9 +100,9 @@ def test_clients_with_one_sample_one_class_or_constant_images(kind: str, tune: i
     encoder = {"kind": kind, "fine_tune": 0 if kind == "none" else tune, "dims": 6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        engine = engine_after(Flt(encoder=encoder), federation, 2)
+        engine = engine_after(Flt(encoder=encoder, graph={"groups": "ratio"}), federation, 2)
     state = engine.server.state
-    assert [len(state["centres"][f"c{place}"]) for place in range(5)] == [1, 1, 1, 5, 1]
+    assert [len(state["signatures"][f"c{place}"]) for place in range(5)] == [1, 1, 1, 5, 1]
     assert set(state["group"]) == set(federation)
 
 
@@ -112,7 +114,9 @@ def test_an_encoder_is_pretrained_once_and_survives_a_restart(tmp_path: Path, mo
         asked.append(name)
         return public()(name)  # type: ignore[no-any-return]
 
-    method = Flt(encoder={"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5}, every=1)
+    method = Flt(
+        encoder={"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5}, every=1, graph={"groups": "ratio"}
+    )
     engine = LocalEngine(with_public(method, image_federation(), given))
     engine.round(1)
     again = LocalEngine(engine.setup)
@@ -132,7 +136,7 @@ def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, mon
     monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path))
     part = samples("a", 50, 0)
     data = Dataset("table", Part(stored(part), part.y), Part(stored(part), part.y), Task(6, (8,)))
-    method = Flt(encoder={"pretrain": "table", "kind": "linear", "epochs": 1})
+    method = Flt(encoder={"pretrain": "table", "kind": "linear", "epochs": 1}, graph={"groups": "ratio"})
     engine = LocalEngine(with_public(method, grouped(), lambda name: data))
     assert "measure" not in {message.phase for message in engine.round(1).traffic}
     torch.testing.assert_close(engine.server.state["moments"]["total"], stored(part).double().sum(0))
@@ -140,10 +144,12 @@ def test_tables_are_standardised_as_the_pretraining_data_are(tmp_path: Path, mon
 
 def test_fine_tuning_changes_centres_and_sends_the_decoder_too() -> None:
     federation = image_federation()
-    plain, tuned = (engine_after(Flt(encoder={"fine_tune": j, "dims": 5}), federation, 1) for j in (0, 1))
+    plain, tuned = (
+        engine_after(Flt(encoder={"fine_tune": j, "dims": 5}, graph={"groups": "ratio"}), federation, 1) for j in (0, 1)
+    )
     assert any(name.startswith("head.") for name in tuned.server.state["encoder"])
     for id in federation:
-        one, other = plain.server.state["centres"][id], tuned.server.state["centres"][id]
+        one, other = plain.server.state["signatures"][id], tuned.server.state["signatures"][id]
         assert one.shape != other.shape or not torch.equal(one, other)
 
 
@@ -151,7 +157,9 @@ def test_a_kept_encoder_is_sent_once() -> None:
     federation = image_federation()
     floats = {}
     for keep in (False, True):
-        engine = LocalEngine(small_setup(Flt(encoder={"keep": keep, "dims": 5}, every=1), federation))
+        engine = LocalEngine(
+            small_setup(Flt(encoder={"keep": keep, "dims": 5}, every=1, graph={"groups": "ratio"}), federation)
+        )
         outcomes = [engine.round(number) for number in (1, 2)]
         floats[keep] = [
             sum(m.floats for m in o.traffic if m.phase == "sign" and m.sender == "server") for o in outcomes

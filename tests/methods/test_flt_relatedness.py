@@ -100,7 +100,7 @@ def test_the_pca_embedding_is_scikit_learns() -> None:
 def test_with_gamma_zero_nothing_is_linked() -> None:
     sets = [np.full((2, 3), value) for value in (0.0, 0.0, 1.0)]
     for adjacency in ("hard", "soft"):
-        chosen = RelatednessSettings.model_validate({"gamma": 0.0, "adjacency": adjacency})
+        chosen = RelatednessSettings.model_validate({"groups": "ratio", "gamma": 0.0, "adjacency": adjacency})
         assert not relate(sets, chosen, 0).adjacency.any()
 
 

@@ -22,11 +22,11 @@ from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
+from fedkin.methods.blocks.signing import usable
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin
 from fedkin.methods.kin.finding import level
 from fedkin.methods.kin.personal import first_layer, has_place, log_shares, own_view, shared_view
-from fedkin.methods.kin.signature import usable
 from fedkin.views import ClientView
 from support import small_setup
 
@@ -121,7 +121,7 @@ class Changing(Transport):
 def test_one_signature_of_at_most_4_kb_once(fed: Federation) -> None:
     engine = engine_of(fed)
     first, second = engine.round(1), engine.round(2)
-    up = [message for message in first.traffic if message.phase == "sign" and message.receiver == "server"]
+    up = [message for message in first.traffic if message.phase == "sign_moments" and message.receiver == "server"]
     assert sorted(message.sender for message in up) == sorted(fed)
     assert max(message.bytes for message in up) <= 4096
     assert {message.phase for message in second.traffic} == {"train"}
@@ -481,7 +481,7 @@ def test_all_looks_together_spend_at_most_alpha() -> None:
 def test_a_client_whose_signature_is_lost_waits_with_the_common_model() -> None:
     fed = federation([common_draw, swapped] * 4)
     engine = engine_of(fed)
-    engine.post.transport = Changing(lambda e: None if e.phase == "sign" and e.sender == "c1" else e.message)
+    engine.post.transport = Changing(lambda e: None if e.phase == "sign_moments" and e.sender == "c1" else e.message)
     engine.round(1)
     models = state(engine)["models"]
     mean = {name: (4 * models["0"][name] + 3 * models["1"][name]) / 7 for name in models["0"]}
@@ -509,7 +509,7 @@ def test_one_forged_signature_moves_no_honest_client(kind: str, seed: int) -> No
     seen: dict[str, Message] = {}
 
     def forge(envelope: Envelope) -> Message | None:
-        if envelope.phase != "sign":
+        if envelope.phase != "sign_moments":
             return envelope.message
         if envelope.sender == "server":
             seen["plan"] = envelope.message

@@ -84,6 +84,7 @@ from fedkin.graph.same import (
     Signature,
     Spread,
     Verdicts,
+    apart,
     clump_p,
     find,
     interaction,
@@ -135,7 +136,7 @@ from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
     "Cells", "Difference", "EdgeScores", "Graph", "Interaction", "Moments", "Placement", "Plan", "Rows",
-    "Signature", "Signatures", "Spread", "Verdicts", "across_share", "anchor_similarity", "ari", "betweenness",
+    "Signature", "Signatures", "Spread", "Verdicts", "across_share", "anchor_similarity", "apart", "ari", "betweenness",
     "bipartition", "by_id", "canonical", "centrality_stage", "cfl", "check_network", "closeness", "clump_p",
     "collaboration_loss", "collaboration_weights", "components", "control_stage", "cosine",
     "current_flow_betweenness", "current_flow_closeness", "degree", "difference", "distance_stage", "dot",

@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedkin import graph
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
+from fedkin.methods.blocks.directions import along, direction
 from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.methods.blocks.means import Weights, mean_weights
+from fedkin.methods.blocks.same import Same, SameStage, groups_from_test
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Cfl", "State"]
@@ -36,17 +37,21 @@ class State(TypedDict):
     when they were split off, or 0 where they cancel out.
     node: {client id: node} where the client is.
     largest: length of the longest update of the first round; 0.0 before that.
+    same: signatures and groups from the test, None without split "same".
     """
 
     models: dict[str, Params]
     directions: dict[str, Params]
     node: dict[str, str]
     largest: float
+    same: Same | None
 
 
-class Cfl(ServerMethod):
+class Cfl(SigningMethod):
     """A tree of clusters, of which the leaves are trained.
 
+    split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are of several of
+    the groups that signatures tell apart (`fedkin.graph.same`), whatever the lengths. By cosines of updates in both.
     eps1, eps2: a cluster is split when |mean update| < eps1 while the largest |update| > eps2. With scale "first" both
     are shares of the largest update of the first round; with "absolute" they are lengths, as in the paper.
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
@@ -60,6 +65,7 @@ class Cfl(ServerMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "the whole model, down and up; again for each split that a client has to be placed in"
 
+    split: Literal["norms"] | SameStage = "norms"
     eps1: float = Field(0.3, ge=0)
     eps2: float = Field(0.7, ge=0)
     scale: Literal["first", "absolute"] = "first"
@@ -69,7 +75,7 @@ class Cfl(ServerMethod):
     weights: Weights = "samples"
 
     def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0)
+        server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0, same=None)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -89,6 +95,8 @@ class Cfl(ServerMethod):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
+        if self.split != "norms":
+            state["same"] = yield from groups_from_test(server, state["same"], sampled, self.split)
         state["node"] = {**state["node"], **(yield from self.placed(server, sampled))}
         node = {id: state["node"].get(id, _ROOT) for id in server.clients}
         at_leaf = [id for id in sampled if not _is_split(state, node[id])]
@@ -108,7 +116,7 @@ class Cfl(ServerMethod):
         inner = inner_products_of_params(list(params.values()), names, start)
         if not state["largest"]:
             state["largest"] = float(np.sqrt(np.diag(inner).max()))
-        labels = self.split(server, inner, np.array(list(weights.values())))
+        labels = self.parts(server, list(replies), inner, np.array(list(weights.values())))
         if labels is None:
             state["models"] = {**state["models"], leaf: weighted_mean(params, weights)}
             return {}
@@ -117,19 +125,27 @@ class Cfl(ServerMethod):
         for part in (f"{leaf}0", f"{leaf}1"):
             members = {id: params[id] for id in params if moved[id] == part}
             state["models"] = {**state["models"], part: weighted_mean(members, weights)}
-            state["directions"] = {**state["directions"], part: _direction(members, start, names, lengths)}
+            state["directions"] = {**state["directions"], part: direction(members, start, names, lengths)}
         return moved
 
-    def split(self, server: ServerView[State], inner: Array, weights: Array) -> Labels | None:
-        """0 or 1 for each participant of a cluster, from the inner products of their updates; None: no split."""
+    def parts(self, server: ServerView[State], ids: Sequence[str], inner: Array, weights: Array) -> Labels | None:
+        """0 or 1 for each of these participants of a cluster, from inner products of their updates; None: no split."""
         if server.round <= self.after or len(inner) < 2 * self.min_size:
             return None
-        unit = server.state["largest"] if self.scale == "first" else 1.0
-        eps1, eps2 = self.eps1 * unit, self.eps2 * unit
+        eps1, eps2 = self.limits(server, ids)
         labels = graph.cfl(inner, eps1=eps1, eps2=eps2, counts=weights, gamma_max=self.gamma_max)
         if labels.max() == 0 or np.bincount(labels).min() < self.min_size:
             return None
         return numbered_by_size(labels, weights, np.diag(inner))
+
+    def limits(self, server: ServerView[State], ids: Sequence[str]) -> tuple[float, float]:
+        """eps1 and eps2 as lengths; with split "same", limits that hold always or never."""
+        if self.split != "norms":
+            same = server.state["same"]
+            groups = {same["group"][id] for id in ids if id in same["group"]} if same else set()
+            return (np.inf, 0.0) if len(groups) > 1 else (0.0, np.inf)
+        unit = server.state["largest"] if self.scale == "first" else 1.0
+        return self.eps1 * unit, self.eps2 * unit
 
     def placed(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, str]]:
         """Take clients that are at inner nodes down the tree: {client id: node} of those that moved.
@@ -145,8 +161,8 @@ class Cfl(ServerMethod):
             at = {}
             for id, reply in sorted(replies.items()):
                 parts = [f"{waiting[id]}{label}" for label in (0, 1)]
-                along = [_component(reply.params, start[id], state["directions"][part]) for part in parts]
-                at[id] = found[id] = parts[int(along[1] > along[0])]
+                turned = [along(reply.params, start[id], state["directions"][part]) for part in parts]
+                at[id] = found[id] = parts[int(turned[1] > turned[0])]
         return found
 
     # -- the model that a client uses ---------------------------------------------------------------------------
@@ -165,23 +181,3 @@ class Cfl(ServerMethod):
 
 def _is_split(state: State, node: str) -> bool:
     return f"{node}0" in state["models"]
-
-
-def _direction(
-    members: Mapping[str, Params], start: Params, names: Sequence[str], lengths: Mapping[str, float]
-) -> dict[str, Tensor]:
-    """The mean of the members' updates, each scaled to length 1, itself scaled to length 1."""
-    total = {name: torch.zeros_like(start[name]) for name in names}
-    for id in sorted(members):
-        if lengths[id] > 0:
-            for name in names:
-                total[name] += (members[id][name] - start[name]) / lengths[id]
-    length = float(torch.sqrt(sum((t.double().square().sum() for t in total.values()), torch.zeros(()).double())))
-    return {name: tensor / length for name, tensor in total.items()} if length > 0 else total
-
-
-def _component(params: Params, start: Params, direction: Params) -> float:
-    """The update's inner product with a direction: of two directions of length 1, the larger has the larger cosine."""
-    return float(
-        sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in direction.items())
-    )

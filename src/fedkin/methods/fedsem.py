@@ -7,13 +7,13 @@ Xie, Long, Shen, Zhou, Wang, Jiang. Multi-center federated learning. arXiv:2005.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
 
 from fedkin import graph
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -24,6 +24,8 @@ from fedkin.methods.blocks.clusters import (
 )
 from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.methods.blocks.means import Weights
+from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedSem", "State"]
@@ -36,18 +38,21 @@ class State(TypedDict):
     """At the server.
 
     models: {cluster: params}, the centres; empty before the first round. cluster: {client id: cluster}, as of the last
-    round in which the client took part. common: the mean of the centres, weighted by their members.
+    round in which the client took part. common: the mean of the centres, weighted by their members. same: signatures
+    and groups from the test, None where C is given.
     """
 
     models: dict[str, Params]
     cluster: dict[str, str]
     common: Params
+    same: Same | None
 
 
-class FedSem(ServerMethod):
+class FedSem(SigningMethod):
     """E step: a client's cluster is the centre nearest to its weights (l2). M step: a centre is its clients' mean.
 
-    clusters: C. weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
+    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
+    weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
     compare: distances are between whole "net"s or between "head"s.
     """
 
@@ -57,12 +62,12 @@ class FedSem(ServerMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "the whole model; down: that of the client's cluster"
 
-    clusters: int = Field(2, ge=1)
+    clusters: Annotated[int, Field(ge=1)] | SameStage = 2
     weights: Weights = "samples"
     compare: Literal["net", "head"] = "net"
 
     def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={}, cluster={}, common=server.initial)
+        server.state = State(models={}, cluster={}, common=server.initial, same=None)
 
     @phase
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
@@ -72,6 +77,7 @@ class FedSem(ServerMethod):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
+        state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
@@ -89,18 +95,18 @@ class FedSem(ServerMethod):
         """E step: {client id: cluster} of these replies. While there are fewer than C centres, it opens new ones."""
         ids = sorted(replies)
         rows = [replies[id].params for id in ids]
-        names = self.compared(server)
+        names, clusters = self.compared(server), count_of(self.clusters, server.state["same"]) or 1
         centres = list(_by_number(server.state["models"]).values())
-        if self.clusters == 1:
+        if clusters == 1:
             labels = np.zeros(len(ids), dtype=np.int64)
-        elif len(centres) == self.clusters:
+        elif len(centres) == clusters:
             labels = squared_distances(rows, centres, names).argmin(1)
         else:
             inner = inner_products_of_params(rows, names, server.state["common"])
             if centres:
-                labels = opened(squared_distances(rows, centres, names), inner, self.clusters).argmin(1)
+                labels = opened(squared_distances(rows, centres, names), inner, clusters).argmin(1)
             else:
-                labels = first_groups(inner, self.clusters, server.key("centres"))
+                labels = first_groups(inner, clusters, server.key("centres"))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
     def compared(self, server: ServerView[State]) -> list[str]:

@@ -6,42 +6,45 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, TypedDict
+from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
-from fedkin.learning.net import Net, head_of
+from fedkin.learning.net import head_of
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.means import Weights, mean_weights
+from fedkin.methods.blocks.redraw import redrawn
+from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Ifca", "State", "redrawn"]
+__all__ = ["Ifca", "State"]
 
 
 class State(TypedDict):
     """At the server.
 
     models: {cluster: params}; only "0" during the warm-up. cluster: {client id: cluster}, each client's last choice
-    that reached the server.
+    that reached the server. same: signatures and groups from the test, None where C is given.
     """
 
     models: dict[str, Params]
     cluster: dict[str, str]
+    same: Same | None
 
 
-class Ifca(ServerMethod):
+class Ifca(SigningMethod):
     """C models; a client belongs to the one with the smallest loss on its training samples.
 
-    clusters: C. weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
+    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
+    weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).
     redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
@@ -54,7 +57,7 @@ class Ifca(ServerMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "down: the models of all C clusters; up: the trained one and its number"
 
-    clusters: int = Field(2, ge=1)
+    clusters: Annotated[int, Field(ge=1)] | SameStage = 2
     weights: Weights = "samples"
     share: Literal["nothing", "body"] = "nothing"
     redraw: Literal["net", "head"] = "net"
@@ -62,15 +65,19 @@ class Ifca(ServerMethod):
     choose: Literal["last", "anew"] = "last"
 
     def start(self, server: ServerView[State]) -> None:
-        server.state = State(models={"0": server.initial}, cluster={})
+        server.state = State(models={"0": server.initial}, cluster={}, same=None)
         if not self.warmup:
             self.open_clusters(server)
+
+    def wanted(self, server: ServerView[State]) -> int:
+        """C; 1 while it is not known."""
+        return count_of(self.clusters, server.state["same"]) or 1
 
     def open_clusters(self, server: ServerView[State]) -> None:
         """Give each cluster its own start: model 0 stays, the others are redrawn."""
         common = server.state["models"]["0"]
         models: dict[str, Params] = {"0": common}
-        for number in range(1, self.clusters):
+        for number in range(1, self.wanted(server)):
             drawn = redrawn(server.net, key(server.seed, "", 0, f"cluster {number}"))
             whole = self.redraw == "net" and self.share == "nothing" and not self.warmup
             models[str(number)] = {**common, **(drawn if whole else head_of(drawn))}
@@ -89,14 +96,17 @@ class Ifca(ServerMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
-        state = server.state
+        state, before = server.state, self.wanted(server)
+        state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
+        if self.wanted(server) > before and not self.warmup:
+            self.open_clusters(server)
         replies = yield from Ask("train", dict.fromkeys(sampled, self.packed(server)))
         if not replies:
             return
-        warming = len(state["models"]) < self.clusters
+        warming = len(state["models"]) < self.wanted(server)
         chosen = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
         models = cluster_means(state["models"], chosen, replies, self.weights)
-        if self.share == "body" and not warming and self.clusters > 1:
+        if self.share == "body" and not warming and len(models) > 1:
             bodies = {id: _body(reply.params) for id, reply in replies.items()}
             shared = weighted_mean(bodies, mean_weights(replies, self.weights))
             models = {number: {**params, **shared} for number, params in models.items()}
@@ -168,26 +178,3 @@ def _body(params: Params) -> dict[str, Tensor]:
     """All but the head."""
     head = head_of(params)
     return {name: tensor for name, tensor in params.items() if name not in head}
-
-
-def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
-    """The net's initial parameters with the trainable ones drawn anew from `seed`.
-
-    Modules with `reset_parameters` draw as they did when they were made. Parameters of other modules are shuffled
-    entry by entry, which keeps their scale. Buffers and frozen parameters stay.
-    """
-    module = copy.deepcopy(net.module)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        for part in module.modules():
-            own = list(part.parameters(recurse=False))
-            trained = [parameter for parameter in own if parameter.requires_grad]
-            if own and not trained:
-                continue
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-            else:
-                for parameter in trained:
-                    parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].reshape(parameter.shape))
-    drawn = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
-    return {name: drawn[name] if name in net.trainable else tensor for name, tensor in net.initial.items()}

@@ -16,15 +16,16 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.federation import Federation
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
-from fedkin.methods.blocks.clusters import Array, cluster_means, mean_of_clusters, members_graph, numbered_by_size
-from fedkin.methods.blocks.kmeans import centres_of
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
+from fedkin.methods.blocks.kmeans import distances
 from fedkin.methods.blocks.means import Weights
-from fedkin.methods.blocks.pca import factor, pooled, principal, rows_of
+from fedkin.methods.blocks.pca import component_centres, factor, pooled, rows_of
+from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
-_DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
 
 
 class Signature(TypedDict):
@@ -40,7 +41,7 @@ class State(TypedDict):
     basis: "mean" [d] and "axes" [r, d] of the shared PCA; empty before it is known, and with basis "own".
     signatures: {client id: signature} of every client that sent one. cluster: {client id: cluster}, empty until the
     groups are made. models: {cluster: params}, empty until then. common: the model of everyone until then; afterwards
-    the mean of the groups' models, weighted by their members.
+    the mean of the groups' models, weighted by their members. same: signatures and groups from the test, or None.
     """
 
     basis: dict[str, Tensor]
@@ -48,13 +49,15 @@ class State(TypedDict):
     cluster: dict[str, str]
     models: dict[str, Params]
     common: Params
+    same: Same | None
 
 
-class PcaKmHc(ServerMethod):
+class PcaKmHc(SigningMethod):
     """A client sends its signature once, before it first trains; groups never change after they are made.
 
-    clusters: C; None finds it where the merge heights jump the most (choose "gap") or where the mean silhouette is the
-    largest. components: dimensions that are kept. centres: k of the clients' k-means.
+    clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.same`); None finds it
+    where the merge heights jump the most (choose "gap") or where the mean silhouette is the largest.
+    components: dimensions that are kept. centres: k of the clients' k-means.
     basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
     rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
     distance: between two clients' sets of centres. linkage: of the hierarchy. weights: of clients in means, "samples"
@@ -67,7 +70,7 @@ class PcaKmHc(ServerMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "once: a PCA factor and k centres; then the whole model of the client's cluster"
 
-    clusters: int | None = Field(None, ge=1)
+    clusters: Annotated[int, Field(ge=1)] | SameStage | None = None
     components: int = Field(32, ge=1)
     centres: int = Field(5, ge=1)
     basis: Literal["shared", "own"] = "shared"
@@ -82,7 +85,7 @@ class PcaKmHc(ServerMethod):
         federation.task.numbers("method.name: 'pca-km-hc'", instead)
 
     def start(self, server: ServerView[State]) -> None:
-        server.state = State(basis={}, signatures={}, cluster={}, models={}, common=server.initial)
+        server.state = State(basis={}, signatures={}, cluster={}, models={}, common=server.initial, same=None)
 
     def sample(self, server: ServerView[State]) -> list[str]:
         """This round's clients, and every client without a signature; only the former train."""
@@ -100,14 +103,9 @@ class PcaKmHc(ServerMethod):
     @phase
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
-        x = rows_of(client.train)
+        axes = {name: tensor.double() for name, tensor in message.items()}
         seed = int(client.rng("k-means").integers(2**31))
-        if "axes" in message:
-            places = (x - message["mean"].double()) @ message["axes"].double().T
-            return Message(centres=centres_of(places, self.centres, seed).to(client.net.dtype), n=client.size)
-        mean = x.mean(0)
-        axes = principal(x - mean, self.components)
-        found = centres_of((x - mean) @ axes.T, self.centres, seed) @ axes + mean
+        found = component_centres(rows_of(client.train), axes, self.components, self.centres, seed)
         return Message(centres=found.to(client.net.dtype), n=client.size)
 
     @phase
@@ -120,6 +118,8 @@ class PcaKmHc(ServerMethod):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
+        if self.clusters is not None:
+            state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
         unsigned = [id for id in sampled if id not in state["signatures"]]
         only_to_sign = set(unsigned) - set(super().sample(server))
         yield from self.take_signatures(server, unsigned)
@@ -153,19 +153,23 @@ class PcaKmHc(ServerMethod):
             return
         new = {id: Signature(centres=reply["centres"], n=reply["n"]) for id, reply in sorted(replies.items())}
         state["signatures"] = {**state["signatures"], **new}
-        signed = len(state["signatures"])
+        signed, clusters = len(state["signatures"]), self.wanted(server)
         if state["cluster"]:
             state["cluster"] = {**state["cluster"], **self.nearest_groups(server, list(new))}
-        elif signed >= (self.clusters or 2) or signed == len(server.clients):
-            state["cluster"] = self.groups(state["signatures"])
+        elif clusters != 0 and (signed >= (clusters or 2) or signed == len(server.clients)):
+            state["cluster"] = self.groups(state["signatures"], clusters)
             state["models"] = dict.fromkeys(sorted(set(state["cluster"].values()), key=int), state["common"])
 
-    def groups(self, signatures: Mapping[str, Signature]) -> dict[str, str]:
+    def wanted(self, server: ServerView[State]) -> int | None:
+        """C; None: to be found from the centres; 0: not known yet."""
+        return None if self.clusters is None else count_of(self.clusters, server.state["same"]) or 0
+
+    def groups(self, signatures: Mapping[str, Signature], clusters: int | None) -> dict[str, str]:
         """{client id: group} by hierarchical clustering of the distances between sets of centres."""
         ids = sorted(signatures)
-        between = _DISTANCES[self.distance](_sets(signatures, ids))
-        clusters = None if self.clusters is None else min(self.clusters, len(ids))
-        labels = graph.hierarchical(between, clusters, linkage=self.linkage, choose=self.choose)
+        between = distances([signatures[id]["centres"] for id in ids], self.distance)
+        count = None if clusters is None else min(clusters, len(ids))
+        labels = graph.hierarchical(between, count, linkage=self.linkage, choose=self.choose)
         labels = numbered_by_size(labels, [float(signatures[id]["n"]) for id in ids], between.sum(1))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 
@@ -173,7 +177,8 @@ class PcaKmHc(ServerMethod):
         """{client id: group} of these clients: the group whose members are nearest on average."""
         cluster, signatures = server.state["cluster"], server.state["signatures"]
         known = sorted(cluster)
-        between = _DISTANCES[self.distance](_sets(signatures, new), _sets(signatures, known))
+        fresh, old = ([signatures[id]["centres"] for id in ids] for ids in (new, known))
+        between = distances(fresh, self.distance, old)
         numbers = sorted(set(cluster.values()), key=int)
         member = np.array([[cluster[id] == number for number in numbers] for id in known], dtype=np.float64)
         nearest = (between @ member / member.sum(0)).argmin(1)
@@ -193,7 +198,3 @@ class PcaKmHc(ServerMethod):
         if server.state["cluster"]:
             yield from self.take_signatures(server, ids)
         return {id: self.offer(server, id) for id in ids}
-
-
-def _sets(signatures: Mapping[str, Signature], ids: Sequence[str]) -> list[Array]:
-    return [np.asarray(signatures[id]["centres"].double().numpy()) for id in ids]

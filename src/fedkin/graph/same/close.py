@@ -9,10 +9,10 @@ import numpy as np
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.same.stack import Stack
 
-__all__ = ["merged_when_close"]
+__all__ = ["SHARE", "merged_when_close"]
 
 # Where splitting broke even in the study: .03 in x and .01 in xy.
-_SHARE = {"x": 1.0, "xy": 1 / 3, "y": 1.0}
+SHARE = {"x": 1.0, "xy": 1 / 3, "y": 1.0}
 
 
 def merged_when_close(
@@ -34,7 +34,7 @@ def merged_when_close(
 def _gaps(stacks: Mapping[str, Stack], groups: list[Labels], least: float) -> Array:
     """Debiased squared distance of means / tr S, in units of what pays; the largest over blocks."""
     worst = np.full((len(groups), len(groups)), -np.inf)
-    for name, share in _SHARE.items():
+    for name, share in SHARE.items():
         if name not in stacks:
             continue
         stack = stacks[name]

@@ -1,14 +1,20 @@
-"""k-means centres of a client's samples, the same bits in every run."""
+"""k-means centres of a client's samples, the same bits in every run; distances between sets of centres."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["centres_of"]
+from fedkin import graph
+
+__all__ = ["centres_of", "distances"]
+
+_DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
 
 
 def centres_of(x: Tensor, k: int, seed: int) -> Tensor:
@@ -25,3 +31,12 @@ def centres_of(x: Tensor, k: int, seed: int) -> Tensor:
         labels = KMeans(min(k, len(x)), n_init=4, random_state=seed).fit_predict(x.numpy()).astype(np.int64)
     # Means are taken here: those of scikit-learn's threads differ in the last bits from run to run.
     return torch.stack([x[torch.from_numpy(labels == label)].mean(0) for label in np.unique(labels)])
+
+
+def distances(sets: Sequence[Tensor], kind: str, others: Sequence[Tensor] | None = None) -> npt.NDArray[np.float64]:
+    """Distances between every two sets of centres; with `others`, from each set to each of them.
+
+    kind: "matching", "minimum" or "hausdorff" (`fedkin.graph`).
+    """
+    several = [sets] if others is None else [sets, others]
+    return _DISTANCES[kind](*([np.asarray(one.double().numpy()) for one in each] for each in several))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedkin.federation import Samples
+from fedkin.methods.blocks.kmeans import centres_of
 
-__all__ = ["factor", "pooled", "principal", "rows_of", "spectrum"]
+__all__ = ["component_centres", "factor", "pooled", "principal", "rows_of", "spectrum"]
 
 
 def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,6 +66,18 @@ def pooled(
     between = counts.sqrt()[:, None] * (centres - mean)
     rows = torch.cat([*(rows.double() for rows in factors), between])
     return mean, principal(rows, components)
+
+
+def component_centres(x: Tensor, basis: Mapping[str, Tensor], components: int, k: int, seed: int) -> Tensor:
+    """k-means centres of x [n, d] in the basis "mean" [d], "axes" [r, d]: [k, r].
+
+    Without a basis: in the first principal components of x itself, and given in input space [k, d].
+    """
+    if basis:
+        return centres_of((x - basis["mean"]) @ basis["axes"].T, k, seed)
+    mean = x.mean(0)
+    axes = principal(x - mean, components)
+    return centres_of((x - mean) @ axes.T, k, seed) @ axes + mean
 
 
 def rows_of(samples: Samples) -> Tensor:

@@ -25,7 +25,7 @@ def due_to_sign(server: ServerView[State], sampled: Sequence[str], flags: int | 
     # Where all take part in every round, whoever is not sampled is not there.
     there = sampled if server.training.per_round == "all" else server.clients
     state = server.state
-    due = {id for id in there if id not in state["centres"]}
+    due = {id for id in there if id not in state["signatures"]}
     if flags is not None and len(state["changed"]) >= flags:
         due.update(id for id in there if id in state["changed"])
     if every is not None and server.round > 1 and (server.round - 1) % every == 0:
@@ -39,13 +39,13 @@ def regroups(state: State, replies: Mapping[str, Message], control: str) -> bool
     They do before there are groups; if a client signed again; once newcomers outnumber founders; and with a control
     graph, which has no place for newcomers.
     """
-    newcomers = len({*state["centres"], *replies}) - state["founders"]
+    newcomers = len({*state["signatures"], *replies}) - state["founders"]
     again = any(id in state["row"] for id in replies)
     return again or newcomers > state["founders"] or control != "none"
 
 
 def take_signatures(state: State, replies: Mapping[str, Message]) -> None:
     """Keep the signatures that came; their senders' flags are done with, line 26."""
-    state["centres"] = {**state["centres"], **{id: reply["centres"] for id, reply in replies.items()}}
+    state["signatures"] = {**state["signatures"], **{id: reply["signature"] for id, reply in replies.items()}}
     state["sizes"] = {**state["sizes"], **{id: reply["n"] for id, reply in replies.items() if "n" in reply}}
     state["changed"] = {id: True for id in state["changed"] if id not in replies}

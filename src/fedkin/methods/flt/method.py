@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.learning.encoders import moments
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups
 from fedkin.methods.flt.encoder import EncoderSettings
-from fedkin.methods.flt.relatedness import Array, Related, RelatednessSettings
+from fedkin.methods.flt.relatedness import Related, RelatednessSettings, Sets
 from fedkin.methods.flt.signature import centres_of, codes, content, signatures
 from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView
@@ -30,9 +31,11 @@ from fedkin.views import ClientView, ServerView
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
 
 
-class Flt(ServerMethod):
+class Flt(SigningMethod):
     """Signatures once, from which the server makes a graph and groups; then rounds of averaging along these.
 
+    signature: the paper's "centres" of encoded samples, or "moments" (ours, `fedkin.graph.sign`), which tests need and
+    for which no encoder travels. None: moments where groups are found by the test: where no number or rule is given.
     k: centres that a client sends, at most as many as it has distinct samples.
     average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
     stale: clients that did not take part enter the averages with the model that they have.
@@ -44,8 +47,9 @@ class Flt(ServerMethod):
     title: ClassVar[str] = "FLT"
     paper: ClassVar[str] = "Jamali-Rad et al., TNNLS 2022"
     kind: ClassVar[Literal["clustered"]] = "clustered"
-    travels: ClassVar[str] = "once: an encoder down, k centres up; then the whole model of the client's group"
+    travels: ClassVar[str] = "once: a signature up (k centres, or moments); then the whole model of the client's group"
 
+    signature: Literal["centres", "moments"] | None = None
     k: int = Field(5, ge=1)
     average: Literal["groups", "neighbours"] = "groups"
     stale: bool = False
@@ -54,16 +58,40 @@ class Flt(ServerMethod):
     encoder: EncoderSettings = EncoderSettings()
     graph: RelatednessSettings = RelatednessSettings()
 
+    @model_validator(mode="after")
+    def _fits(self) -> Flt:
+        if not self.moments and self.graph.from_test:
+            raise ValueError("graph.groups: 'same' tests signatures of moments; take signature = 'moments', or give "
+                             "graph.groups a number or another rule")  # fmt: skip
+        unused = {"encoder": self.encoder != EncoderSettings(), "k": self.k != 5,
+                  "graph.embedding": self.graph.embedding != "none"}  # fmt: skip
+        for name, given in unused.items() if self.moments else ():
+            if given:
+                raise ValueError(f"{name}: for signatures of centres only, and these are of moments; leave it out, or "
+                                 "give graph.groups a number or another rule than 'same'")  # fmt: skip
+        return self
+
+    @property
+    def moments(self) -> bool:
+        """Whether clients sign with moments, and not with centres."""
+        return self.graph.from_test if self.signature is None else self.signature == "moments"
+
+    @property
+    def encoder_sent(self) -> EncoderSettings | None:
+        """The encoder's settings; None for signatures of moments, which need none."""
+        return None if self.moments else self.encoder
+
     def check(self, federation: Federation) -> None:
         groups, clients = self.graph.groups, len(federation.seen)
         if isinstance(groups, int) and groups > clients:
             raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
         needs_planted(federation, control=self.graph.control)
-        self.encoder.check(federation)
+        if not self.moments:
+            self.encoder.check(federation)
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
-            centres={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={}
+            signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={}
         )  # fmt: skip
 
     # -- at a client ------------------------------------------------------------------------------------------
@@ -81,6 +109,12 @@ class Flt(ServerMethod):
         centres = centres_of(embedding, self.k, int(client.rng("k-means").integers(2**31)))  # 8, 9: M_m = kMEANS(E_m)
         client.state["signed"] = content(client.train)
         return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
+
+    @phase
+    def sign_moments(self, client: ClientView[ClientState], message: Message) -> Message:
+        """Ours, in place of `sign`: a signature that tests can read."""
+        client.state["signed"] = content(client.train)
+        return super().sign_moments(client, message)
 
     @phase
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
@@ -111,15 +145,15 @@ class Flt(ServerMethod):
     def form_relatedness(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
         """Algorithm 2 with new signatures of these clients; gives those of them that had no model before."""
         state = server.state
-        replies = yield from signatures(server, self.encoder, ids)  # 1 to 11
+        replies = yield from signatures(server, self.encoder_sent, ids, self.stale)  # 1 to 11
         if not replies:
             return frozenset()
         joined = frozenset(id for id in replies if id not in state["model"])
         anew = dynamic.regroups(state, replies, self.graph.control)
         dynamic.take_signatures(state, replies)  # 12
         if anew:
-            order, centres, planted = stage.inputs(server)
-            found = relate(centres, self.graph, stage.seed_of(server), planted)  # 13 to 19
+            order, signed, planted = stage.inputs(server)
+            found = relate(signed, self.graph, stage.seed_of(server), planted)  # 13 to 19
             stage.keep(server, order, found, self.average)
         else:
             newcomers.attach(server, self.graph, self.average)
@@ -136,18 +170,20 @@ class Flt(ServerMethod):
 
     def welcome(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
         """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
-        joined, common = yield from newcomers.welcome(server, ids, self.encoder, self.graph, self.average)
+        joined, common = yield from newcomers.welcome(server, ids, self.encoder_sent, self.graph, self.average)
         return {id: self.offer(server, id) if id in joined else Message(params=common) for id in ids}
 
 
-def relate(centres: Sequence[Array], settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:
-    """Algorithm 2, lines 13 to 19: from the centres [k, d] of n clients to their graph and groups."""
-    places = relatedness.embedded(centres, settings, seed)  # 13, 14: Z = UMAP(M)
+def relate(signed: Sets, settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:
+    """Algorithm 2, lines 13 to 19: from n clients' centres [k, d], or signatures of moments, to graph and groups."""
+    places = relatedness.embedded(signed, settings, seed)  # 13, 14: Z = UMAP(M)
     between = relatedness.distances(places, settings)  # 15, 16: A_ij = min |u_ir - u_js|
-    groups = relatedness.clusters(between, settings)  # 18, 19: C = HC(A), first: gamma may be found from the groups
+    # 18, 19: C = HC(A), first: gamma may be found from the groups
+    groups = relatedness.clusters(between, settings, places, seed)
     gamma = relatedness.threshold(between, groups, settings.gamma)
     linked = relatedness.adjacency(between, gamma, settings)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
     if settings.cluster == "rows":
-        groups = relatedness.clusters(relatedness.row_distances(linked), settings)  # 18, 19: C = HC(thresholded A)
+        rows = relatedness.row_distances(linked)
+        groups = relatedness.clusters(rows, settings, places, seed)  # 18, 19: C = HC(thresholded A)
     return Related(*relatedness.controlled(linked, groups, settings.control, seed, planted), gamma)

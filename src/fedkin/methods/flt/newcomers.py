@@ -13,9 +13,9 @@ from fedkin.flow import Params, ServerFlow
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.flt.dynamic import take_signatures
 from fedkin.methods.flt.encoder import EncoderSettings
-from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, adjacency, distances, embedded
+from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, Sets, adjacency, distances, embedded
 from fedkin.methods.flt.signature import signatures
-from fedkin.methods.flt.stage import arrays, by_content, record, seed_of, stored
+from fedkin.methods.flt.stage import by_content, decoded, record, seed_of, stored
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
 
@@ -26,11 +26,11 @@ def attach(server: ServerView[State], settings: RelatednessSettings, average: st
     """Give clients that signed for the first time the group and the model of their nearest; no other client moves."""
     state = server.state
     known = sorted(state["row"], key=lambda id: state["row"][id])
-    new = by_content((id for id in state["centres"] if id not in state["row"]), state["centres"])
+    new = by_content((id for id in state["signatures"] if id not in state["row"]), state["signatures"])
     founders, others = known[: state["founders"]], known[state["founders"] :]
     numbers = sorted({state["group"][id] for id in founders})
     labels = np.array([numbers.index(state["group"][id]) for id in founders])
-    fresh, made, late = (arrays(state["centres"], ids) for ids in (new, founders, others))
+    fresh, made, late = (decoded(state["signatures"], ids) for ids in (new, founders, others))
     rows, joins, closest = nearest(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
     group = {id: numbers[label] for id, label in zip(new, joins.tolist(), strict=True)}
     if average == "groups":
@@ -48,13 +48,13 @@ def attach(server: ServerView[State], settings: RelatednessSettings, average: st
 
 
 def nearest(
-    new: Sequence[Array], founders: Sequence[Array], others: Sequence[Array], labels: Labels, gamma: float,
+    new: Sets, founders: Sets, others: Sets, labels: Labels, gamma: float,
     settings: RelatednessSettings, seed: int,
 ) -> tuple[Array, Labels, Labels]:  # fmt: skip
     """Of newcomers: (rows of the adjacency, group, nearest founder).
 
-    founders: centres of the clients from which the groups were made, with their groups `labels`; others: centres of
-    those that joined since. A newcomer's group is the one whose founders are nearest on average. A row runs over
+    founders: signatures of the clients from which the groups were made, with their groups `labels`; others: those of
+    clients that joined since. A newcomer's group is the one whose founders are nearest on average. A row runs over
     founders, others and newcomers.
     """
     late = embedded(founders, settings, seed, [*others, *new])
@@ -68,8 +68,9 @@ def nearest(
 
 
 def welcome(
-    server: ServerView[State], ids: Sequence[str], encoder: EncoderSettings, settings: RelatednessSettings, average: str
-) -> ServerFlow[tuple[set[str], Params]]:
+    server: ServerView[State], ids: Sequence[str], encoder: EncoderSettings | None, settings: RelatednessSettings,
+    average: str,
+) -> ServerFlow[tuple[set[str], Params]]:  # fmt: skip
     """Attach clients that never took part: which of these have a model now, and what the others get.
 
     That is the mean of all clients' models, for a client without samples to sign with.
@@ -79,7 +80,7 @@ def welcome(
         return set(ids), server.initial
     held = list(state["model"].values())
     clients = {number: float(held.count(number)) for number in state["models"]}
-    new = yield from signatures(server, encoder, sorted(ids))
+    new = yield from signatures(server, encoder, sorted(ids), sizes=False)
     if new:
         take_signatures(state, new)
         attach(server, settings, average)

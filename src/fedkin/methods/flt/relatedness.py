@@ -10,16 +10,19 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from fedkin import graph
+from fedkin.methods.blocks.same import LEAST, SameStage, found_among
 from fedkin.methods.blocks.stages import ControlStage
 from fedkin.settings import Settings
 
 __all__ = [
-    "Array", "Labels", "Related", "RelatednessSettings", "adjacency", "clusters", "controlled", "distances", "embedded",
-    "row_distances", "threshold",
+    "Array", "Labels", "Related", "RelatednessSettings", "Sets", "adjacency", "clusters", "controlled", "distances",
+    "embedded", "row_distances", "threshold",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+# Of each client its centres [k, d], or its signature of moments.
+Sets = Sequence[Any]
 _DISTANCES = {"matching": graph.matching, "min": graph.minimum}
 
 
@@ -32,7 +35,8 @@ class RelatednessSettings(Settings):
     gamma: clients nearer than this are neighbours. "groups" finds it halfway between the mean distance inside the
     groups and that to the nearest other group, "gap" in the widest gap between all distances.
     adjacency: "hard" (1 below gamma) or "soft" (exp(-(distance / gamma)^2)).
-    groups: their number, or how it is found from the hierarchy: "ratio", "gap", "silhouette"; at most `most` (None:
+    groups: "same[:alpha]", clients that no test of their signatures of moments tells apart (ours, `fedkin.graph.find`);
+    or a number of groups; or how it is found from the hierarchy: "ratio", "gap", "silhouette", at most `most` (None:
     half the number of clients, and at most 30). linkage: of the hierarchy.
     cluster: the hierarchy is made from the "distances", or (the paper's) from distances between the adjacency's "rows".
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
@@ -45,7 +49,7 @@ class RelatednessSettings(Settings):
     distance: Literal["matching", "min"] = "matching"
     gamma: float | Literal["groups", "gap"] = "groups"
     adjacency: Literal["hard", "soft"] = "hard"
-    groups: int | Literal["ratio", "gap", "silhouette"] = "ratio"
+    groups: int | Literal["ratio", "gap", "silhouette"] | SameStage = "same"
     most: int | None = Field(None, ge=2)
     linkage: Literal["ward", "average", "complete", "single"] = "ward"
     cluster: Literal["distances", "rows"] = "distances"
@@ -59,6 +63,11 @@ class RelatednessSettings(Settings):
             raise ValueError(f"expected a number of at least {least}")
         return value
 
+    @property
+    def from_test(self) -> bool:
+        """Whether groups are found by the test."""
+        return isinstance(self.groups, str) and self.groups.split(":")[0] == "same"
+
 
 class Related(NamedTuple):
     """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], and the threshold that was used."""
@@ -68,9 +77,7 @@ class Related(NamedTuple):
     gamma: float
 
 
-def embedded(
-    fitted: Sequence[Array], settings: RelatednessSettings, seed: int, new: Sequence[Array] | None = None
-) -> list[Array]:
+def embedded(fitted: Sets, settings: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
     """Lines 13 and 14: the sets of centres in an embedding that is fitted on `fitted`.
 
     new: other sets to place in this embedding; None: those that it is fitted on.
@@ -88,10 +95,10 @@ def embedded(
     return np.split(placed, np.cumsum([len(one) for one in wanted])[:-1])
 
 
-def distances(sets: Sequence[Array], settings: RelatednessSettings, others: Sequence[Array] | None = None) -> Array:
+def distances(sets: Sets, settings: RelatednessSettings, others: Sets | None = None) -> Array:
     """Lines 15 and 16: A, the distance of every two sets [n, n]; with `others`, of each set to each of them."""
-    measure = _DISTANCES[settings.distance]
-    return measure(sets) if others is None else measure(sets, others)
+    measure: Any = graph.apart if isinstance(sets[0], graph.Signature) else _DISTANCES[settings.distance]
+    return np.asarray(measure(sets) if others is None else measure(sets, others))
 
 
 def threshold(between: Array, labels: Labels, gamma: float | str) -> float:
@@ -130,13 +137,20 @@ def adjacency(between: Array, gamma: float, settings: RelatednessSettings) -> Ar
         return np.asarray(np.exp(-np.square(between / gamma)))
 
 
-def clusters(between: Array, settings: RelatednessSettings) -> Labels:
-    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found."""
+def clusters(between: Array, settings: RelatednessSettings, signed: Sets = (), seed: int = 0) -> Labels:
+    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found.
+
+    Ours: with groups "same", clients that no test of their signatures of moments `signed` tells apart.
+    """
     n = len(between)
+    if settings.from_test:
+        every = {str(place): one for place, one in enumerate(signed) if isinstance(one, graph.Signature)}
+        return found_among(every, graph.same_alpha(str(settings.groups)), LEAST, seed).labels
     if isinstance(settings.groups, int):
         return graph.hierarchical(between, min(settings.groups, n), linkage=settings.linkage)
     most = max(min(n // 2, 30), 2) if settings.most is None else settings.most
-    return graph.hierarchical(between, linkage=settings.linkage, choose=settings.groups, most=most)
+    choose: Any = settings.groups
+    return graph.hierarchical(between, linkage=settings.linkage, choose=choose, most=most)
 
 
 def row_distances(linked: Array) -> Array:

@@ -15,7 +15,9 @@ from torch import Tensor
 from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
+from fedkin.graph import Signature
 from fedkin.learning.encoders import Encode, Reconstruction
+from fedkin.methods.blocks.signing import collected
 from fedkin.methods.flt.encoder import EncoderSettings, view_of
 from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView
@@ -24,12 +26,30 @@ __all__ = ["centres_of", "codes", "content", "signatures"]
 
 
 def signatures(
+    server: ServerView[State], settings: EncoderSettings | None, ids: Sequence[str], sizes: bool
+) -> ServerFlow[dict[str, Message]]:
+    """Of these clients the `signature`, with `sizes` also n: k centres, Algorithm 2, lines 1 to 11.
+
+    Makes the encoder if need be. A client that signs again is not sent an encoder that it has kept.
+    settings: None for signatures of moments, in place of centres.
+    """
+    if settings is None:
+        signed = yield from collected(server, server.state, ids)
+        n = {id: {"n": _count(data)} if sizes else {} for id, data in signed.items()}
+        return {id: Message(signature=data, **n[id]) for id, data in signed.items()}
+    replies = yield from _centres(server, settings, ids)
+    return {
+        id: Message(signature=reply["centres"], **({"n": reply["n"]} if sizes else {})) for id, reply in replies.items()
+    }
+
+
+def _count(data: Tensor) -> int:
+    return int(Signature.from_bytes(data.numpy().tobytes()).n)
+
+
+def _centres(
     server: ServerView[State], settings: EncoderSettings, ids: Sequence[str]
 ) -> ServerFlow[dict[str, Message]]:
-    """The replies of these clients with their k centres, Algorithm 2, lines 1 to 11. Makes the encoder if need be.
-
-    A client that signs again is not sent an encoder that it has kept.
-    """
     state = server.state
     if not ids or not (yield from _encoder_made(server, settings, ids)):
         return {}
@@ -37,7 +57,7 @@ def signatures(
     # An empty field does not travel.
     whole = Message(**{name: value for name, value in fields.items() if value})
     light = Message(**{name: value for name, value in whole.items() if name != "encoder"})
-    messages = {id: light if settings.keep and id in state["centres"] else whole for id in ids}
+    messages = {id: light if settings.keep and id in state["signatures"] else whole for id in ids}
     return (yield from Ask("sign", messages))
 
 

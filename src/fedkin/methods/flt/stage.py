@@ -10,23 +10,24 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedkin.graph import Graph
+from fedkin.graph import Graph, Signature
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued
-from fedkin.methods.flt.relatedness import Array, Related
+from fedkin.methods.blocks.same import by_content
+from fedkin.methods.flt.relatedness import Array, Related, Sets
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
 
-__all__ = ["arrays", "by_content", "continued", "inputs", "keep", "record", "seed_of", "stored"]
+__all__ = ["by_content", "continued", "decoded", "inputs", "keep", "record", "seed_of", "stored"]
 
 _DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
 
 
-def inputs(server: ServerView[State]) -> tuple[list[str], list[Array], list[str] | None]:
-    """Of all clients with a signature: their ids in an order that ids do not decide, centres, planted groups."""
-    order = by_content(server.state["centres"], server.state["centres"])
+def inputs(server: ServerView[State]) -> tuple[list[str], Sets, list[str] | None]:
+    """Of all clients with a signature: their ids in an order that ids do not decide, signatures, planted groups."""
+    order = by_content(server.state["signatures"], server.state["signatures"])
     planted = None if server.planted is None else [server.planted.get(id, "") for id in order]
-    return order, arrays(server.state["centres"], order), planted
+    return order, decoded(server.state["signatures"], order), planted
 
 
 def keep(server: ServerView[State], order: Sequence[str], found: Related, average: str) -> None:
@@ -70,14 +71,12 @@ def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Ar
 # -- storing and recording ----------------------------------------------------------------------------------------
 
 
-def by_content(ids: Iterable[str], centres: Mapping[str, Tensor]) -> list[str]:
-    """These clients in the order of their centres' contents, so that ids decide only between equal ones."""
-    return sorted(ids, key=lambda id: (centres[id].contiguous().numpy().tobytes(), id))
-
-
-def arrays(centres: Mapping[str, Tensor], ids: Iterable[str]) -> list[Array]:
-    """The centres of these clients in double precision."""
-    return [np.asarray(centres[id].double().numpy()) for id in ids]
+def decoded(signatures: Mapping[str, Tensor], ids: Iterable[str]) -> Sets:
+    """Of each of these clients its centres in double precision, or its signature of moments."""
+    held = [signatures[id] for id in ids]
+    if held and held[0].dtype == torch.uint8:
+        return [Signature.from_bytes(data.numpy().tobytes()) for data in held]
+    return [np.asarray(centres.double().numpy()) for centres in held]
 
 
 def seed_of(server: ServerView[Any]) -> int:

@@ -7,14 +7,15 @@ from typing import Any, NotRequired, TypedDict
 from torch import Tensor
 
 from fedkin.flow import Params
+from fedkin.methods.blocks.signing import Planned
 
 __all__ = ["ClientState", "State"]
 
 
-class State(TypedDict):
+class State(Planned):
     """At the server. The numbers of groups and of models are counted from 0.
 
-    centres: {client id: [k, d]}, the signature of every client that sent one.
+    signatures: {client id: its centres [k, d], or its signature of moments [bytes] uint8}.
     row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
     diagonal. gamma: the distance below which two clients are neighbours.
     founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
@@ -27,7 +28,7 @@ class State(TypedDict):
     or of the clients' inputs; empty for images.
     """
 
-    centres: dict[str, Tensor]
+    signatures: dict[str, Tensor]
     row: dict[str, int]
     founders: int
     group: dict[str, int]

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedkin.flow import Params
 from fedkin.graph import Signature, place
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
-from fedkin.methods.kin.finding import Rule, by_content, verdicts
+from fedkin.methods.blocks.same import by_content, unsigned
+from fedkin.methods.kin.finding import Rule, verdicts
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 
@@ -22,10 +23,8 @@ __all__ = ["Rule", "common", "due_to_sign", "nearest", "take"]
 
 def due_to_sign(server: ServerView[State], sampled: Sequence[str], every: int | None) -> list[str]:
     """Clients without a signature, and all of them after every `every` rounds."""
-    # Where all take part in every round, whoever is not sampled is not there.
-    there = sampled if server.training.per_round == "all" else server.clients
     again = every is not None and server.round > 1 and (server.round - 1) % every == 0
-    return sorted(id for id in there if again or id not in server.state["signatures"])
+    return unsigned(server, sampled, () if again else server.state["signatures"])
 
 
 def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) -> None:

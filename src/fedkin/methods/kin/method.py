@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
-from fedkin.methods.kin import grouping, signature
+from fedkin.methods.blocks.signing import SigningMethod, collected
+from fedkin.methods.kin import grouping
 from fedkin.methods.kin.harm import better_own, on_trial
 from fedkin.methods.kin.personal import has_place, own_view, shared_view
 from fedkin.methods.kin.state import ClientState, State
@@ -22,7 +23,7 @@ from fedkin.views import ClientView, ServerView
 __all__ = ["ClientState", "Kin", "State"]
 
 
-class Kin(ServerMethod):
+class Kin(SigningMethod):
     """One signature of each client, groups that no test can tell apart, and for each group what its verdict asks for.
 
     same: one model of the group. shares: one model, with each client's log class shares in its logits. offsets: one
@@ -58,22 +59,16 @@ class Kin(ServerMethod):
         """How groups are found."""
         return grouping.Rule(self.alpha, self.least)
 
+    @property
+    def reads_order(self) -> bool:
+        return self.ordered
+
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
             signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, tree={}, leaf={}, keeps={}
         )  # fmt: skip
 
     # -- at a client ------------------------------------------------------------------------------------------
-
-    @phase
-    def spread(self, client: ClientView[ClientState], message: Message) -> Message:
-        """How much the client's inputs vary."""
-        return signature.spread_of(client)
-
-    @phase
-    def sign(self, client: ClientView[ClientState], message: Message) -> Message:
-        """The client's signature, by the plan in the message."""
-        return signature.signature_of(client, message, self.ordered)
 
     @phase
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
@@ -111,7 +106,7 @@ class Kin(ServerMethod):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         state = server.state
         # Once: whoever has not signed does; groups are found, and newcomers placed in them.
-        signed = yield from signature.collected(server, grouping.due_to_sign(server, sampled, self.every))
+        signed = yield from collected(server, server.state, grouping.due_to_sign(server, sampled, self.every))
         if signed:
             grouping.take(server, signed, self.rule)
         # Each round: train, and average inside groups.
@@ -156,7 +151,7 @@ class Kin(ServerMethod):
         found = {id: self.offer(server, id) for id in ids}
         if not server.state["group"]:
             return found
-        signed = yield from signature.collected(server, sorted(ids))
+        signed = yield from collected(server, server.state, sorted(ids))
         for id, number in grouping.nearest(server, signed, self.rule).items():
             if number is not None and server.state["verdict"][number] != "alone":
                 model, verdict = server.state["models"][number], server.state["verdict"][number]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from torch import Tensor
 
 from fedkin.flow import Params
+from fedkin.methods.blocks.signing import Planned
 
 __all__ = ["ClientState", "State"]
 
 
-class State(TypedDict):
+class State(Planned):
     """At the server. Groups are numbered from 0, as text.
 
     plan: what went down for the signatures. signatures: {client id: [bytes] uint8}, as they came.
@@ -32,7 +33,6 @@ class State(TypedDict):
     tree: dict[str, Any]
     leaf: dict[str, int]
     keeps: dict[str, str]
-    plan: NotRequired[dict[str, Tensor]]
 
 
 class ClientState(TypedDict, total=False):

@@ -17,19 +17,27 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.federation import Federation
-from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import head_of
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
+from fedkin.methods.blocks.same import Same, groups_from_test, labels_of
+from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.similarity import GraphSettings, similarity
 from fedkin.views import ClientView, ServerView, View
 
-__all__ = ["ClientState", "SfmtlGraph"]
+__all__ = ["ClientState", "SfmtlGraph", "State"]
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+
+
+class State(TypedDict):
+    """At the server. same: signatures and groups from the test, None unless `graph.groups` is "same"."""
+
+    same: Same | None
 
 
 class ClientState(TypedDict):
@@ -43,7 +51,7 @@ class ClientState(TypedDict):
     known: Tensor
 
 
-class SfmtlGraph(ServerMethod):
+class SfmtlGraph(SigningMethod):
     """Personal models whose heads are pulled together inside communities of similar clients.
 
     alpha: weight of head similarity against anchor similarity, Eq. (7).
@@ -70,6 +78,9 @@ class SfmtlGraph(ServerMethod):
 
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
+
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(same=None)
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -111,7 +122,10 @@ class SfmtlGraph(ServerMethod):
 
     # -- at the server ------------------------------------------------------------------------------------------
 
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        if self.graph.from_test:
+            held = server.state["same"]
+            server.state["same"] = yield from groups_from_test(server, held, sampled, self.graph.groups)
         replies = yield from Ask("train", {id: Message() for id in sampled})
         if not replies:
             return
@@ -133,21 +147,23 @@ class SfmtlGraph(ServerMethod):
             },
         )
 
-    def affinity(self, server: ServerView, replies: Sequence[Message]) -> Array:
+    def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Array:
         """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7)."""
         similar = similarity(server, replies, self.graph, self.alpha)
         return dense(graph.sparsify_stage(self.graph.sparsify)(similar))
 
-    def communities(self, server: ServerView, ids: Sequence[str], weights: Array) -> tuple[Array, Labels]:
+    def communities(self, server: ServerView[State], ids: Sequence[str], weights: Array) -> tuple[Array, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, planted_labels(server, ids)
         weights = dense(graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control")))
+        if how.from_test:
+            return weights, labels_of(server.state["same"], ids)
         find = graph.groups_stage(how.groups)
         return weights, find(weights, seed=how.seed, resolution=how.resolution, planted=planted)
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 
-    def offer(self, server: ServerView, id: str) -> Message:
+    def offer(self, server: ServerView[State], id: str) -> Message:
         return Message()
 
     def use(self, client: ClientView[ClientState], message: Message) -> Params:

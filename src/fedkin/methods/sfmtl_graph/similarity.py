@@ -31,7 +31,8 @@ class GraphSettings(Settings):
     similarity: "both" (alpha * heads + (1 - alpha) * anchors, the paper's), "heads", "anchors", or a similarity
     of the heads' weights as vectors ("cosine", "dot", "l1", "l2", "rbf").
     match: which classes two clients are compared on: "union", "shared", or "rows" (the released code's).
-    sparsify, groups: a stage of `fedkin.graph`, for example "knn:5", "leiden", "hierarchical:4".
+    sparsify, groups: a stage of `fedkin.graph`, for example "knn:5", "leiden", "hierarchical:4"; groups "same[:alpha]"
+    are found once, from signatures of the clients' samples.
     control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
     """
 
@@ -42,6 +43,11 @@ class GraphSettings(Settings):
     resolution: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0, lt=2**32)
     control: ControlStage = "none"
+
+    @property
+    def from_test(self) -> bool:
+        """Whether clients send signatures from which groups are found."""
+        return self.groups.split(":")[0] == "same"
 
 
 def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:

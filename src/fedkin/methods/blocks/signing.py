@@ -1,47 +1,83 @@
-"""Kin's messages before training: how much a client's samples vary, the plan, and the signature."""
+"""Messages from which groups are found with nothing told: how much samples vary, the plan, the signature.
+
+See `fedkin.graph.same`. A method whose clients can send these is a `SigningMethod`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.flow import Ask, Message, ServerFlow
+from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
 from fedkin.graph import Plan, Signature, Spread, sign
-from fedkin.methods.kin.state import ClientState, State
+from fedkin.methods.blocks.coded import rows_of, width_of
+from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["collected", "signature_of", "spread_of", "usable"]
+__all__ = ["Planned", "SigningMethod", "collected", "signature_of", "spread_of", "usable"]
+
+Signatures = dict[str, Tensor]
 
 # A spread this many times the median one does not enter the plan: one client must not set the scale of all.
 _FAR = 100.0
 
 
+class Planned(TypedDict):
+    """Where a server keeps the plan, in its state."""
+
+    plan: NotRequired[dict[str, Tensor]]
+
+
+class SigningMethod(ServerMethod):
+    """A method whose server may ask clients for signatures (`collected`)."""
+
+    @property
+    def reads_order(self) -> bool:
+        """Whether the order of a client's samples may mean something (`fedkin.graph.sign`)."""
+        return True
+
+    @phase
+    def spread(self, client: ClientView[Any], message: Message) -> Message:
+        """How much the client's inputs vary."""
+        return spread_of(client)
+
+    @phase
+    def sign_moments(self, client: ClientView[Any], message: Message) -> Message:
+        """The client's signature, by the plan in the message."""
+        return signature_of(client, message, self.reads_order)
+
+
 # -- at a client ------------------------------------------------------------------------------------------------------
 
 
-def samples_of(client: ClientView[ClientState]) -> tuple[Any, Any]:
-    """(x [n, ...], y [n] or None) as numpy arrays: the scaled inputs, and class labels or the sum of the targets."""
-    x, y = client.train.inputs(slice(None)).numpy(), client.train.labels()
+def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
+    """(x [n, d], y [n] or None) as numpy arrays: the inputs as numbers, and class labels or the sum of the targets."""
+    x, y = rows_of(client.train, client.task), client.train.labels()
     if client.task.labels:
         return x, y.numpy()
     return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
 
 
-def spread_of(client: ClientView[ClientState]) -> Message:
+def spread_of(client: ClientView[Any]) -> Message:
     """One number, or one for each column of a table; empty without samples."""
     if not client.size:
         return Message()
-    spread = Spread.of(*samples_of(client), per_feature=len(client.task.shape) == 1)
+    spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
     return Message(**tensors(spread.to_arrays()))
 
 
-def signature_of(client: ClientView[ClientState], message: Message, ordered: bool) -> Message:
+def _has_columns(task: Task) -> bool:
+    """Whether inputs have columns of different units: a table, or several arrays."""
+    return isinstance(task.shape, Mapping) or len(task.shape) == 1
+
+
+def signature_of(client: ClientView[Any], message: Message, ordered: bool) -> Message:
     """The signature in its own bytes, half the size of a message with a tensor for each of its arrays."""
     if not client.size:
         return Message()
@@ -53,12 +89,15 @@ def signature_of(client: ClientView[ClientState], message: Message, ordered: boo
 # -- at the server ----------------------------------------------------------------------------------------------------
 
 
-def collected(server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[str, Tensor]]:
-    """Signatures of these clients, those that came and make sense; makes the plan first if there is none."""
-    if not ids or not (yield from _planned(server, ids)):
+def collected(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[Signatures]:
+    """Signatures of these clients, those that came and make sense.
+
+    held: where the plan is kept; it is made first if there is none.
+    """
+    if not ids or not (yield from _planned(server, held, ids)):
         return {}
-    plan = server.state["plan"]
-    replies = yield from Ask("sign", {id: Message(**plan) for id in ids})
+    plan = held["plan"]
+    replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
     known = Plan.from_arrays(arrays(plan))
     return {
         id: reply["signature"] for id, reply in replies.items()
@@ -66,28 +105,29 @@ def collected(server: ServerView[State], ids: Sequence[str]) -> ServerFlow[dict[
     }  # fmt: skip
 
 
-def _planned(server: ServerView[State], ids: Sequence[str]) -> ServerFlow[bool]:
+def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[bool]:
     """Make the plan, once; False if no spread came."""
-    if "plan" in server.state:
+    if "plan" in held:
         return True
     replies = yield from Ask("spread", {id: Message() for id in ids})
     spreads = _sound([Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)], server)
     if not spreads:
         return False
     classes = server.task.classes if server.task.labels else None
-    server.state["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
+    held["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
     return True
 
 
-def _sound(spreads: list[Spread], server: ServerView[State]) -> list[Spread]:
+def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
     """Those that may set the scale: of this task's shape, and neither in size nor in variance far above the median.
 
     Ordered by content, as sums of floats depend on the order.
     """
-    width = math.prod(server.task.shape)
+    width = width_of(server.task)
+    columns = width if _has_columns(server.task) else 1
     good = [
         one for one in spreads
-        if one.n > 0 and one.dim == width and len(one.squares) == (width if len(server.task.shape) == 1 else 1)
+        if one.n > 0 and one.dim == width and len(one.squares) == columns
         and np.isfinite(one.squares).all() and (one.squares >= 0).all() and np.isfinite(one.target).all()
         and one.classes <= server.task.classes
     ]  # fmt: skip
