@@ -10,11 +10,13 @@ import numpy as np
 from fedkin.graph._check import Array, Labels
 from fedkin.graph.same.moments import Moments, pool
 from fedkin.graph.same.null import outlier_p, same_p, top_p
+from fedkin.graph.same.split import split_p
 
 __all__ = ["Stack", "joined", "stacked"]
 
 # Relative rounding of float16, in which means usually travel.
 _ROUNDING = 2.0**-11
+_LOOKS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Stack:
         ])  # fmt: skip
 
     def p(self, enough: float, seed: int) -> float:
-        """p-value of "all of these have one mean": the smallest of three looks, times three.
+        """p-value of "all of these have one mean": the smallest of four looks, times four.
 
         A look is left out once one before it is below `enough`.
         """
@@ -82,12 +84,14 @@ class Stack:
             apart = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
             return 0.0 if apart else 1.0
         found = same_p(means, n, traces, free)
-        if 3 * found >= enough:
+        if _LOOKS * found >= enough:
             own = None if self.shares else self.traces[have, 0]
             found = min(found, outlier_p(means, n, traces, free, own))
-        if 3 * found >= enough:
+        if _LOOKS * found >= enough:
             found = min(found, top_p(means, n, traces, seed))
-        return min(1.0, 3 * found)
+        if _LOOKS * found >= enough:
+            found = min(found, split_p(means, self.halves[have], n, traces, free))
+        return min(1.0, _LOOKS * found)
 
 
 def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
