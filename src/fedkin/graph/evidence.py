@@ -11,7 +11,7 @@ from typing import Any
 
 from fedkin.errors import GraphError
 
-__all__ = ["MEANINGS", "TESTS", "Evidence", "Node", "p_text"]
+__all__ = ["Evidence", "Node"]
 
 # Verdicts of groups.
 MEANINGS = {
@@ -34,6 +34,9 @@ class Node:
 
     p: {test: corrected p-value}; empty for one client. rejected: the tests with p below alpha. cut: the blocks that
     its clients were cut in two by. verdict: of a leaf; a group of several leaves may have another one.
+
+    >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).said(), Node(0, {"x": 0.2}).said()
+    ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
     """
 
     parent: int | None
@@ -52,11 +55,7 @@ class Node:
         return f"smallest {p_text(self.p[test])}" + (f", {_name(test)}" if self.p[test] < 1 else "")
 
     def said(self) -> str:
-        """What the tests say, in words.
-
-        >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).said(), Node(0, {"x": 0.2}).said()
-        ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
-        """
+        """What the tests say, in words."""
         if not self.p:
             return "not tested"
         if not self.rejected:
