@@ -369,3 +369,98 @@ def test_figures_that_only_some_runs_have(two: Any) -> None:
     label = two.execute_script("const [one] = DATA.runs; one.curve.unseen = one.curve.mean; return one.label")
     two.execute_script("curves.y = 'unseen'; drawCurves()")
     assert {trace["meta"] for trace in drawn(two, "curves")} == {label}
+
+
+# -- the tests behind groups ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address_of_tests(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Kin's three groups and a client alone, beside a method without tests; one name is made of markup."""
+    folder = tmp_path_factory.mktemp("tests")
+    make_comparison(folder / "made", methods=("local", "fedavg", "kin"), clients=24, groups=3,
+                    names={3: '<b title="x">bold</b>'})  # fmt: skip
+    out: Path = write_report([folder / "made"], folder / "report.html")
+    return out.as_uri()
+
+
+@pytest.fixture
+def tested(driver: Any, address_of_tests: str) -> Any:
+    """The page of a run with tests, freshly loaded at 1280 px and drawn."""
+    resize(driver, 1280)
+    driver.get_log("browser")  # what earlier pages left
+    driver.get(address_of_tests)
+    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    return driver
+
+
+def test_the_groups_have_their_verdicts(tested: Any) -> None:
+    assert "3 groups with nothing told" in find(tested, "#sentence").text
+    assert find(tested, "#tests-text").text.startswith("3 groups with nothing told: no test tells the clients")
+    rows = [row.text for row in tested.find_elements("css selector", "#verdicts tbody tr")]
+    assert len(rows) == 4
+    assert all("cannot be told apart: one model serves all" in row for row in rows[:3])
+    assert all(row.startswith(f"group {number}") for number, row in enumerate(rows[:3], 1))
+    assert "like nobody else: trained alone" in rows[3]
+    assert "site-023" in rows[3]
+    assert '<b title="x">bold</b>' in find(tested, "#verdicts").text
+    assert tested.execute_script("return document.querySelector('b[title=x]')") is None
+
+
+def test_the_tree_of_tests_opens_and_closes(tested: Any) -> None:
+    nodes = tested.find_elements("css selector", "#tests-tree .node")
+    expected = tested.execute_script("return run().graph.verdicts.tests.nodes")
+    assert len(nodes) == len(expected) == 7
+    assert all(node.is_displayed() for node in nodes)
+    root = nodes[0].text
+    assert "24 clients differ in inputs (p " in root
+    assert "cut in two" in root
+    leaves = [node.text for node in nodes if "→" in node.text]
+    assert sum("same" in text for text in leaves) == 3
+    assert sum("alone" in text for text in leaves) == 1
+    find(tested, "#tests-tree summary").send_keys(" ")
+    assert not nodes[1].is_displayed()
+    tested.execute_script("redraw()")
+    closed = tested.find_elements("css selector", "#tests-tree .node")
+    assert not closed[1].is_displayed()
+    find(tested, "#tests-tree summary").click()
+    assert tested.find_elements("css selector", "#tests-tree .node")[-1].is_displayed()
+
+
+def test_the_way_of_a_followed_client_is_marked(tested: Any) -> None:
+    def marked() -> list[str]:
+        return [node.text.strip() for node in tested.find_elements("css selector", "#tests-tree .mine")]
+
+    assert marked() == []
+    button = find(tested, "#tests-tree button")
+    assert button.text == "site-023"
+    button.click()
+    assert find(tested, "#client-name").text == "site-023"
+    ways = marked()
+    assert ways[0].endswith("cut in two")
+    assert ways[-1].startswith("site-023")
+    assert "Outlined" in find(tested, "#tests-note").text
+    tested.execute_script("follow(0)")
+    assert "same" in marked()[-1]
+    assert not any("site-023" in text for text in marked())
+
+
+def test_a_method_without_tests_says_so(tested: Any) -> None:
+    choose(tested, "method", "fedavg")
+    assert "FedAvg records no tests" in find(tested, "#tests-text").text
+    assert not find(tested, "#tests-tree").is_displayed()
+    assert not find(tested, "#verdicts").is_displayed()
+    choose(tested, "method", "kin")
+    assert find(tested, "#tests-tree").is_displayed()
+    assert [entry for entry in tested.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_tree_fits_a_narrow_page(driver: Any, address_of_tests: str, scheme: str) -> None:
+    resize(driver, 390, scheme)
+    driver.get(address_of_tests)
+    driver.execute_script("follow(3)")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert driver.execute_script(
+        "return [...document.querySelectorAll('#tests-tree .node')].every(n => n.getBoundingClientRect().width > 150)"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -107,6 +108,24 @@ def test_compare_over_seeds(experiment: Path) -> None:
         assert (line["gain.mean"] == "") == (method == "local")
     again = CliRunner().invoke(app, ["compare", "--resume", "here", "--json"])
     assert json.loads(again.stdout) == kept
+
+
+def test_what_tests_found_is_printed_for_the_methods_that_record_it(experiment: Path) -> None:
+    words = ["--set", "scenario.clients=8", "--set", "scenario.mask_rate=0", "--rounds", "1"]
+    of_two = ["compare", str(experiment), "--methods", "sfmtl-graph,kin", *words, "--out", "here"]
+    both = CliRunner().invoke(app, of_two, env={"COLUMNS": "80"})
+    assert both.exit_code == 0, both.output
+    after = both.stdout.partition("sent\n")[2].splitlines()
+    at = next(number for number, line in enumerate(after) if line.startswith("kin: "))
+    told = after[at : after.index("records: here")]
+    assert 2 <= len(told) <= 6
+    summary = json.loads(Path("here/kin-seed0/summary.json").read_text())
+    assert told[0].startswith(f"kin: {summary['groups']['verdicts']['same']} groups with nothing told: ")
+    assert re.fullmatch(r"  group 1, same: \d+ clients, smallest p .+", told[1])
+    assert max(map(len, told)) <= 80
+    one = CliRunner().invoke(app, ["run", str(experiment), "--set", "method={name='kin'}", *words, "--out", "one"])
+    assert one.exit_code == 0, one.output
+    assert [line for line in one.stdout.splitlines() if line in told] == told
 
 
 def test_every_line_of_compare_fits_eighty_columns(experiment: Path) -> None:

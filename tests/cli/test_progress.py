@@ -93,6 +93,15 @@ def test_a_round_that_is_not_evaluated_keeps_the_last_accuracy(live: Any) -> Non
     assert lines(progress)[3].split() == ["groups", "2,", "ARI", "0.50"]
 
 
+def test_groups_are_shown_by_verdict(live: Any) -> None:
+    progress, _ = live()
+    told = row(1, 0.75, found=3)
+    told["groups"]["verdicts"] = {"alone": 1, "same": 2}
+    progress.round_done(told)
+    assert lines(progress)[3].split("groups")[1].strip() == "3 (1 alone, 2 same), ARI 0.75"
+    assert _figures(told).endswith("3 groups (1 alone, 2 same), ARI 0.75")
+
+
 def test_time_left_goes_down_within_a_round(live: Any) -> None:
     progress, clock = live(rounds=3)
     clock.now += 10

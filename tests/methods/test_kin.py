@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -189,11 +188,15 @@ def test_records_say_which_tests_made_the_groups() -> None:
     graph = engine.round(1).graph
     assert graph is not None
     assert list(graph.values["verdict"]) == ["same"] * 8
-    for text in graph.values["tests"]:
-        (root, test, p), (leaf, _, last) = json.loads(text)
-        assert (root, test) == (0, "concept")
-        assert p < 0.001 < last
-        assert leaf in (1, 2)
+    evidence = graph.evidence
+    assert evidence is not None
+    assert evidence.alpha == level(0.001, 1)
+    root, *parts = evidence.nodes
+    assert set(root.rejected) >= {"concept", "xy"}
+    assert root.p["concept"] < 1e-6
+    assert [(node.parent, node.rejected, node.verdict) for node in parts] == [(0, (), "same")] * 2
+    assert evidence.sizes == (8, 4, 4)
+    assert {frozenset(id for id in graph.ids if evidence.leaf[id] == number) for number in (1, 2)} == members(engine)
     assert engine.server.info["groups"] == 2
     smallest = engine.server.info["smallest_p"]
     assert smallest is not None
@@ -392,8 +395,12 @@ def test_newcomers_join_the_group_they_belong_to() -> None:
     engine = engine_of(Federation([*fed.values(), *late], fed.task))
     engine.round(1)
     before = dict(state(engine)["group"])
-    engine.round(2)
+    graph = engine.round(2).graph
     group = state(engine)["group"]
+    assert graph is not None
+    assert graph.evidence is not None
+    assert set(graph.evidence.leaf) == set(fed)  # nobody who came later is in the tree of tests
+    assert dict(zip(graph.ids, graph.values["verdict"].tolist(), strict=True))["e"] == "alone"
     assert {id: group[id] for id in before} == before
     assert group["d"] == group["c1"]
     assert state(engine)["verdict"][group["e"]] == "alone"

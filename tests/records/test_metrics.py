@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,14 @@ def test_traffic_both_ways() -> None:
         "floats": {"up": 11, "down": 21},
         "messages": {"up": 2, "down": 2},
     }
+
+
+def test_groups_are_counted_by_their_verdict() -> None:
+    labels = {"a": 0, "b": 0, "c": 1, "d": 2}
+    graph = Graph(tuple(labels), np.zeros((4, 4)), groups=labels)
+    assert "verdicts" not in metrics.groups(graph, None)
+    each = replace(graph, values={"verdict": np.array(["same", "same", "alone", "alone"])})
+    assert metrics.groups(each, None)["verdicts"] == {"alone": 2, "same": 1}
 
 
 def test_groups_against_the_planted_ones() -> None:

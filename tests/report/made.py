@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 from fedkin.analysis import Cloud, Features
 from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER, Traffic
-from fedkin.graph import Graph
+from fedkin.graph import Graph, Plan, Spread, find, sign
 from fedkin.records import metrics
 from fedkin.records.files import write_json
 from fedkin.records.recorder import Records
 
-SIZES = {"local": 0, "fedavg": 400_000, "sfmtl-graph": 5_000}
-SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85}
+SIZES = {"local": 0, "fedavg": 400_000, "sfmtl-graph": 5_000, "kin": 400_000}
+SKILL = {"local": 0.70, "fedavg": 0.65, "sfmtl-graph": 0.85, "kin": 0.80}
 
 
 def make_run(
@@ -57,6 +57,8 @@ def make_run(
         found = {id: group[id] if rng.random() > wandering else int(rng.integers(groups)) for id in here}
         if method == "sfmtl-graph" and number <= (still or rounds):
             graph = _graph(here, found, number, rng)
+        if method == "kin" and number == 1:
+            graph = told_graph(ids, group)
         traffic = _traffic(here, number, SIZES[method])
         if method == "fedavg" and number == 1:
             traffic += tuple(Traffic(1, id, SERVER, "sign", 1000, 250) for id in ids)
@@ -69,6 +71,7 @@ def make_run(
             "round": number, "sampled": here, "accuracy": metrics.accuracy(scores),
             "groups": metrics.groups(graph, {id: f"g{group[id]}" for id in ids} if planted else None),
             **metrics.traffic(traffic), "samples": 160 * len(here),
+            **({"figures": {"keep_own": 1}} if method == "kin" else {}),
         }  # fmt: skip
         records.add(row, {"round": number, "total": 0.5 * number}, outcome, scores)
     records.finish()
@@ -76,14 +79,29 @@ def make_run(
     return folder
 
 
-def make_comparison(folder: Path, seeds: tuple[int, ...] = (0,), **more: Any) -> Path:
-    """Local, FedAvg and SFMTL-Graph with these seeds, as `fedkin compare` lays them out."""
+def make_comparison(
+    folder: Path,
+    seeds: tuple[int, ...] = (0,),
+    methods: Sequence[str] = ("local", "fedavg", "sfmtl-graph"),
+    **more: Any,
+) -> Path:
+    """These methods with these seeds, as `fedkin compare` lays them out."""
     for seed in seeds:
-        for method in SIZES:
+        for method in methods:
             make_run(folder / f"{method}-seed{seed}", method, seed, **more)
-    write_json(folder / "plan.json", {"methods": list(SIZES), "seeds": list(seeds)})
+    write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
     (folder / "experiment.toml").write_text('name = "made"\n[data]\nsource = "digits"\n')
     return folder
+
+
+def told_graph(ids: Sequence[str], group: Mapping[str, int]) -> Graph:
+    """What tests find where the groups' inputs lie 3 apart, and the last client's far away from all of them."""
+    rng = np.random.default_rng(7)
+    data = {id: rng.normal(size=(60, 6)) + (30 if id == ids[-1] else 3 * group[id]) for id in ids}
+    plan = Plan.of(Spread.of(x) for x in data.values())
+    found = find({id: sign(plan, x) for id, x in data.items()})
+    weights = np.equal.outer(found.labels, found.labels) - np.eye(len(ids))
+    return Graph(tuple(ids), weights, groups=found.groups, round=1).tested(found.by_client, found.evidence)
 
 
 def data_in(html: str) -> Any:

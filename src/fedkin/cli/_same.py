@@ -56,6 +56,7 @@ def _write(
     writers: dict[str, Any] = {"groups.json": tree, "signatures.npz": partial(_signed, signed)}
     if len(verdicts.ids) <= _LARGEST_GRAPH:
         found = room.Graph(verdicts.ids, room.oracle(verdicts.labels), groups=verdicts.groups)
+        found = found.tested(verdicts.by_client, verdicts.evidence)
         writers |= {
             "graph.npz": found.save, "graph.graphml": found.to_graphml, "graph.json": found.to_json,
             "edges.csv": found.to_csv, "graph.html": partial(draw, found, title=title, seed=seed),

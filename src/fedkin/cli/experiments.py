@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as _json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.report.tables import comparison, left_out, one_run
+from fedkin.report.verdicts import terminal
 from fedkin.settings import choose
 
 __all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
@@ -47,6 +49,7 @@ def run(
         print(_json.dumps(result.summary, indent=2))
         return
     Console().print(one_run(result))
+    _verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
         Console().print(_profile(result.summary))
     _done(folder, report)
@@ -98,6 +101,7 @@ def compare(
         print(_json.dumps([r.summary for by_seed in results.values() for r in by_seed.values()], indent=2))
         return
     Console().print(comparison(table(results)))
+    _verdicts(results)
     _done(folder, report)
 
 
@@ -236,6 +240,14 @@ def _report(folders: list[Any], home: Path | None = None) -> Path:
     from fedkin.report import write_report
 
     return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html")
+
+
+def _verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
+    """What tests found, for the methods whose records hold verdicts."""
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    for method, by_seed in results.items():
+        for line in terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}):
+            console.print(fill(line, console.width, subsequent_indent="    "))
 
 
 def _done(folder: Path, *reports: Path) -> None:

@@ -188,8 +188,7 @@ class LiveProgress(Progress):
         if self.scored is not None:
             table.add_row(*self._quality(self.scored))
         if self.groups is not None:
-            ari = self.groups["ari"]
-            table.add_row("groups", Text(f"{self.groups['found']}" + (f", ARI {ari:.2f}" if ari is not None else "")))
+            table.add_row("groups", Text(_grouped(self.groups)))
         table.add_row("sent", Text(", ".join(f"{megabytes(count)} {way}" for way, count in self.bytes.items())))
         return table
 
@@ -243,6 +242,13 @@ def _figures(row: Mapping[str, Any]) -> str:
         if figures and figures.get("mean") is not None:
             parts.append(f"{title} {figures['mean']:.3f}")
     if row["groups"]:
-        ari = row["groups"]["ari"]
-        parts.append(f"{row['groups']['found']} groups" + (f", ARI {ari:.2f}" if ari is not None else ""))
+        parts.append(_grouped(row["groups"], " groups"))
     return "  ".join(parts)
+
+
+def _grouped(groups: Mapping[str, Any], word: str = "") -> str:
+    """The number of groups, by verdict if there are verdicts, and their agreement with the planted ones."""
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
+    ari = groups["ari"]
+    some = f" ({verdicts})" if verdicts else ""
+    return f"{groups['found']}{word}{some}" + (f", ARI {ari:.2f}" if ari is not None else "")

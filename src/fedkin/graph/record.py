@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Matrix, as_matrix
+from fedkin.graph.evidence import Evidence
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -32,7 +33,7 @@ class Graph:
     ids: unique and non-empty. weights: [n, n], ndarray or csr_array, finite, symmetric unless `directed`; row i
     belongs to ids[i]; stored as float64. groups: {id: group} of every client. values: named arrays whose first axis
     is the clients in the order of ids. mixing: a second matrix [n, n], for instance the mixing matrix that was
-    applied.
+    applied. evidence: the tests that the groups rest on, if they rest on tests.
 
     >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
     >>> graph.labels
@@ -46,6 +47,7 @@ class Graph:
     round: int | None = None
     values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     mixing: Matrix | None = None
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         keep = object.__setattr__
@@ -56,6 +58,22 @@ class Graph:
         if self.groups is not None:
             keep(self, "groups", _groups(self.groups, self.ids))
         keep(self, "values", {name: self._per_client(name, value) for name, value in self.values.items()})
+        if self.evidence is not None and (unknown := sorted(set(self.evidence.leaf) - set(self.ids))):
+            raise GraphError(f"evidence: {unknown[0]!r} is not among the ids")
+
+    def tested(self, verdict: Mapping[str, str], evidence: Evidence) -> Graph:
+        """This graph with the verdict of each client's group as `values["verdict"]`, and the tests behind it.
+
+        >>> from fedkin.graph.evidence import Node
+        >>> graph = Graph(("ann", "bob"), np.zeros((2, 2)), groups={"ann": 0, "bob": 0})
+        >>> node = Node(None, {"x": 0.3}, verdict="same")
+        >>> graph.tested({"ann": "same", "bob": "same"}, Evidence((node,), {"ann": 0, "bob": 0}, 0.001)).values
+        {'verdict': array(['same', 'same'], dtype='<U4')}
+        """
+        if missing := [id for id in self.ids if id not in verdict]:
+            raise GraphError(f"verdict: {missing[0]!r} has none; expected one for each of the {len(self.ids)} ids")
+        each = np.array([verdict[id] for id in self.ids])
+        return replace(self, values={**self.values, "verdict": each}, evidence=evidence)
 
     def _matrix(self, a: Any, name: str, *, symmetric: bool) -> Matrix:
         matrix = as_matrix(a, name, symmetric=symmetric)
@@ -89,7 +107,7 @@ class Graph:
             arrays |= {} if matrix is None else _packed(name, matrix)
         if self.groups is not None:
             arrays["groups"] = self.labels
-        arrays |= {f"values/{name}": value for name, value in self.values.items()}
+        arrays |= {f"values/{name}": value for name, value in self.values.items()} | self._tests()
         for name in sorted(arrays):
             array = np.ascontiguousarray(arrays[name])
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -108,7 +126,7 @@ class Graph:
             arrays |= _packed("mixing", self.mixing)
         if self.groups is not None:
             arrays["groups"] = self.labels
-        arrays |= {f"values/{name}": self.values[name] for name in sorted(self.values)}
+        arrays |= {f"values/{name}": self.values[name] for name in sorted(self.values)} | self._tests()
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, array in arrays.items():
                 raw = io.BytesIO()
@@ -117,6 +135,11 @@ class Graph:
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(entry, raw.getvalue())
+
+    def _tests(self) -> dict[str, Any]:
+        if self.evidence is None:
+            return {}
+        return {"evidence": np.frombuffer(self.evidence.to_bytes(self.ids), dtype=np.uint8)}
 
     def edges(self) -> list[tuple[str, str, float]]:
         """List (id, id, weight) of every non-zero weight, self-loops included; undirected edges appear once."""
@@ -197,7 +220,8 @@ def load_graph(path: str | Path) -> Graph:
         groups = dict(zip(ids, stored["groups"].tolist(), strict=True)) if "groups" in stored else None
         values = {name.removeprefix("values/"): a for name, a in stored.items() if name.startswith("values/")}
         matrices = [_unpacked(name, stored, len(ids)) for name in ("weights", "mixing")]
-        return Graph(ids, matrices[0], groups, meta["directed"], meta["round"], values, matrices[1])  # type: ignore[arg-type]
+        tests = Evidence.from_bytes(stored["evidence"].tobytes(), ids) if "evidence" in stored else None
+        return Graph(ids, matrices[0], groups, meta["directed"], meta["round"], values, matrices[1], tests)  # type: ignore[arg-type]
     except FileNotFoundError:
         raise GraphError(f"{path}: no such file") from None
     except GraphError as error:

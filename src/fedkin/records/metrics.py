@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,10 @@ def _finite(value: float) -> float | None:
 
 
 def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return number of groups (found), modularity, and ari and nmi with the planted groups (None if unknown)."""
+    """Return number of groups (found), modularity, and ari and nmi with the planted groups (None if unknown).
+
+    verdicts: the number of groups of each verdict, if the graph holds verdicts.
+    """
     from fedkin import graph as room
 
     if graph is None or graph.groups is None:
@@ -144,6 +148,9 @@ def groups(graph: Graph | None, planted: Mapping[str, str] | None) -> dict[str, 
         "ari": None,
         "nmi": None,
     }
+    if "verdict" in graph.values:
+        of_group = dict(zip(labels.tolist(), graph.values["verdict"].tolist(), strict=True))
+        row["verdicts"] = dict(Counter(sorted(map(str, of_group.values()))))
     if planted is not None:
         truth = np.unique([planted[id] for id in ids], return_inverse=True)[1]
         row |= {"ari": room.ari(truth, labels), "nmi": room.nmi(truth, labels)}

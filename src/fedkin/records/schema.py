@@ -55,6 +55,7 @@ class Line(Form):
     bytes: _Ways
     groups: _Groups | None
     sampled: list[str] | None = None
+    figures: dict[str, Any] | None = None
     unseen: Statistics | None = None
     gap: float | None = None
 

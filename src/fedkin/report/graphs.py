@@ -18,6 +18,7 @@ from fedkin.report.drawing import blocks, evenly, layout, strongest
 from fedkin.report.following import Follower, moves
 from fedkin.report.packing import NOTHING, pack
 from fedkin.report.reading import Run
+from fedkin.report.verdicts import drawn, keepers
 
 __all__ = ["GraphBudget", "dense", "graph_of"]
 
@@ -78,7 +79,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
 
     A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
-    `history` and `moves` use the groups of all rounds.
+    `history` and `moves` use the groups of all rounds, `verdicts` those of the last graph.
     """
     if not run.graphs:
         return None
@@ -109,6 +110,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(run.graphs),
+        "verdicts": drawn(graph, named.get(round), number, keepers(run.rounds)),
         **_followed(named, until, number, budget),
     }
 

@@ -10,6 +10,7 @@ from fedkin.report.fairness import Gains
 from fedkin.report.pairing import counterpart
 from fedkin.report.reading import Run
 from fedkin.report.sentence import FEDAVG, LOCAL, Facts, Found
+from fedkin.report.verdicts import Told, settled
 
 __all__ = ["facts", "subject"]
 
@@ -50,8 +51,16 @@ def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
         of = [label for label, method in methods.items() if method in wanted]
         if of:
             better = runs[0].metric.better
-            return max(of, key=lambda label: -math.inf if (mean := means[label]) is None else better(mean, 0.0))
+            worth = {name: -math.inf if (mean := means[name]) is None else better(mean, 0.0) for name in of}
+            best = [label for label in of if worth[label] == max(worth.values())]
+            # Two methods that find the same groups may have equal means: the one that says why it made them is told of.
+            return next((label for label in best if len(best) > 1 and _tested(runs, labels, label)), best[0])
     raise AssertionError("every method is one of these")
+
+
+def _tested(runs: Sequence[Run], labels: Sequence[str], label: str) -> bool:
+    mine = [run for run, other in zip(runs, labels, strict=True) if other == label and run.graphs]
+    return bool(mine) and bool(settled(mine[0].graph(max(mine[0].graphs))))
 
 
 def _means(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, float | None]:
@@ -90,6 +99,8 @@ def _found(run: Run) -> Found | None:
     groups = run.summary.get("groups") or {}
     if groups.get("found") is None or not run.graphs:
         return None
-    ids = run.graph(max(run.graphs)).ids
-    planted = None if run.planted is None else len({run.planted[id] for id in ids})
-    return Found(int(groups["found"]), len(ids), planted, groups.get("ari"))
+    graph = run.graph(max(run.graphs))
+    planted = None if run.planted is None else len({run.planted[id] for id in graph.ids})
+    tested = settled(graph)
+    told = Told.of(tested, graph.evidence) if tested else None
+    return Found(int(groups["found"]), len(graph.ids), planted, groups.get("ari"), told)

@@ -17,8 +17,8 @@ from fedkin.report.sections import sections
 __all__ = ["embedded", "page"]
 
 _SCRIPTS = (
-    "page.js", "curves.js", "clients.js", "graph.js", "groups.js", "matrix.js", "sharing.js", "influence.js",
-    "features.js", "start.js",
+    "page.js", "curves.js", "clients.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
+    "influence.js", "features.js", "start.js",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from fedkin.report.templates import (
     MOVES,
     PANEL,
     SHARING,
+    TESTS,
     chart,
 )
 from fedkin.report.traffic import traffic_tables
@@ -42,6 +43,7 @@ def sections(data: Data) -> list[Section]:
     """The sections for which there are data, in the page's order."""
     graphs = any(run["graph"] for run in data["runs"])
     grouped = any(run["graph"] and run["graph"]["history"] for run in data["runs"])
+    tested = any(run["graph"] and run["graph"]["verdicts"] for run in data["runs"])
     gains = any(run["gain"] for run in data["runs"])
     shared = any(run["sharing"] for run in data["runs"])
     central = any(frame["values"] for run in data["runs"] if run["graph"] for frame in run["graph"]["frames"])
@@ -54,6 +56,7 @@ def sections(data: Data) -> list[Section]:
         _section("comparison", "Comparison", "The methods side by side", _comparison(data)),
         _section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
         _section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
+        _section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
         _section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
         _section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
         _section("sharing", "Weights", "Weights, and what clients have in common", SHARING) if shared else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedkin.report.fairness import Gains
 from fedkin.report.tables import megabytes
+from fedkin.report.verdicts import Told, in_words
 from fedkin.tasks import METRICS, Metric
 
 __all__ = ["FEDAVG", "LOCAL", "Facts", "Found", "sentence"]
@@ -18,12 +19,16 @@ _NOT_LIKE_THIS = " with every seed on the same clients and with the same setting
 
 @dataclass(frozen=True)
 class Found:
-    """Groups of a run's last graph. planted: the number of planted groups among clients present; ari: 1 if equal."""
+    """Groups of a run's last graph. planted: the number of planted groups among clients present; ari: 1 if equal.
+
+    told: what tests found, if the groups rest on tests.
+    """
 
     groups: int
     present: int
     planted: int | None = None
     ari: float | None = None
+    told: Told | None = None
 
     @property
     def equal(self) -> bool:
@@ -121,6 +126,8 @@ def _groups(about: Facts) -> str:
         return _groups_over_seeds(about.found)
     only = about.found[0]
     among = f" among the {only.present:,} clients of the last round" if 1 < only.present < about.clients else ""
+    if only.told is not None:
+        return in_words([only.told], among + _against(only))
     if only.groups == only.present > 1:
         text = "no groups found, every client is alone"
     elif only.groups == 1 and only.present > 1:
@@ -141,18 +148,25 @@ def _against(only: Found) -> str:
 
 
 def _groups_over_seeds(found: Sequence[Found]) -> str:
+    told = [one.told for one in found if one.told is not None]
+    if len(told) == len(found):
+        return in_words(told, _against_over_seeds(found))
     low, high = min(one.groups for one in found), max(one.groups for one in found)
     text = f"{_many(low, 'group')} found each time"
     if low != high:
         text = f"{low} {'or' if high == low + 1 else 'to'} {high} groups found"
+    return text + _against_over_seeds(found)
+
+
+def _against_over_seeds(found: Sequence[Found]) -> str:
     known = [one.ari for one in found if one.ari is not None]
     if len(known) < len(found):
-        return text
+        return ""
     equal = sum(one.equal for one in found)
     if equal == len(found):
-        return f"{text}, equal to the planted ones"
+        return ", equal to the planted ones"
     seeds = f"{equal or 'none'} of {len(found)} seeds"
-    return f"{text}, equal to the planted ones with {seeds} (mean ARI {_below_one(statistics.fmean(known))})"
+    return f", equal to the planted ones with {seeds} (mean ARI {_below_one(statistics.fmean(known))})"
 
 
 def _sent(about: Facts) -> str:

@@ -13,6 +13,7 @@ __all__ = [
     "MOVES",
     "PANEL",
     "SHARING",
+    "TESTS",
     "chart",
 ]
 
@@ -53,6 +54,14 @@ MOVES = f"""<p id="moves-text"></p>
 <h3 id="communities-head">Groups, round by round</h3>
 <div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
 <p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
+
+TESTS = """<p id="tests-text"></p>
+<div class="scroll" id="verdicts" tabindex="0" role="region" aria-label="Groups and their verdicts"></div>
+<div id="tests-body">
+  <h3 id="tests-head">The tree of tests</h3>
+  <div class="scroll tree" id="tests-tree" tabindex="0" role="region" aria-labelledby="tests-head"></div>
+  <p class="note" id="tests-note"></p>
+</div>"""
 
 MATRIX = f"""<div class="controls" id="matrix-controls">
   <label>Ordered by <select id="matrix-order"></select></label>

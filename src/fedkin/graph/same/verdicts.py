@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fedkin.graph._check import Labels
+from fedkin.graph.evidence import MEANINGS, Evidence, Node
 from fedkin.graph.same.signature import Signature
 
 __all__ = ["Verdicts"]
-
-WORDS = {
-    "same": "cannot be told apart: one model serves all",
-    "shares": "differ in how often each class occurs, not in what a class looks like: one model, with each "
-    "client's own class shares",
-    "offsets": "each shifted by itself, with the same relation of inputs to targets: one model, with what "
-    "removes a client's shift (own normalisation)",
-    "alone": "like nobody else: trained alone",
-}
-_BLOCKS = {
-    "x": "inputs", "xy": "how inputs go with targets", "y": "class shares", "offset": "shift of all classes",
-    "concept": "shift of some classes",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +53,20 @@ class Verdicts:
         """Ids of a group, in the order given to `find`."""
         return tuple(self.ids[row] for row in np.flatnonzero(self.labels == group))
 
+    @property
+    def by_client(self) -> dict[str, str]:
+        """{client id: verdict of its group}."""
+        return {id: self.verdicts[label] for id, label in self.groups.items()}
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The tree of tests as a graph records it (`Graph.evidence`)."""
+        return Evidence.of(self.tree, _leaves(self.tree), self.alpha)
+
     def to_json(self) -> dict[str, Any]:
         """All but the profiles, as plain data."""
         groups = [
-            {"group": g, "verdict": verdict, "meaning": WORDS[verdict], "size": len(self.members(g)),
+            {"group": g, "verdict": verdict, "meaning": MEANINGS[verdict], "size": len(self.members(g)),
              "members": list(self.members(g))}
             for g, verdict in enumerate(self.verdicts)
         ]  # fmt: skip
@@ -84,14 +83,14 @@ class Verdicts:
             members = self.members(g)
             some = ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "")
             found.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some}")
-        found += [f"{verdict}: {WORDS[verdict]}" for verdict in WORDS if verdict in self.verdicts]
+        found += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
         found += [f"warning: {text}" for text in self.warnings]
         depth: dict[int, int] = {}
         for node in self.tree:
             parent = node["parent"]
             depth[node["node"]] = 0 if parent is None else depth[parent] + 1
         for at in self._depth_first()[:most]:
-            found.append("  " * min(depth[at], 20) + _line(self.tree[at]))
+            found.append("  " * min(depth[at], 20) + _line(self.tree[at], self.evidence.nodes[at]))
         if len(self.tree) > most:
             found.append(f"and {len(self.tree) - most} more tests")
         return found
@@ -107,17 +106,14 @@ class Verdicts:
         return "\n".join(self.lines())
 
 
-def _line(node: Mapping[str, Any]) -> str:
+def _leaves(tree: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """{client id: its last node}, of `Verdicts.tree`."""
+    return {id: node["node"] for node in tree if not node["children"] for id in node["clients"]}
+
+
+def _line(node: Mapping[str, Any], tested: Node) -> str:
     size = len(node["clients"])
     if size == 1:
         return f"{node['clients'][0]}: group {node['group']}"
-    smallest = min(node["p"], key=node["p"].get)
-    text = f"{size} clients: "
-    if node["rejected"]:
-        differ = ", ".join(f"{_BLOCKS[name]} (p {node['p'][name]:.1g})" for name in node["rejected"])
-        text += f"differ in {differ}"
-    else:
-        text += f"cannot be told apart (smallest p {node['p'][smallest]:.2g}, {_BLOCKS[smallest]})"
-    if node["children"]:
-        return text + "; cut in two"
-    return text + f"; group {node['group']}, {node['verdict']}"
+    ends = "cut in two" if node["children"] else f"group {node['group']}, {node['verdict']}"
+    return f"{size} clients: {tested.said()}; {ends}"

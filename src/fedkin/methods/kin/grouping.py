@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.graph import Signature, place
+from fedkin.graph import Evidence, Graph, Signature, place
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
 from fedkin.methods.blocks.same import by_content, unsigned
-from fedkin.methods.kin.finding import Rule, verdicts
+from fedkin.methods.kin.finding import Rule, level, verdicts
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 
@@ -40,7 +36,7 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) ->
         _make(server, rule)
     else:
         _join(server, new, rule)
-    server.graph = _graph(server)
+    server.graph = _graph(server, rule)
 
 
 def _make(server: ServerView[State], rule: Rule) -> None:
@@ -63,7 +59,7 @@ def _make(server: ServerView[State], rule: Rule) -> None:
     state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, found.verdicts, strict=True)}
     names = ("parent", "children", "cut", "p", "rejected", "verdict")
     state["tree"] = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
-    state["leaf"] = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
+    state["leaf"] = dict(found.evidence.leaf)
 
 
 def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
@@ -105,22 +101,10 @@ def common(server: ServerView[State]) -> Params:
 # -- the records ------------------------------------------------------------------------------------------------------
 
 
-def _graph(server: ServerView[State]) -> Any:
-    """Weights of 1 inside groups. Values by client: its verdict, and the tests on the way to it, as JSON."""
+def _graph(server: ServerView[State], rule: Rule) -> Graph:
+    """Weights of 1 inside groups; each client's verdict, and the tests behind the groups."""
     state = server.state
     graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
-    paths = {node: _path(state["tree"], node) for node in set(state["leaf"].values())}
-    tests = [paths[state["leaf"][id]] if id in state["leaf"] else "[]" for id in graph.ids]
-    each = [state["verdict"][state["group"][id]] for id in graph.ids]
-    return replace(graph, values={"verdict": np.array(each), "tests": np.array(tests)})
-
-
-def _path(tree: Mapping[str, Any], node: int | None) -> str:
-    """The nodes from the root to this one, with the smallest p-value of each: [[node, test, p], ..]."""
-    path: list[Any] = []
-    while node is not None:
-        p = tree[str(node)]["p"]
-        test = min(p, key=lambda name: p[name], default=None)
-        path.insert(0, [node, test, None if test is None else float(f"{p[test]:.3g}")])
-        node = tree[str(node)]["parent"]
-    return json.dumps(path)
+    tree = [state["tree"][str(number)] for number in range(len(state["tree"]))]
+    each = {id: state["verdict"][number] for id, number in state["group"].items()}
+    return graph.tested(each, Evidence.of(tree, state["leaf"], level(rule.alpha, state["looks"])))

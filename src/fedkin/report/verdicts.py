@@ -1,0 +1,288 @@
+"""What tests said of a run's groups, in words: for the report's sentence, its tree of tests, and the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from fedkin.graph import Evidence, Graph, Node, load_graph
+from fedkin.graph.evidence import MEANINGS, p_text
+from fedkin.records import reading
+from fedkin.report.following import Follower
+from fedkin.report.packing import NOTHING, pack
+
+__all__ = ["Settled", "Told", "drawn", "in_words", "keepers", "lines", "settled", "terminal"]
+
+# Nodes of a drawn tree, rows of the table of groups, and members that a row names.
+_NODES = 63
+_ROWS = 12
+_NAMED = 16
+_LINES = 4
+# The word for groups of several leaves: tests told these apart.
+NEAR = "near"
+_MEANINGS = MEANINGS | {NEAR: "differ, but by too little to pay for the samples lost apart: one model"}
+# What a sentence says of the clients inside a group.
+_INSIDE = {
+    "same": "no test tells the clients apart",
+    NEAR: "the clients differ by too little to pay for separate models",
+    "shares": "the clients differ in how often each class occurs, not in what a class looks like",
+    "offsets": "each client is shifted by itself",
+}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A group with its verdict. number: on the page, from 0. node: of the tree of tests, whose clients are this group.
+
+    verdict: "same", "shares", "offsets", "alone", or "near": clients that tests tell apart, but hardly.
+    placed: members that joined later, without a test in the tree.
+    """
+
+    number: int
+    verdict: str
+    members: tuple[str, ...]
+    node: int | None = None
+    placed: int = 0
+
+
+def settled(graph: Graph, named: Mapping[str, int] | None = None) -> list[Settled]:
+    """The groups with their verdicts, largest first; empty if the graph has none. named: the page's numbers."""
+    if graph.groups is None or "verdict" not in graph.values or graph.values["verdict"].dtype.kind != "U":
+        return []
+    members: dict[int, list[str]] = {}
+    for id, group in (graph.groups if named is None else named).items():
+        members.setdefault(group, []).append(id)
+    verdict = dict(zip(graph.ids, graph.values["verdict"].tolist(), strict=True))
+    found = [_settled(group, ids, verdict[ids[0]], graph.evidence) for group, ids in members.items()]
+    return sorted(found, key=lambda one: (-len(one.members), one.number))
+
+
+def _settled(number: int, members: Sequence[str], verdict: str, tests: Evidence | None) -> Settled:
+    if tests is None:
+        return Settled(number, verdict, tuple(members))
+    founders = [id for id in members if id in tests.leaf]
+    leaves = {tests.leaf[id] for id in founders}
+    if verdict == "same" and len(leaves) > 1:
+        verdict = NEAR
+    at = set(leaves)
+    while len(at) > 1:
+        # A parent has a lower number than its children.
+        last = max(at)
+        at = at - {last} | {tests.nodes[last].parent or 0}
+    node = at.pop() if at else None
+    if node is not None and tests.sizes[node] != len(founders):
+        node = None
+    return Settled(number, verdict, tuple(members), node, len(members) - len(founders))
+
+
+def _alone(groups: Iterable[Settled]) -> list[str]:
+    """Ids of the clients that are like nobody else."""
+    return [id for one in groups if one.verdict == "alone" for id in one.members]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run's tests found, counted: groups by verdict, clients alone, smallest p inside groups that are "same"."""
+
+    kinds: Mapping[str, int]
+    alone: int = 0
+    p: float | None = None
+
+    @classmethod
+    def of(cls, groups: Sequence[Settled], tests: Evidence | None) -> Told:
+        """Counts of these groups."""
+        kinds = Counter(one.verdict for one in groups if one.verdict != "alone")
+        nodes = [tests.nodes[one.node] for one in groups if tests and one.node is not None and one.verdict == "same"]
+        return cls(kinds, len(_alone(groups)), min((p for node in nodes for p in node.p.values()), default=None))
+
+
+def in_words(seeds: Sequence[Told], against: str = "") -> str:
+    """What was found with nothing told, by a run or by one of each seed. against: words about planted groups.
+
+    >>> in_words([Told({"same": 4}, p=0.1)], ", equal to the planted ones")[:60]
+    '4 groups with nothing told, equal to the planted ones: no te'
+    >>> in_words([Told({"same": 1}, alone=1)])
+    '1 group with nothing told: no test tells its clients apart; 1 client is like nobody else'
+    """
+    counts = [sum(one.kinds.values()) for one in seeds]
+    low, high = min(counts), max(counts)
+    each = " each time" if len(seeds) > 1 and low == high else ""
+    if not high:
+        return f"no groups found with nothing told{each}{against}: every client is like nobody else"
+    count = f"{low} to {high}" if low < high else str(high)
+    said, most = _inside(seeds, high), max(one.alone for one in seeds)
+    if most:
+        upto = "up to " if len({one.alone for one in seeds}) > 1 else ""
+        said += f"; {upto}{most} client{'s are' if most > 1 else ' is'} like nobody else"
+    return f"{count} group{'s' * (high > 1)} with nothing told{each}{against}: {said}"
+
+
+def _inside(seeds: Sequence[Told], groups: int) -> str:
+    kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
+    known = [one.p for one in seeds if one.p is not None]
+    words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
+    if "same" in words and known:
+        words["same"] += f" (smallest {p_text(min(known))})"
+    if len(kinds) > 1:
+        return ", ".join(f"in {kinds[kind] if len(seeds) == 1 else 'some'} {said}" for kind, said in words.items())
+    (only,) = words.values()
+    return only.replace("the clients", "the clients inside each" if groups > 1 else "its clients")
+
+
+def keepers(rounds: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many clients keep their own model after the last round, if the method says so (`keep_own`)."""
+    count = (rounds[-1].get("figures") or {}).get("keep_own") if rounds else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else None
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
+    """Two to six lines about a method's groups, with several seeds one line for each; none without verdicts.
+
+    runs: {seed: (folder, lines of rounds.jsonl)}.
+    """
+    read = {seed: (*_last(folder), keepers(rounds)) for seed, (folder, rounds) in runs.items()}
+    known = {seed: each for seed, each in read.items() if each[0]}
+    if len(runs) == 1:
+        return [line for found, tests, keep in known.values() for line in lines(label, found, tests, keep)]
+    text = [f"{label}, seed {seed}: {in_words([Told.of(each[0], each[1])])}" for seed, each in known.items()]
+    return text if len(text) <= _LINES + 2 else [*text[: _LINES + 1], f"and {len(text) - _LINES - 1} more seeds"]
+
+
+def _last(folder: Path) -> tuple[list[Settled], Evidence | None]:
+    """The groups of a run's last graph, with the report's numbers; empty if it records no verdicts."""
+    paths = reading.files_in(folder / "graphs", "npz")
+    if not paths or not settled(last := load_graph(paths[max(paths)])):
+        return [], None
+    follower, named = Follower(), dict[str, int]()
+    for round in sorted(paths):
+        groups = load_graph(paths[round]).groups
+        named = follower.name(groups) if groups is not None else named
+    return settled(last, named), last.evidence
+
+
+def lines(label: str, found: Sequence[Settled], tests: Evidence | None, keep: int | None) -> list[str]:
+    """Two to six lines about the groups of one run.
+
+    >>> lines("kin", [Settled(0, "same", ("ann", "bob"))], None, 0)[1:]
+    ['  group 1, same: 2 clients', '  no client keeps its own model']
+    """
+    several, alone = [one for one in found if one.verdict != "alone"], _alone(found)
+    room = _LINES - bool(alone)
+    shown = several if len(several) <= room else several[: room - 1]
+    # The lines below have the p-values, and who is alone.
+    head = in_words([Told.of(several or found, None)])
+    text = [f"{label}: {head}", *(f"  {_line(one, tests)}" for one in shown)]
+    if left := several[len(shown) :]:
+        text.append(f"  and {len(left)} more groups with {sum(len(one.members) for one in left)} clients")
+    if alone:
+        text.append(f"  alone: {', '.join(alone[:5])}{f' and {len(alone) - 5} more' if len(alone) > 5 else ''}")
+    if keep is not None:
+        text.append(f"  {_keep(keep)}")
+    return text
+
+
+def _line(one: Settled, tests: Evidence | None) -> str:
+    count, node = len(one.members), _node(one, tests)
+    text = f"group {one.number + 1}, {one.verdict}: {count} client{'s' * (count != 1)}"
+    return text if node is None else f"{text}, {node.least()}"
+
+
+def _said(one: Settled, tests: Evidence | None) -> str:
+    node = _node(one, tests)
+    return "" if node is None else node.said() if node.rejected else node.least()
+
+
+def _node(one: Settled, tests: Evidence | None) -> Node | None:
+    """The tests of the whole group; None if its clients were never tested together."""
+    node = None if tests is None or one.node is None else tests.nodes[one.node]
+    return node if node is not None and node.p else None
+
+
+def _keep(count: int) -> str:
+    return f"{count} clients keep their own models" if count > 1 else f"{count or 'no'} client keeps its own model"
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def drawn(
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], keep: int | None
+) -> dict[str, Any] | None:
+    """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts."""
+    found = settled(graph, named)
+    if not found:
+        return None
+    tests = graph.evidence
+    several, alone = [one for one in found if one.verdict != "alone"], _alone(found)
+    rows = [
+        {"group": one.number, "verdict": one.verdict, "size": len(one.members), "placed": one.placed,
+         "words": _MEANINGS.get(one.verdict, ""), "said": _said(one, tests),
+         "clients": [number[id] for id in one.members[:_NAMED]]}
+        for one in several[:_ROWS]
+    ]  # fmt: skip
+    return {
+        "words": in_words([Told.of(found, tests)]),
+        "keep": None if keep is None else _keep(keep),
+        "groups": rows,
+        "more": [len(several[_ROWS:]), sum(len(one.members) for one in several[_ROWS:])],
+        "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
+        "tests": None if tests is None else _tree(tests, found, number),
+    }
+
+
+def _tree(tests: Evidence, found: Sequence[Settled], number: Mapping[str, int]) -> dict[str, Any]:
+    """At most `_NODES` nodes, those with most clients, each after its parent; and the last one of each client."""
+    group = {id: one for one in found for id in one.members}
+    whole = {one.node: one for one in found if one.node is not None}
+    ends = {leaf: group[id] for id, leaf in tests.leaf.items()}
+    only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
+    kept = _largest(tests, whole)
+    place = {node: at for at, node in enumerate(kept)}
+    below = [0] * len(tests.nodes)
+    for node in range(len(tests.nodes) - 1, 0, -1):
+        below[tests.nodes[node].parent or 0] += 1 + below[node]
+    nodes = []
+    for node in kept:
+        one, parent = whole.get(node, ends.get(node)), tests.nodes[node].parent
+        left = below[node] if tests.children[node] and tests.children[node][0] not in place else 0
+        nodes.append({
+            "parent": None if parent is None else place[parent], "size": tests.sizes[node],
+            "said": tests.nodes[node].said() if tests.nodes[node].p else "", "cut": bool(tests.children[node]),
+            "group": None if one is None else one.number, "verdict": None if one is None else one.verdict,
+            "client": only.get(node), "left": left,
+        })  # fmt: skip
+    return {
+        "alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes),
+        "leaf": pack(_last_drawn(tests, place, number), "u2"),
+    }  # fmt: skip
+
+
+def _largest(tests: Evidence, whole: Mapping[int, Settled]) -> list[int]:
+    """Numbers of the nodes to draw: from the root, the largest are opened first, those inside one group last."""
+    kept = [0] if tests.nodes else []
+    todo = [(0 in whole, -tests.sizes[0], 0)] if tests.nodes else []
+    while todo:
+        inside, _, node = heappop(todo)
+        children = tests.children[node]
+        if children and len(kept) + len(children) <= _NODES:
+            kept += children
+            for child in children:
+                heappush(todo, (inside or child in whole, -tests.sizes[child], child))
+    return sorted(kept)
+
+
+def _last_drawn(tests: Evidence, place: Mapping[int, int], number: Mapping[str, int]) -> list[int]:
+    last = [NOTHING] * len(number)
+    for id, leaf in tests.leaf.items():
+        node = leaf
+        while node not in place:
+            node = tests.nodes[node].parent or 0
+        last[number[id]] = place[node]
+    return last

@@ -1,0 +1,312 @@
+"""Verdicts and tests on the page and in the terminal: what the records say, in words that are true of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.graph import Evidence, Graph, Node, load_graph
+from fedkin.report import write_report
+from fedkin.report.collect import collect
+from fedkin.report.packing import NOTHING
+from fedkin.report.verdicts import Settled, Told, drawn, in_words, keepers, lines, settled, terminal
+from report.made import data_in, make_comparison, make_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kin beside others: three groups of 4, 4 and 3 clients, and one client far away from all of them."""
+    folder = tmp_path_factory.mktemp("told") / "made"
+    return make_comparison(folder, methods=("local", "fedavg", "kin"), clients=12, groups=3)
+
+
+def verdicts_of(data: Any) -> Any:
+    return next(run for run in data["runs"] if run["method"] == "kin")["graph"]["verdicts"]
+
+
+def chain(count: int) -> Graph:
+    """Clients cut off one by one, until two are left that are the same."""
+    ids = tuple(f"c{i:04d}" for i in range(count))
+    nodes, leaf, at = [Node(None, {"x": 1e-9}, ("x",), "x")], {}, 0
+    for i, id in enumerate(ids[:-2]):
+        last = i == count - 3
+        nodes.append(Node(at, {}, verdict="alone"))
+        leaf[id] = len(nodes) - 1
+        nodes.append(Node(at, {"x": 0.5}, verdict="same") if last else Node(at, {"x": 1e-9}, ("x",), "x"))
+        at = len(nodes) - 1
+    leaf |= dict.fromkeys(ids[-2:], at)
+    groups = {id: min(i, count - 2) for i, id in enumerate(ids)}
+    each = {id: "same" if id in ids[-2:] else "alone" for id in ids}
+    graph = Graph(ids, np.zeros((count, count)), groups=groups)
+    return graph.tested(each, Evidence(tuple(nodes), leaf, 0.001))
+
+
+# -- the page's data ------------------------------------------------------------------------------------------
+
+
+def test_groups_verdicts_and_members_are_the_records(place: Path) -> None:
+    data = collect([place])
+    found, ids = verdicts_of(data), data["federations"][0]["ids"]
+    graph = load_graph(place / "kin-seed0/graphs/round-000001.npz")
+    assert graph.groups is not None
+    assert [(row["verdict"], row["size"]) for row in found["groups"]] == [("same", 4), ("same", 4), ("same", 3)]
+    for row in found["groups"]:
+        members = [ids[i] for i in row["clients"]]
+        (group,) = {graph.groups[id] for id in members}
+        assert sorted(members) == sorted(id for id in graph.ids if graph.groups[id] == group)
+        assert row["words"] == "cannot be told apart: one model serves all"
+    assert found["alone"][:2] == [1, [ids.index("site-011")]]
+    assert found["keep"] == "1 client keeps its own model"
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+def test_the_numbers_are_those_of_the_graph_section(place: Path) -> None:
+    data = collect([place])
+    run = next(run for run in data["runs"] if run["method"] == "kin")
+    frame = run["graph"]["frames"][-1]
+    named = dict(zip(frame["clients"], frame["groups"], strict=True))
+    for row in run["graph"]["verdicts"]["groups"]:
+        assert {named[client] for client in row["clients"]} == {row["group"]}
+    assert run["graph"]["verdicts"]["alone"][1] == [client for client in named if named[client] == 3]
+
+
+def test_the_tree_is_the_tests_that_were_made(place: Path) -> None:
+    data = collect([place])
+    tree, ids = verdicts_of(data)["tests"], data["federations"][0]["ids"]
+    evidence = load_graph(place / "kin-seed0/graphs/round-000001.npz").evidence
+    assert evidence is not None
+    assert tree["all"] == len(tree["nodes"]) == len(evidence.nodes)
+    assert tree["alpha"] == evidence.alpha
+    for node, tested, size in zip(tree["nodes"], evidence.nodes, evidence.sizes, strict=True):
+        assert (node["parent"], node["size"], node["left"]) == (tested.parent, size, 0)
+        for test in tested.rejected:
+            assert f"{tested.p[test]:.0e}".replace("e-0", "e-") in node["said"] or tested.p[test] < 1e-300
+        assert node["said"].startswith("differ in " if tested.rejected else "cannot" if tested.p else "")
+        assert node["cut"] == (tested.verdict is None)
+        assert (node["group"] is None) == (tested.verdict is None)
+    last = np.frombuffer(base64.b64decode(tree["leaf"]), "<u2").tolist()
+    assert dict(zip(ids, last, strict=True)) == evidence.leaf
+    (lone,) = [node for node in tree["nodes"] if node["client"] is not None]
+    assert (ids[lone["client"]], lone["verdict"]) == ("site-011", "alone")
+
+
+def test_runs_without_verdicts_have_no_section(place: Path, tmp_path: Path) -> None:
+    data = collect([make_run(tmp_path / "run")])
+    assert data["runs"][0]["graph"]["verdicts"] is None
+    assert 'id="tests"' not in write_report([tmp_path / "run"], tmp_path / "a.html").read_text()
+    with_tests = write_report([place], tmp_path / "b.html").read_text()
+    assert 'id="tests"' in with_tests
+    assert data_in(with_tests)["runs"][2]["graph"]["verdicts"]["groups"]
+
+
+def test_records_of_verdicts_without_tests_are_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", "kin")
+    path = folder / "graphs" / "round-000001.npz"
+    graph = load_graph(path)
+    Graph(graph.ids, graph.weights, graph.groups, round=1, values=graph.values).save(path)
+    found = verdicts_of(collect([folder]))
+    assert found["tests"] is None
+    assert {row["said"] for row in found["groups"]} == {""}
+    assert found["words"].endswith("no test tells the clients inside each apart; 1 client is like nobody else")
+
+
+def test_damaged_tests_are_one_line(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "kin-seed0", tmp_path / "run")
+    path = tmp_path / "run" / "graphs" / "round-000001.npz"
+    graph = load_graph(path)
+    object.__setattr__(graph.evidence, "alpha", 3)
+    graph.save(path)
+    with pytest.raises(RunError, match="alpha is 3; expected a number from 0 to 1") as caught:
+        collect([tmp_path / "run"])
+    assert str(path) in str(caught.value)
+
+
+# -- many clients ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [10, 40, 3000])
+def test_a_large_tree_is_cut_and_says_so(count: int) -> None:
+    graph = chain(count)
+    assert graph.evidence is not None
+    number = {id: i for i, id in enumerate(graph.ids)}
+    found = drawn(graph, graph.groups, number, None)
+    assert found is not None
+    tree = found["tests"]
+    nodes = tree["nodes"]
+    assert tree["all"] == len(graph.evidence.nodes) == 2 * (count - 2) + 1
+    assert len(nodes) == min(63, tree["all"])
+    assert sum(node["left"] for node in nodes) + len(nodes) == tree["all"]
+    assert nodes[0]["parent"] is None
+    assert all(node["parent"] < at for at, node in enumerate(nodes[1:], 1))
+    # Every client is under the node where it was last drawn.
+    last = np.frombuffer(base64.b64decode(tree["leaf"]), "<u2")
+    assert NOTHING not in last
+    below = np.bincount(last, minlength=len(nodes))
+    for at in range(len(nodes) - 1, 0, -1):
+        below[nodes[at]["parent"]] += below[at]
+    assert below.tolist() == [node["size"] for node in nodes]
+    assert len(json.dumps(found)) < 50_000
+    assert found["alone"][0] == count - 2
+    assert len(found["alone"][1]) <= 16
+
+
+def test_many_groups_are_counted_not_listed() -> None:
+    count = 3000
+    ids = tuple(f"c{i:04d}" for i in range(count))
+    nodes = [Node(None, {"x": 1e-9}, ("x",), "x"), *(Node(0, {"x": 0.5}, verdict="same") for _ in range(count // 2))]
+    groups = {id: i // 2 for i, id in enumerate(ids)}
+    graph = Graph(ids, np.zeros((count, count)), groups=groups)
+    graph = graph.tested(
+        dict.fromkeys(ids, "same"), Evidence(tuple(nodes), {id: 1 + g for id, g in groups.items()}, 0.01)
+    )
+    found = drawn(graph, groups, {id: i for i, id in enumerate(ids)}, 0)
+    assert found is not None
+    assert (len(found["groups"]), found["more"]) == (12, [1488, 2976])
+    said = lines("kin", settled(graph), graph.evidence, 3)
+    assert len(said) == 6
+    assert said[4:] == ["  and 1497 more groups with 2994 clients", "  3 clients keep their own models"]
+
+
+# -- verdicts -------------------------------------------------------------------------------------------------
+
+
+def settled_from(
+    leaves: dict[str, int], verdict: dict[str, str], groups: dict[str, int], *nodes: Node
+) -> list[Settled]:
+    graph = Graph(tuple(verdict), np.zeros((len(verdict),) * 2), groups=groups)
+    return settled(graph.tested(verdict, Evidence(nodes, leaves, 0.001)))
+
+
+ROOT = Node(None, {"x": 1e-7, "y": 1e-5}, ("x", "y"), "x+y")
+
+
+def leaf(verdict: str, parent: int = 0) -> Node:
+    return Node(parent, {"x": 0.3}, verdict=verdict)
+
+
+def test_a_group_of_several_leaves_is_not_said_to_be_indistinguishable() -> None:
+    """Groups that differ surely but too little are merged: tests do tell these clients apart."""
+    leaves = {"a": 1, "b": 1, "c": 2, "d": 2}
+    (one,) = settled_from(
+        leaves, dict.fromkeys("abcd", "same"), dict.fromkeys("abcd", 0), ROOT, leaf("same"), leaf("same")
+    )
+    assert (one.verdict, one.node) == ("near", 0)
+    assert "no test" not in in_words([Told.of([one], None)])
+    assert "by too little to pay for separate models" in in_words([Told.of([one], None)])
+
+
+def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> None:
+    verdict = dict.fromkeys("abcdef", "same")
+    groups = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 0, "f": 0}
+    leaves = {"a": 1, "b": 1, "c": 3, "d": 3, "e": 4, "f": 4}
+    inner = Node(0, {"x": 1e-6}, ("x",), "x")
+    first, second = settled_from(leaves, verdict, groups, ROOT, leaf("same"), inner, leaf("same", 2), leaf("same", 2))
+    assert (first.members, first.verdict, first.node) == (("a", "b", "e", "f"), "near", None)
+    assert (second.members, second.verdict, second.node) == (("c", "d"), "same", 3)
+
+
+def test_clients_cut_apart_but_joined_for_their_shares() -> None:
+    leaves = {"a": 1, "b": 1, "c": 2}
+    graph = Graph(tuple("abc"), np.zeros((3, 3)), groups=dict.fromkeys("abc", 0)).tested(
+        dict.fromkeys("abc", "shares"), Evidence((ROOT, leaf("same"), Node(0, {}, verdict="alone")), leaves, 0.001)
+    )
+    (one,) = settled(graph)
+    assert (one.verdict, one.node) == ("shares", 0)
+    found = drawn(graph, graph.groups, {"a": 0, "b": 1, "c": 2}, None)
+    assert found is not None
+    root, *_ = found["tests"]["nodes"]
+    assert (root["group"], root["verdict"], root["cut"]) == (0, "shares", True)
+    assert found["groups"][0]["said"] == "differ in inputs (p 1e-7), class shares (p 1e-5)"
+
+
+def test_who_joined_later_is_counted() -> None:
+    verdict, groups = dict.fromkeys("abn", "same") | {"z": "alone"}, {"a": 0, "b": 0, "n": 0, "z": 1}
+    first, second = settled_from({"a": 0, "b": 0}, verdict, groups, Node(None, {"x": 0.3}, verdict="same"))
+    assert (first.verdict, first.node, first.placed) == ("same", 0, 1)
+    assert (second.verdict, second.node, second.placed) == ("alone", None, 1)
+
+
+SHARES = "differ in how often each class occurs, not in what a class looks like"
+FOUND: list[tuple[list[Told], str, str]] = [
+    ([Told({"same": 4}, p=0.104)], "4 groups", "no test tells the clients inside each apart (smallest p 0.1)"),
+    ([Told({"same": 1})], "1 group", "no test tells its clients apart"),
+    ([Told({}, 9)], "no groups found", "every client is like nobody else"),
+    ([Told({"shares": 1})], "1 group", f"its clients {SHARES}"),
+    ([Told({"near": 2})], "2 groups", "the clients inside each differ by too little to pay for separate models"),
+    ([Told({"offsets": 1}, 2)], "1 group", "each client is shifted by itself; 2 clients are like nobody else"),
+    (
+        [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
+        f"in 2 no test tells the clients apart (smallest p 0.5), in 1 the clients {SHARES}",
+    ),
+    (
+        [Told({"same": 4}, p=0.5), Told({"same": 4}, p=0.02)], "4 groups each time",
+        "no test tells the clients inside each apart (smallest p 0.02)",
+    ),
+    (
+        [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups",
+        f"in some no test tells the clients apart, in some the clients {SHARES}; up to 1 client is like nobody else",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seeds", "count", "said"), FOUND)
+def test_what_was_found_in_words(seeds: list[Told], count: str, said: str) -> None:
+    each = " each time" if count.endswith(" each time") else ""
+    assert in_words(seeds, ", as planted") == f"{count.removesuffix(each)} with nothing told{each}, as planted: {said}"
+
+
+# -- the sentence and the terminal ----------------------------------------------------------------------------
+
+
+def test_the_sentence_says_what_was_found(place: Path) -> None:
+    text = collect([place])["sentence"]
+    assert text.startswith("With Kin, ")
+    assert re.search(
+        r"; 3 groups with nothing told where 3 were planted \(ARI 0\.\d\d\): no test tells the clients inside each "
+        r"apart \(smallest p 0\.\d+\); 1 client is like nobody else; ",
+        text,
+    )
+
+
+def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> None:
+    for name in ("sfmtl-graph", "kin"):
+        make_run(tmp_path / f"{name}-seed0", name, skill=0.8)
+    runs = [tmp_path / "sfmtl-graph-seed0", tmp_path / "kin-seed0"]
+    for order in (runs, runs[::-1]):
+        data = collect(order)
+        assert data["table"][0]["mean"] == data["table"][1]["mean"]
+        assert data["sentence"].startswith("With Kin, ")
+        assert data["runs"][data["shown"]]["method"] == "kin"
+
+
+def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path) -> None:
+    said = terminal("kin", {0: (place / "kin-seed0", [{"figures": {"keep_own": 0}}])})
+    assert said[0] == "kin: 3 groups with nothing told: no test tells the clients inside each apart"
+    assert [line.split(",")[0] for line in said[1:4]] == ["  group 1", "  group 2", "  group 3"]
+    assert all(re.fullmatch(r"  group \d, same: [34] clients, smallest p .+", line) for line in said[1:4])
+    assert said[4:] == ["  alone: site-011", "  no client keeps its own model"]
+    assert max(map(len, said)) <= 80
+    assert terminal("fedavg", {0: (place / "fedavg-seed0", [])}) == []
+    more = [make_run(tmp_path / f"kin-seed{seed}", "kin", seed, clients=12, groups=3) for seed in range(8)]
+    each = terminal("kin", {seed: (folder, []) for seed, folder in enumerate(more)})
+    assert [line.partition(":")[0] for line in each] == [
+        *(f"kin, seed {seed}" for seed in range(5)),
+        "and 3 more seeds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count"),
+    [([], None), ([{}], None), ([{"figures": None}], None), ([{"figures": {"keep_own": 2}}], 2),
+     ([{"figures": {"keep_own": "two"}}], None), ([{"figures": {"keep_own": True}}], None)],
+)  # fmt: skip
+def test_who_keeps_its_own_model(rounds: list[Any], count: int | None) -> None:
+    assert keepers(rounds) == count
