@@ -30,7 +30,8 @@ PLAN = {"local_steps": 5, "batch_size": 32, "lr": 0.1}
 METHODS_RUN: dict[str, Any] = {
     "local": METHODS["local"](),
     "fedavg": METHODS["fedavg"](),
-    "flt": METHODS["flt"](encoder={"kind": "none"}),
+    "flt, ratio": METHODS["flt"](encoder={"kind": "none"}, graph={"groups": "ratio"}),
+    "flt": METHODS["flt"](),
     "kin, no trials": METHODS["kin"](trials=0),
     "kin": METHODS["kin"](),
 }

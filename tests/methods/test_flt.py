@@ -341,6 +341,18 @@ def test_with_nothing_told_the_groups_are_found_and_no_encoder_travels() -> None
     assert max(m.bytes for m in first.traffic if m.phase == "sign_moments") < 4096
 
 
+def test_the_tests_behind_groups_are_recorded() -> None:
+    late = member(30, "b", joins=2)
+    engine = engine_after(Flt(), grouped(12, extra=[late]), 1)
+    graph = engine.round(2).graph
+    assert graph is not None
+    assert graph.evidence is not None
+    assert graph.evidence.nodes[0].rejected
+    assert set(graph.evidence.leaf) == set(grouped(12))
+    assert set(graph.values["verdict"]) == {"same"}
+    assert engine_after(Flt(graph={"groups": 3}), grouped(12), 1).server.state["tests"] is None
+
+
 def test_one_distribution_is_one_group_with_nothing_told() -> None:
     clients = [member(number, "a") for number in range(12)]
     federation = Federation(clients, Task(6, (8,)), "one")

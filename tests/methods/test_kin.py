@@ -271,16 +271,16 @@ def test_nobody_is_alone_for_its_class_shares() -> None:
     """The tests cut these clients apart, three of them from all others; but their classes look as everybody's."""
     engine = engine_of(federation([skewed(k) for k in range(14)]))
     engine.round(1)
-    leaves = [node["verdict"] for node in state(engine)["tree"].values()]
+    leaves = [node["verdict"] for node in state(engine)["tests"]["tree"].values()]
     assert leaves.count("alone") == 3
     assert state(engine)["verdict"] == {"0": "shares"}
-    assert not {"offset", "concept"} & set(state(engine)["tree"]["0"]["rejected"])
+    assert not {"offset", "concept"} & set(state(engine)["tests"]["tree"]["0"]["rejected"])
 
 
 def test_who_is_alone_for_another_reason_stays_alone() -> None:
     engine = engine_of(federation([skewed(k) for k in range(14)] + [far]))
     engine.round(1)
-    assert "offset" in state(engine)["tree"]["0"]["rejected"]
+    assert "offset" in state(engine)["tests"]["tree"]["0"]["rejected"]
     assert state(engine)["verdict"][state(engine)["group"]["c14"]] == "alone"
 
 
@@ -364,6 +364,17 @@ def test_trials_end_and_cost_at_most_twice() -> None:
         ours, theirs = kin.round(number), plain.round(number)
         assert ours.samples == {id: n * (2 if number <= 3 else 1) for id, n in theirs.samples.items()}
     assert set(state(kin)["keeps"].values()) == {"group"}
+
+
+def test_trials_end_once_the_groups_model_is_better() -> None:
+    """Where own models lose by the margin, all samples train the group's from then on, long before `trials` rounds."""
+    fed = federation([common_draw] * 10, n=40)
+    kin, plain = (engine_of(fed, m, lr=0.2) for m in (Kin(trials=100, margin=1.0, fewest=5), FedAvg()))
+    first = (kin.round(1).samples, plain.round(1).samples)
+    assert first[0] == {id: 2 * n for id, n in first[1].items()}
+    for number in range(2, 12):
+        ours, theirs = kin.round(number).samples, plain.round(number).samples
+    assert sum(ours[id] == n for id, n in theirs.items()) >= 7
 
 
 def test_clients_with_few_samples_have_no_trial() -> None:

@@ -148,5 +148,6 @@ def test_tokens_and_columns_are_told_apart_by_their_codes() -> None:
 
 def test_equal_codes_are_equal_numbers_whatever_their_type() -> None:
     one = coded(0, 0, 9)
-    other = Samples({name: part.int() if part.dtype == torch.int64 else part for name, part in parts(one.x).items()}, one.y)
+    x = parts(one.x)
+    other = Samples({**x, "words": x["words"].int()}, one.y)
     assert np.array_equal(rows_of(one, WORDS), rows_of(other, WORDS))

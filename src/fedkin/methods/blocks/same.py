@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from pydantic import AfterValidator
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError
 from fedkin.flow import ServerFlow
-from fedkin.graph import Signature, Verdicts, canonical, find, place, same_alpha
+from fedkin.graph import Evidence, Signature, Verdicts, canonical, find, place, same_alpha
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import Labels
 from fedkin.methods.blocks.signing import Planned, collected
 from fedkin.views import ServerView
 
 __all__ = [
-    "LEAST", "Same", "SameStage", "by_content", "count_from_test", "count_of", "found_among", "groups_from_test",
-    "labels_of", "unsigned", "verdicts_of",
+    "LEAST", "Same", "SameStage", "Tests", "by_content", "count_from_test", "count_of", "evidence_of", "found_among",
+    "groups_from_test", "labels_of", "tests_of", "unsigned", "verdicts_of",
 ]  # fmt: skip
 
 # Groups nearer than this are one: a small difference costs less than the samples that are lost (docs/groups.md).
@@ -49,6 +49,29 @@ class Same(Planned):
 
     signatures: dict[str, Tensor]
     group: dict[str, int]
+
+
+class Tests(TypedDict):
+    """What the server keeps of the tests behind groups: {node as text: test}, {client id: its last node}, the level."""
+
+    tree: dict[str, Any]
+    leaf: dict[str, int]
+    alpha: float
+
+
+def tests_of(found: Verdicts) -> Tests:
+    """The tree of tests, without the clients of its inner nodes."""
+    names = ("parent", "children", "cut", "p", "rejected", "verdict")
+    tree = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
+    leaf = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
+    return Tests(tree=tree, leaf=leaf, alpha=found.alpha)
+
+
+def evidence_of(tests: Tests) -> Evidence:
+    """For the records of a graph."""
+    return Evidence.of(
+        [tests["tree"][str(number)] for number in range(len(tests["tree"]))], tests["leaf"], tests["alpha"]
+    )
 
 
 def groups_from_test(

@@ -179,11 +179,12 @@ def relate(signed: Sets, settings: RelatednessSettings, seed: int, planted: Any 
     places = relatedness.embedded(signed, settings, seed)  # 13, 14: Z = UMAP(M)
     between = relatedness.distances(places, settings)  # 15, 16: A_ij = min |u_ir - u_js|
     # 18, 19: C = HC(A), first: gamma may be found from the groups
-    groups = relatedness.clusters(between, settings, places, seed)
+    verdicts = relatedness.tested(signed, settings, seed) if settings.from_test else None
+    groups = relatedness.clusters(between, settings) if verdicts is None else verdicts.labels
     gamma = relatedness.threshold(between, groups, settings.gamma)
     linked = relatedness.adjacency(between, gamma, settings)  # 17: the thresholded A
     np.fill_diagonal(linked, 0.0)
-    if settings.cluster == "rows":
-        rows = relatedness.row_distances(linked)
-        groups = relatedness.clusters(rows, settings, places, seed)  # 18, 19: C = HC(thresholded A)
-    return Related(*relatedness.controlled(linked, groups, settings.control, seed, planted), gamma)
+    if settings.cluster == "rows" and verdicts is None:
+        groups = relatedness.clusters(relatedness.row_distances(linked), settings)  # 18, 19: C = HC(thresholded A)
+    kept = verdicts if settings.control == "none" else None
+    return Related(*relatedness.controlled(linked, groups, settings.control, seed, planted), gamma, kept)

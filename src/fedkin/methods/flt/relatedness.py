@@ -16,7 +16,7 @@ from fedkin.settings import Settings
 
 __all__ = [
     "Array", "Labels", "Related", "RelatednessSettings", "Sets", "adjacency", "clusters", "controlled", "distances",
-    "embedded", "row_distances", "threshold",
+    "embedded", "row_distances", "tested", "threshold",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
@@ -70,11 +70,15 @@ class RelatednessSettings(Settings):
 
 
 class Related(NamedTuple):
-    """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], and the threshold that was used."""
+    """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], and the threshold that was used.
+
+    verdicts: of the tests that the groups are from, if any; its ids are rows, as text.
+    """
 
     adjacency: Array
     groups: Labels
     gamma: float
+    verdicts: graph.Verdicts | None = None
 
 
 def embedded(fitted: Sets, settings: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
@@ -137,15 +141,15 @@ def adjacency(between: Array, gamma: float, settings: RelatednessSettings) -> Ar
         return np.asarray(np.exp(-np.square(between / gamma)))
 
 
-def clusters(between: Array, settings: RelatednessSettings, signed: Sets = (), seed: int = 0) -> Labels:
-    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found.
+def tested(signed: Sets, settings: RelatednessSettings, seed: int) -> graph.Verdicts:
+    """Ours, in place of lines 18 and 19: clients that no test of their signatures of moments tells apart."""
+    every = {str(row): one for row, one in enumerate(signed)}
+    return found_among(every, graph.same_alpha(str(settings.groups)), LEAST, seed)
 
-    Ours: with groups "same", clients that no test of their signatures of moments `signed` tells apart.
-    """
+
+def clusters(between: Array, settings: RelatednessSettings) -> Labels:
+    """Lines 18 and 19: hierarchical clustering of these distances; the number of groups is given or found."""
     n = len(between)
-    if settings.from_test:
-        every = {str(place): one for place, one in enumerate(signed) if isinstance(one, graph.Signature)}
-        return found_among(every, graph.same_alpha(str(settings.groups)), LEAST, seed).labels
     if isinstance(settings.groups, int):
         return graph.hierarchical(between, min(settings.groups, n), linkage=settings.linkage)
     most = max(min(n // 2, 30), 2) if settings.most is None else settings.most

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.graph import Graph, Signature
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued
-from fedkin.methods.blocks.same import by_content
+from fedkin.methods.blocks.same import Tests, by_content, evidence_of, tests_of
 from fedkin.methods.flt.relatedness import Array, Related, Sets
 from fedkin.methods.flt.state import State
 from fedkin.views import ServerView
@@ -49,7 +49,11 @@ def keep(server: ServerView[State], order: Sequence[str], found: Related, averag
         _adopt_models(server, order, found.adjacency)
     state["group"], state["row"] = group, {id: place for place, id in enumerate(order)}
     state["founders"], state["gamma"] = len(order), found.gamma
-    state["adjacency"] = stored(found.adjacency)
+    state["adjacency"], state["tests"] = stored(found.adjacency), None
+    if found.verdicts is not None:
+        tests = tests_of(found.verdicts)
+        state["tests"] = Tests(**{**tests, "leaf": {order[int(row)]: node for row, node in tests["leaf"].items()}})
+        state["verdict"] = {str(numbers[label][0]): said for label, said in enumerate(found.verdicts.verdicts)}
     record(server)
 
 
@@ -98,4 +102,13 @@ def record(server: ServerView[State]) -> None:
     weights: Any = state["adjacency"][rows][:, rows].double().numpy()
     if len(ids) > _DENSE:
         weights = sp.csr_array(weights)
-    server.graph = Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
+    graph = Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
+    tests = state.get("tests")
+    if tests:
+        held = list(state["group"].values())
+        # Who was alone is so no more once a newcomer has joined.
+        joined = {str(group): "same" for group in set(held) if held.count(group) > 1}
+        said = {group: joined.get(group, verdict) if verdict == "alone" else verdict
+                for group, verdict in state["verdict"].items()}  # fmt: skip
+        graph = graph.tested({id: said[str(state["group"][id])] for id in ids}, evidence_of(tests))
+    server.graph = graph

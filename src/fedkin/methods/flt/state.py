@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 from torch import Tensor
 
 from fedkin.flow import Params
+from fedkin.methods.blocks.same import Tests
 from fedkin.methods.blocks.signing import Planned
 
 __all__ = ["ClientState", "State"]
@@ -24,6 +25,7 @@ class State(Planned):
     these are the groups' numbers.
     changed: {client id: True} of clients whose data are no longer those of their signature (the paper's Delta).
     sizes: {client id: n_j}, with `stale` only.
+    tests: those behind the groups, None without. verdict: {group as text: its verdict} by these tests.
     encoder: what clients need of the encoder. moments: count, total and squares of the inputs that it was trained on,
     or of the clients' inputs; empty for images.
     """
@@ -36,6 +38,8 @@ class State(Planned):
     model: dict[str, str]
     changed: dict[str, bool]
     sizes: dict[str, int]
+    tests: NotRequired[Tests | None]
+    verdict: NotRequired[dict[str, str]]
     adjacency: NotRequired[Tensor]
     gamma: NotRequired[float]
     encoder: NotRequired[Params]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.graph import Evidence, Graph, Signature, place
+from fedkin.graph import Graph, Signature, place
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
-from fedkin.methods.blocks.same import by_content, unsigned
-from fedkin.methods.kin.finding import Rule, level, verdicts
+from fedkin.methods.blocks.same import by_content, evidence_of, tests_of, unsigned
+from fedkin.methods.kin.finding import Rule, verdicts
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 
@@ -36,7 +36,7 @@ def take(server: ServerView[State], signed: Mapping[str, Tensor], rule: Rule) ->
         _make(server, rule)
     else:
         _join(server, new, rule)
-    server.graph = _graph(server, rule)
+    server.graph = _graph(server)
 
 
 def _make(server: ServerView[State], rule: Rule) -> None:
@@ -57,9 +57,7 @@ def _make(server: ServerView[State], rule: Rule) -> None:
     state["models"] = models
     state["group"] = {id: str(numbers[label][0]) for id, label in found.groups.items()}
     state["verdict"] = {str(number): verdict for (number, _), verdict in zip(numbers, found.verdicts, strict=True)}
-    names = ("parent", "children", "cut", "p", "rejected", "verdict")
-    state["tree"] = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
-    state["leaf"] = dict(found.evidence.leaf)
+    state["tests"] = tests_of(found)
 
 
 def _join(server: ServerView[State], ids: Sequence[str], rule: Rule) -> None:
@@ -101,10 +99,9 @@ def common(server: ServerView[State]) -> Params:
 # -- the records ------------------------------------------------------------------------------------------------------
 
 
-def _graph(server: ServerView[State], rule: Rule) -> Graph:
+def _graph(server: ServerView[State]) -> Graph:
     """Weights of 1 inside groups; each client's verdict, and the tests behind the groups."""
     state = server.state
     graph = members_graph(state["group"], sorted(state["verdict"], key=int), server.round)
-    tree = [state["tree"][str(number)] for number in range(len(state["tree"]))]
     each = {id: state["verdict"][number] for id, number in state["group"].items()}
-    return graph.tested(each, Evidence.of(tree, state["leaf"], level(rule.alpha, state["looks"])))
+    return graph.tested(each, evidence_of(state["tests"]))

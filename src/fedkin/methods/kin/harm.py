@@ -15,7 +15,7 @@ from fedkin.methods.kin.state import ClientState
 from fedkin.tasks import Task
 from fedkin.views import ClientView
 
-__all__ = ["better_own", "costs", "on_trial"]
+__all__ = ["better_of", "costs", "on_trial", "won"]
 
 
 def on_trial(
@@ -23,8 +23,9 @@ def on_trial(
 ) -> tuple[Samples, Samples] | None:
     """(samples to train on, samples held out), the same in every trial; None once its trials are over.
 
-    A client has `trials` of them each time that groups were found, at that `look`, and goes on while it keeps its own
-    model; none if it would hold out fewer than `fewest` samples, and then it keeps its group's model.
+    A client has `trials` of them each time that groups were found, at that `look`. They end once its group's model has
+    won (`won`), and go on while it keeps its own. It has none if it would hold out fewer than `fewest` samples; it then
+    keeps its group's model.
     """
     if client.state.get("look") != look:
         client.state["look"], client.state["tried"] = look, 0
@@ -40,15 +41,24 @@ def on_trial(
     return client.train.take(sorted(order[count:])), client.train.take(sorted(order[:count]))
 
 
-def better_own(
+def better_of(
     client: ClientView[Any], group: Params, own: Params, held: Samples, margin: float
-) -> ClientFlow[bool]:  # fmt: skip
-    """Whether `own` costs less than `group` on the held-out samples, by more than `margin` standard errors."""
+) -> ClientFlow[str | None]:  # fmt: skip
+    """Which of the two costs less on the held-out samples, "group" or "own", by more than `margin` standard errors.
+
+    None: neither.
+    """
     theirs = yield from Infer(group, "logits", data=held)
     mine = yield from Infer(own, "logits", data=held)
     gain = costs(client.task, theirs, held.labels()) - costs(client.task, mine, held.labels())
     error = float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else 0.0
-    return float(gain.mean()) > margin * error
+    mean = float(gain.mean())
+    return None if abs(mean) <= margin * error else "own" if mean > 0 else "group"
+
+
+def won(client: ClientView[ClientState], trials: int) -> None:
+    """The group's model is the better one: no more trials until groups are found again."""
+    client.state["tried"], client.state["keeps"] = trials, "group"
 
 
 def costs(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
+from fedkin.methods.blocks.same import Tests
 from fedkin.methods.blocks.signing import SigningMethod, collected
 from fedkin.methods.kin import grouping
-from fedkin.methods.kin.harm import better_own, on_trial
+from fedkin.methods.kin.harm import better_of, on_trial, won
 from fedkin.methods.kin.personal import has_place, own_view, shared_view
 from fedkin.methods.kin.state import ClientState, State
 from fedkin.views import ClientView, ServerView
@@ -33,8 +34,8 @@ class Kin(SigningMethod):
     least: groups that differ by less share a model all the same (`fedkin.graph.find`).
     every: after how many rounds all sign again and groups are found anew (None: never).
     trials: in so many of its first rounds, and for as long as it keeps its own, a client trains a model of its own too.
-    It holds out the share `held` of its samples, at least `fewest`, and keeps its own where that is better on these by
-    `margin` standard errors (0 trials: it never does).
+    It holds out the share `held` of its samples, at least `fewest`. It keeps its own where that is better on these by
+    `margin` standard errors, and ends its trials where the group's is (0 trials: it never keeps its own).
     ordered: the order of samples may mean something (`fedkin.graph.sign`). weights: as in FedAvg, inside a group.
     """
 
@@ -50,7 +51,7 @@ class Kin(SigningMethod):
     trials: int = Field(10, ge=0)
     held: float = Field(0.2, gt=0, lt=1)
     fewest: int = Field(10, ge=1)
-    margin: float = Field(1.0, ge=0)
+    margin: float = Field(2.0, ge=0)
     ordered: bool = True
     weights: Weights = "samples"
 
@@ -65,7 +66,8 @@ class Kin(SigningMethod):
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(
-            signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, tree={}, leaf={}, keeps={}
+            signatures={}, group={}, verdict={}, models={}, placed={}, looks=0, keeps={},
+            tests=Tests(tree={}, leaf={}, alpha=self.alpha),
         )  # fmt: skip
 
     # -- at a client ------------------------------------------------------------------------------------------
@@ -84,8 +86,12 @@ class Kin(SigningMethod):
             fitted = yield from Fit(group)
             return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
         kept, held = trial
-        better = yield from better_own(client, group, own, held, self.margin)
-        client.state["keeps"] = "own" if better else "group"
+        better = yield from better_of(client, group, own, held, self.margin)
+        if better == "group":
+            won(client, self.trials)
+            fitted = yield from Fit(group)
+            return Message(params=shared_view(client, fitted.params, verdict), n=client.size)
+        client.state["keeps"] = "own" if better == "own" else "group"
         fitted = yield from Fit(group, data=kept)
         alone = yield from Fit(own, data=kept)
         client.state["own"] = alone.params
@@ -127,7 +133,7 @@ class Kin(SigningMethod):
         """
         state = server.state
         verdicts = [state["verdict"][number] for number in state["group"].values()]
-        p = [value for node in state["tree"].values() for value in node["p"].values()]
+        p = [value for node in state["tests"]["tree"].values() for value in node["p"].values()]
         return {
             "groups": sum(verdict != "alone" for verdict in state["verdict"].values()),
             "alone": verdicts.count("alone"),

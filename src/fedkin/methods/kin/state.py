@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from torch import Tensor
 
 from fedkin.flow import Params
+from fedkin.methods.blocks.same import Tests
 from fedkin.methods.blocks.signing import Planned
 
 __all__ = ["ClientState", "State"]
@@ -20,7 +21,7 @@ class State(Planned):
     "alone"}. models: {group: params}; a client that is alone keeps its model itself, and has an entry here only until
     it has started from that.
     placed: {client id: True} of clients that joined groups found before. looks: how often groups were found.
-    tree: {node: test} of the last time, as `Verdicts.tree` without its clients. leaf: {client id: its last node}.
+    tests: those of the last time that groups were found.
     keeps: {client id: "group" or "own"}, the model that the client says it uses.
     """
 
@@ -30,8 +31,7 @@ class State(Planned):
     models: dict[str, Params]
     placed: dict[str, bool]
     looks: int
-    tree: dict[str, Any]
-    leaf: dict[str, int]
+    tests: Tests
     keeps: dict[str, str]
 
 
