@@ -395,8 +395,10 @@ def tested(driver: Any, address_of_tests: str) -> Any:
 
 
 def test_the_groups_have_their_verdicts(tested: Any) -> None:
-    assert "3 groups with nothing told" in find(tested, "#sentence").text
-    assert find(tested, "#tests-text").text.startswith("3 groups with nothing told: no test tells the clients")
+    assert "3 groups and 1 client alone with nothing told" in find(tested, "#sentence").text
+    assert find(tested, "#tests-text").text.startswith(
+        "3 groups and 1 client alone with nothing told: no test tells the clients"
+    )
     rows = [row.text for row in tested.find_elements("css selector", "#verdicts tbody tr")]
     assert len(rows) == 4
     assert all("cannot be told apart: one model serves all" in row for row in rows[:3])

@@ -115,7 +115,7 @@ def test_records_of_verdicts_without_tests_are_shown(tmp_path: Path) -> None:
     found = verdicts_of(collect([folder]))
     assert found["tests"] is None
     assert {row["said"] for row in found["groups"]} == {""}
-    assert found["words"].endswith("no test tells the clients inside each apart; 1 client is like nobody else")
+    assert found["words"].endswith("no test tells the clients inside each apart")
 
 
 def test_damaged_tests_are_one_line(place: Path, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ FOUND: list[tuple[list[Told], str, str]] = [
     ([Told({}, 9)], "no groups found", "every client is like nobody else"),
     ([Told({"shares": 1})], "1 group", f"its clients {SHARES}"),
     ([Told({"near": 2})], "2 groups", "the clients inside each differ by too little to pay for separate models"),
-    ([Told({"offsets": 1}, 2)], "1 group", "each client is shifted by itself; 2 clients are like nobody else"),
+    ([Told({"offsets": 1}, 2)], "1 group and 2 clients alone", "each client is shifted by itself"),
     (
         [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
         f"in 2 no test tells the clients apart (smallest p 0.5), in 1 the clients {SHARES}",
@@ -251,8 +251,8 @@ FOUND: list[tuple[list[Told], str, str]] = [
         "no test tells the clients inside each apart (smallest p 0.02)",
     ),
     (
-        [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups",
-        f"in some no test tells the clients apart, in some the clients {SHARES}; up to 1 client is like nobody else",
+        [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
+        f"in some no test tells the clients apart, in some the clients {SHARES}",
     ),
 ]  # fmt: skip
 
@@ -270,8 +270,9 @@ def test_the_sentence_says_what_was_found(place: Path) -> None:
     text = collect([place])["sentence"]
     assert text.startswith("With Kin, ")
     assert re.search(
-        r"; 3 groups with nothing told where 3 were planted \(ARI 0\.\d\d\): no test tells the clients inside each "
-        r"apart \(smallest p 0\.\d+\); 1 client is like nobody else; ",
+        r"; 3 groups and 1 client alone with nothing told where "
+        r"3 were planted \(ARI 0\.\d\d\): no test tells the clients inside each "
+        r"apart \(smallest p 0\.\d+\); ",
         text,
     )
 

@@ -81,7 +81,7 @@ def _settled(number: int, members: Sequence[str], verdict: str, tests: Evidence 
 
 def _alone(groups: Iterable[Settled]) -> list[str]:
     """Ids of the clients that are like nobody else."""
-    return [id for one in groups if one.verdict == "alone" for id in one.members]
+    return sorted(id for one in groups if one.verdict == "alone" for id in one.members)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     >>> in_words([Told({"same": 4}, p=0.1)], ", equal to the planted ones")[:60]
     '4 groups with nothing told, equal to the planted ones: no te'
     >>> in_words([Told({"same": 1}, alone=1)])
-    '1 group with nothing told: no test tells its clients apart; 1 client is like nobody else'
+    '1 group and 1 client alone with nothing told: no test tells its clients apart'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
     low, high = min(counts), max(counts)
@@ -114,11 +114,10 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     if not high:
         return f"no groups found with nothing told{each}{against}: every client is like nobody else"
     count = f"{low} to {high}" if low < high else str(high)
-    said, most = _inside(seeds, high), max(one.alone for one in seeds)
-    if most:
-        upto = "up to " if len({one.alone for one in seeds}) > 1 else ""
-        said += f"; {upto}{most} client{'s are' if most > 1 else ' is'} like nobody else"
-    return f"{count} group{'s' * (high > 1)} with nothing told{each}{against}: {said}"
+    most = max(one.alone for one in seeds)
+    upto = "up to " if len({one.alone for one in seeds}) > 1 else ""
+    alone = f" and {upto}{most} client{'s' * (most > 1)} alone" if most else ""
+    return f"{count} group{'s' * (high > 1)}{alone} with nothing told{each}{against}: {_inside(seeds, high)}"
 
 
 def _inside(seeds: Sequence[Told], groups: int) -> str:
