@@ -96,6 +96,7 @@ from fedkin.graph.same import (
     read_signed,
     same_p,
     sign,
+    split_p,
     top_p,
     ward,
     write_signed,
@@ -150,6 +151,6 @@ __all__ = [
     "random", "rbf", "read_rows", "read_signatures", "read_signed", "recursive_bipartition",
     "relative_similarity", "response_similarity", "row_cosine", "row_normalise", "same_alpha", "same_p",
     "sampled_betweenness", "self_only", "shuffled", "sign", "sign_step", "silhouette", "similarity_stage",
-    "soft", "softmax", "sparsify_stage", "symmetrise", "to_distance", "top_p", "umap", "uniform",
+    "soft", "softmax", "sparsify_stage", "split_p", "symmetrise", "to_distance", "top_p", "umap", "uniform",
     "update_cosine", "ward", "write_signed",
 ]  # fmt: skip

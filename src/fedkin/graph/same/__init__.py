@@ -26,10 +26,11 @@ from fedkin.graph.same.place import Placement, place
 from fedkin.graph.same.plan import Plan, Spread
 from fedkin.graph.same.sign import sign
 from fedkin.graph.same.signature import Cells, Signature
+from fedkin.graph.same.split import split_p
 from fedkin.graph.same.verdicts import Verdicts
 
 __all__ = [
     "Cells", "Interaction", "Moments", "Placement", "Plan", "Rows", "Signature", "Spread", "Verdicts",
     "apart", "clump_p", "find", "interaction", "null_p", "outlier_p", "place", "read_rows", "read_signed", "same_p",
-    "sign", "top_p", "ward", "write_signed",
+    "sign", "split_p", "top_p", "ward", "write_signed",
 ]  # fmt: skip
