@@ -95,7 +95,7 @@ def test_a_run_that_was_stored_under_the_old_name_is_not_resumed(tmp_path: Path)
     stored = tomli_w.dumps(table)
     (folder / "experiment.toml").write_text(stored, encoding="utf-8")
     with pytest.raises(RunError, match=r"method\.graph_learning: renamed; write method\.graph"):
-        experiment.claim(folder, resume=True)
+        experiment.check_claim(folder, resume=True)
     result = CliRunner().invoke(app, ["run", "--resume", str(folder)])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).endswith("experiment.toml: method.graph_learning: renamed; write method.graph")

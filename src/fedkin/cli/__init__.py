@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
+from fedkin.cli.check import check
 from fedkin.cli.graph import graph
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
@@ -39,6 +40,7 @@ def _root(
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
 app.command("tune")(tune)
+app.command("check")(check)
 app.command("report")(report)
 app.command("graph")(graph)
 app.add_typer(runs, name="runs")

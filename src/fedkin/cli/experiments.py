@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESUME, ROOT, ROUNDS, SEEDS, SET
+from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
@@ -31,6 +31,7 @@ def run(
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
     resume: Path | None = RESUME,
+    restart: bool = RESTART,
     json: bool = JSON,
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
@@ -38,12 +39,13 @@ def run(
     from fedkin.running.compare import run_experiment
 
     more = [f"run.seed={seed}"] if seed is not None else []
-    plan, folder = planned(experiment, [*changes, *more], rounds, out, resume)
+    plan, folder = planned(experiment, [*changes, *more], rounds, out, resume, restart)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         result = run_experiment(
-            plan, root, folder, resume=resume is not None, watcher=LiveProgress(plan.method.name, stop, folder, json)
-        )
+            plan, root, folder, resume=resume is not None, restart=restart,
+            watcher=LiveProgress(plan.method.name, stop, folder, json),
+        )  # fmt: skip
     report = _report([folder])
     if json:
         print(_json.dumps(result.summary, indent=2))
@@ -64,6 +66,7 @@ def compare(
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
     resume: Path | None = RESUME,
+    restart: bool = RESTART,
     json: bool = JSON,
     leave_out: str | None = typer.Option(
         None,
@@ -76,7 +79,7 @@ def compare(
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
 
-    plan, folder = planned(experiment, changes, rounds, out, resume, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None:
             raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
@@ -87,11 +90,11 @@ def compare(
         seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
     root = rooted(folder, data_root, resume is not None)
     if groups is not None:
-        _compare_without(plan, names, seeded, root, folder, groups, json)
+        _compare_without(plan, names, seeded, root, folder, groups, restart, json)
         return
     with stop_on_signals(folder) as stop:
         results = run_all(
-            plan, names, seeded, root, folder, resume=True,
+            plan, names, seeded, root, folder, resume=True, restart=restart,
             watcher=lambda name, number, done, of: Progress(
                 f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -106,14 +109,15 @@ def compare(
 
 
 def _compare_without(
-    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], json: bool
-) -> None:
+    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], restart: bool,
+    json: bool,
+) -> None:  # fmt: skip
     """`compare` with one group left out after another: a report for each, and one table."""
     from fedkin.running.leave_out import leave_out
 
     with stop_on_signals(folder) as stop:
         results = leave_out(
-            plan, names, seeds, root, folder, groups or None, resume=True,
+            plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
             watcher=lambda group, name, number, done, of: Progress(
                 f"without {group}: {name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -169,14 +173,21 @@ def _profile(summary: Mapping[str, Any]) -> Table:
 
 def planned(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    marker: str = "experiment.toml",
+    restart: bool = False, marker: str = "experiment.toml",
 ) -> tuple[Any, Path]:  # fmt: skip
     """The experiment and the folder of its records."""
+    from fedkin.records.claims import begun, free
     from fedkin.running.experiment import load
 
+    if restart and resume is None:
+        raise ConfigError("--restart goes with --resume DIR: a run without a folder begins at round 0")
     if resume is not None:
         if experiment is not None or changes or out is not None or rounds is not None:
             raise ConfigError("--resume goes on with the experiment in its folder: no other option changes it")
+        if resume.is_dir() and not begun(resume) and free(resume):
+            raise ConfigError(
+                f"--resume {resume}: nothing was begun in it; give the first command again, --out {resume}"
+            )
         if not (resume / marker).is_file():
             raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
         if marker != "plan.json" and (resume / "plan.json").is_file():
@@ -190,7 +201,7 @@ def planned(
     more = [f"training.rounds={rounds}"] if rounds is not None else []
     plan = load(experiment, [*changes, *more])
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not free(out):
             raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} goes on with a run")
         folder = out
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["EXPERIMENT", "JSON", "METHODS", "OUT", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
+__all__ = ["EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
 SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
@@ -13,6 +13,9 @@ ROOT = typer.Option(
 )
 OUT = typer.Option(None, "--out", help="Folder for the records (default: a new one under runs/).")
 RESUME = typer.Option(None, "--resume", help="Go on with what is in this folder.", metavar="DIR")
+RESTART = typer.Option(
+    False, "--restart", help="With --resume: a run that is damaged and cannot be gone on with begins anew at round 0."
+)
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
 ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
 METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedkin.cli.experiments import listed, numbers, planned, rooted
-from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESUME, ROOT, ROUNDS, SEEDS, SET
+from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.errors import ConfigError
 from fedkin.records.files import read_json
@@ -41,6 +41,7 @@ def tune(
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
     resume: Path | None = RESUME,
+    restart: bool = RESTART,
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
@@ -48,7 +49,7 @@ def tune(
     from fedkin.running.tuning import Choice, HoldOut, best
     from fedkin.running.tuning import tune as run_all
 
-    plan, folder = planned(experiment, changes, rounds, out, resume, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
@@ -68,7 +69,7 @@ def tune(
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         found = run_all(
-            plan, names, wanted, hold, seeded, root, folder, resume=True,
+            plan, names, wanted, hold, seeded, root, folder, resume=True, restart=restart,
             watcher=lambda name, values, seed, done, of: Progress(
                 f"{name} {_settings(values)} seed {seed} ({done + 1} of {of})", stop, quiet=json
             ),

@@ -10,13 +10,13 @@ import ctypes
 import mmap
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fedkin import codec
-from fedkin.engines.executors.mapped import ALIGN, Arena, temporary
+from fedkin.engines.executors.mapped import ALIGN, Arena
+from fedkin.engines.executors.scratch import Scratch
 from fedkin.errors import RunError
 
 __all__ = ["Offload"]
@@ -34,7 +34,7 @@ class Offload:
 
     def __init__(self, limit: int, stay: Iterable[Tensor] = ()) -> None:
         self.limit, self.bytes, self.made = limit, 0, 0
-        self.folder = temporary()
+        self.scratch = Scratch()
         # Tensors are stored with their ids, so that no other tensor can get the same id.
         self.stay = {id(tensor): tensor for tensor in stay}
         self.clients: dict[str, dict[int, Tensor]] = {}
@@ -85,7 +85,7 @@ class Offload:
 
     def close(self) -> None:
         """Remove the folder; tensors on disk stay readable as long as they are referenced."""
-        self.folder.cleanup()
+        self.scratch.close()
 
     def _move(self, tensors: Mapping[int, Tensor]) -> None:
         """Move these tensors into one mapped file."""
@@ -105,7 +105,7 @@ class Offload:
 
     def _arena(self, size: int) -> Arena:
         self.made += 1
-        path = Path(self.folder.name) / f"state-{self.made}"
+        path = self.scratch.path / f"state-{self.made}"
         try:
             return Arena(path, size, create=True)
         except (OSError, RuntimeError) as error:

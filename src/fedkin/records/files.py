@@ -1,42 +1,101 @@
-"""Atomic writing of files: a file is written under another name and then renamed."""
+"""Atomic writing of files: a file is written under a temporary name of its own, and then renamed."""
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
+import re
+import secrets
 from collections.abc import Callable
+from hashlib import blake2b, file_digest
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from fedkin.errors import ConfigError, RunError
-from fedkin.records.tables import flat
+from fedkin.errors import RunError
+from fedkin.folders import made, synced
 
-__all__ = ["claim", "read_json", "write_bytes", "write_json", "write_with"]
+__all__ = ["Stamp", "json_bytes", "leftovers", "read_json", "stamp_of", "write_bytes", "write_json", "write_with"]
+
+_ASIDE = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
 
 
-def write_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a temporary file, then rename it to `path`."""
-    aside = path.with_name(path.name + ".part")
+class Stamp(NamedTuple):
+    """What a file is recognised by: its size, the hash of its content, and the number of its rows if it has rows."""
+
+    bytes: int
+    blake2b: str
+    rows: int | None = None
+
+
+def write_with(
+    path: Path, write: Callable[[BinaryIO], object], *, before: Callable[[Stamp], None] | None = None, sync: bool = True
+) -> Stamp:
+    """Let `write` fill a temporary file, then rename it to `path`; both are on the disk when this returns.
+
+    before: called right before the renaming, when the content is on the disk. sync: if False, the caller sees to it
+    that the name gets on the disk (`synced`). Raises RunError.
+    """
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        made(path.parent)
+        try:
+            with aside.open("x+b") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                stamp = _stamp(file)
+            if before is not None:
+                before(stamp)
+            os.replace(aside, path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        if sync:
+            synced(path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
+    return stamp
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> Stamp:
     """Write these bytes atomically."""
-    write_with(path, lambda file: file.write(data))
+    return write_with(path, lambda file: file.write(data), sync=sync)
 
 
-def write_json(path: Path, value: Any) -> None:
+def json_bytes(value: Any) -> bytes:
+    """Return what `write_json` writes."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def write_json(path: Path, value: Any) -> Stamp:
     """Write this value atomically as indented JSON."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    return write_bytes(path, json_bytes(value))
+
+
+def stamp_of(source: Path | bytes) -> Stamp:
+    """Return the stamp of a file, or of one with this content; raises OSError."""
+    if isinstance(source, bytes):
+        return Stamp(len(source), _hash(source).hexdigest())
+    with source.open("rb") as file:
+        return _stamp(file)
+
+
+def _stamp(file: BufferedIOBase) -> Stamp:
+    digest = file_digest(file, _hash).hexdigest()
+    return Stamp(file.tell(), digest)
+
+
+def _hash(data: bytes = b"") -> Any:
+    return blake2b(data, digest_size=16)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return the temporary files that a killed process left in this folder and the folders in it that are no runs."""
+    inside = (path for path in folder.iterdir() if path.is_dir() and not (path / "experiment.toml").exists())
+    found = (path for place in (folder, *inside) for path in place.glob("*.part"))
+    return sorted(path for path in found if _ASIDE.fullmatch(path.name))
 
 
 def read_json(path: Path) -> Any:
@@ -47,39 +106,3 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not readable as JSON ({error})") from None
-
-
-def claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str) -> None:
-    """Write `experiment.toml` into a new folder, or check that the folder has this experiment; raises RunError.
-
-    complete: a function that completes the text of an older version, which lacks newer settings, with their defaults.
-    """
-    kept = folder / "experiment.toml"
-    if kept.exists():
-        if not resume:
-            raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
-        try:
-            there = kept.read_text(encoding="utf-8")
-            whole = there if there == text else complete(there)
-            unlike = None if whole == text else _unlike(whole, text)
-        except (OSError, ValueError, ConfigError) as error:
-            raise RunError(
-                f"{kept}: not readable as the experiment of a run ({error}); put the file back as it was, or name "
-                "another folder"
-            ) from None
-        if unlike is not None:
-            raise RunError(
-                f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}"
-            )
-        return
-    if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir() if path.name != "plan.json"):
-        raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
-    write_bytes(kept, text.encode())
-
-
-def _unlike(there: str, here: str) -> str:
-    """Return the first settings in which two experiments differ, as a sentence."""
-    one, other = flat(tomllib.loads(there)), flat(tomllib.loads(here))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    told = [f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here" for name in names[:3]]
-    return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")

@@ -10,7 +10,8 @@
     graphs/*.npz      the graph of each round in which it changed
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     mode.json         the mode of local training; data-root.json: the folder of the data sets
-    checkpoint/       round-N.safetensors: the state after round N
+    checkpoint/       the state after the last round; until the end the newest two states, see `checkpoints`
+    seal.json         hashes of these files (`seals`): of the experiment from the start, of the rest at the end
     summary.json      written last: a run that has it is finished
 
 Until the end, rows are in `parts/`, one set of files per checkpoint. A resumed run drops the parts that are
@@ -23,21 +24,31 @@ import json
 import math
 import re
 import shutil
-import tomllib
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedkin import codec
 from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
-from fedkin.errors import MethodError, RunError
+from fedkin.errors import RunError
+from fedkin.folders import synced
 from fedkin.records import metrics, reading, schema
-from fedkin.records.files import read_json, write_bytes, write_json, write_with
+from fedkin.records.checkpoints import ANEW, NEWEST, Checkpoints, say
+from fedkin.records.files import (
+    Stamp,
+    json_bytes,
+    leftovers,
+    read_json,
+    stamp_of,
+    write_bytes,
+    write_json,
+    write_with,
+)
+from fedkin.records.seals import SEAL, write_seal
 from fedkin.records.tables import csv_text
 from fedkin.tasks import Task
 
@@ -53,6 +64,8 @@ MESSAGES = pa.schema(
 )  # fmt: skip
 _TABLES = ("clients", "messages")
 _LINES = ("rounds", "timing")
+_FEDERATION = "federation.json"
+_MODES = ("one-by-one", "stacked", "workers", "ray")
 
 
 def client_schema(*figures: str) -> pa.Schema:
@@ -67,15 +80,23 @@ def rounds_so_far(folder: Path) -> list[dict[str, Any]]:
 
 
 class Records:
-    """The rows of a run; they stay in memory only if `folder` is None."""
+    """The rows of a run; they stay in memory only if `folder` is None.
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    restart: whether a run that cannot be gone on with begins anew.
+    """
+
+    def __init__(self, folder: Path | None, restart: bool = False) -> None:
+        self.folder, self.anew = folder, restart
         self.figures: tuple[str, ...] = ("accuracy",)
+        self._clear()
+
+    def _clear(self) -> None:
         self.rows: dict[str, list[Any]] = {name: [] for name in (*_TABLES, *_LINES)}
         self.flushed = dict.fromkeys(self.rows, 0)
         self.graphs: dict[int, Graph] = {}
         self.last_graph: str | None = None
+        # Files of this run with their stamps, by their paths in the folder.
+        self.sealed: dict[str, Stamp] = {}
 
     # -- while running ----------------------------------------------------------------------------------------
 
@@ -99,51 +120,66 @@ class Records:
             if self.folder is None:
                 self.graphs[outcome.round] = outcome.graph
             else:
-                write_with(self.folder / "graphs" / f"round-{outcome.round:06d}.npz", outcome.graph.save)
+                name = f"graphs/round-{outcome.round:06d}.npz"
+                self.sealed[name] = write_with(self.folder / name, outcome.graph.save, sync=False)
 
     def keep_features(self, features: Features | None) -> None:
         """Write the class means and heads of a round."""
         if self.folder is not None and features is not None:
-            write_bytes(self.folder / "features" / f"round-{features.round:06d}.safetensors", features.to_bytes())
+            name = f"features/round-{features.round:06d}.safetensors"
+            self.sealed[name] = write_bytes(self.folder / name, features.to_bytes(), sync=False)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
         """Write the new rows, then the state; after that the round is safe."""
         if self.folder is None:
             return
-        parts = self.folder / "parts"
-        for name, columns in self._schemas().items():
-            new = self.rows[name][self.flushed[name] :]
-            table = pa.table(
-                [list(column) for column in zip(*new, strict=True)] or [[] for _ in columns], schema=columns
-            )
-            write_with(parts / f"{name}-{round:06d}.parquet", lambda file, table=table: pq.write_table(table, file))  # type: ignore[misc]
-        for name in _LINES:
-            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name][self.flushed[name] :])
-            write_bytes(parts / f"{name}-{round:06d}.jsonl", text.encode())
+        for name in self.rows:
+            new, file = self.rows[name][self.flushed[name] :], f"parts/{name}-{round:06d}.{_ending(name)}"
+            self.sealed[file] = self._write_rows(file, name, new)
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        kept = self.folder / "checkpoint" / f"round-{round:06d}.safetensors"
-        write_with(kept, lambda file: codec.write({"round": round, "of": self._whose(), **state}, file))
-        for old in kept.parent.glob("round-*.safetensors"):
-            if old != kept:
-                old.unlink()
+        for place in sorted({(self.folder / name).parent for name in self.sealed}):
+            synced(place)
+        # The federation is described anew by whoever goes on, in the words of a later version.
+        files = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
+        Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, files)
 
     def finish(self) -> None:
         """Write the complete tables."""
         if self.folder is None:
             return
-        for name, columns in self._schemas().items():
-            _write_table(self.folder / f"{name}.parquet", self.rows[name], columns)
-        for name in _LINES:
-            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows[name])
-            write_bytes(self.folder / f"{name}.jsonl", text.encode())
-        write_bytes(self.folder / "rounds.csv", csv_text(self.rows["rounds"]).encode())
+        for name, rows in self.rows.items():
+            file = f"{name}.{_ending(name)}"
+            self.sealed[file] = self._write_rows(file, name, rows)
+        text = csv_text(self.rows["rounds"]).encode()
+        self.sealed["rounds.csv"] = write_bytes(self.folder / "rounds.csv", text)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """Write the seal of all files, then the summary; after that the run is finished."""
+        if self.folder is None:
+            return
+        text = json_bytes(summary)
+        files = {name: stamp for name, stamp in self.sealed.items() if not name.startswith("parts/")}
+        newest = sorted((self.folder / "checkpoint").glob("*.safetensors"))[-1:]
+        for path in (self.folder / "experiment.toml", self.folder / "mode.json", *newest):
+            if path.exists():
+                files.setdefault(path.relative_to(self.folder).as_posix(), stamp_of(path))
+        write_seal(self.folder / SEAL, files | {"summary.json": stamp_of(text)}, len(self.rows["rounds"]))
+        write_bytes(self.folder / "summary.json", text)
+        self.tidy()
 
     def tidy(self) -> None:
-        """Drop the parts, after the complete tables are written."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder / "parts", ignore_errors=True)
-            for left in self.folder.rglob("*.part"):
-                left.unlink()
+        """Remove from a finished run what only going on needs, and what killed processes left."""
+        if self.folder is None:
+            return
+        shutil.rmtree(self.folder / "parts", ignore_errors=True)
+        states = sorted((self.folder / "checkpoint").glob("*.safetensors"))
+        with suppress(OSError):
+            for left in (*states[:-1], *(self.folder / "checkpoint").glob("*.json"), *leftovers(self.folder)):
+                left.unlink(missing_ok=True)
+
+    def untidy(self) -> bool:
+        """Whether a finished run has something for `tidy`."""
+        return self.folder is not None and ((self.folder / "parts").exists() or bool(leftovers(self.folder)))
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Write `federation.json`, or check that a run that is resumed began with the same samples.
@@ -153,15 +189,16 @@ class Records:
         self.figures = tuple(metric.name for metric in task.figures)
         if self.folder is None:
             return
-        kept, now = self.folder / "federation.json", facts()
+        kept, now = self.folder / _FEDERATION, facts()
         if (
             kept.exists()
             and reading.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
         ):
             raise RunError(
-                f"{kept}: the clients or their samples are not those that this run began with; use another folder"
+                f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
+                "it was written; use another folder"
             )
-        write_json(kept, now)
+        self.sealed[_FEDERATION] = write_json(kept, now)
 
     def _schemas(self) -> dict[str, pa.Schema]:
         return {"clients": client_schema(*self.figures), "messages": MESSAGES}
@@ -169,69 +206,102 @@ class Records:
     def keep_mode(self, mode: str) -> None:
         """Write the mode of local training, so that a resumed run uses the same mode."""
         if self.folder is not None:
-            write_json(self.folder / "mode.json", mode)
+            self.sealed["mode.json"] = write_json(self.folder / "mode.json", mode)
 
     def kept_mode(self) -> str | None:
-        """Return the mode that `keep_mode` wrote."""
+        """Return the mode that `keep_mode` wrote; raises RunError if it is none."""
         if self.folder is None or not (self.folder / "mode.json").exists():
             return None
-        return str(read_json(self.folder / "mode.json"))
+        try:
+            mode = read_json(self.folder / "mode.json")
+            if mode not in _MODES:
+                raise RunError(f"{self.folder / 'mode.json'}: no mode of local training; expected {', '.join(_MODES)}")
+            return str(mode)
+        except RunError as error:
+            if not self.anew:
+                raise RunError(f"{error}; put the file back as it was, or {ANEW}") from None
+            return None
 
     # -- resuming ------------------------------------------------------------------------------------------------
 
+    def begin(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+        """Do `describe` and `resume`; a run that cannot be gone on with begins anew if `restart` says so."""
+        try:
+            self.describe(task, facts)
+            return self.resume()
+        except RunError as error:
+            if self.folder is None or not self.anew:
+                raise
+            say("%s", f"{error}; beginning anew at round 0")
+            for name in (_FEDERATION, "rounds.csv", *(f"{name}.{_ending(name)}" for name in self.rows)):
+                (self.folder / name).unlink(missing_ok=True)
+            self._drop_after(0)
+            self._clear()
+            self.describe(task, facts)
+            return None
+
     def resume(self) -> tuple[int, dict[str, Any]] | None:
-        """Read the rows up to the newest checkpoint, and drop newer ones; returns (round, state), or None."""
+        """Read the rows up to the newest good checkpoint, and drop newer ones; returns (round, state), or None.
+
+        None: no checkpoint was ever written, so that the run begins at round 0. Raises RunError if there were some and
+        none is good.
+        """
         if self.folder is None:
             return None
-        found = sorted((self.folder / "checkpoint").glob("round-*.safetensors"))
-        if not found:
-            shutil.rmtree(self.folder / "parts", ignore_errors=True)
+        found = Checkpoints(self.folder).choose()
+        if found is None:
+            self._drop_after(0)
             return None
-        try:
-            state = codec.read(found[-1])
-            round, whose = int(state.pop("round")), state.pop("of", None)
-            dict(state["engine"], **state["seconds"])
-        except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
-            raise RunError(f"{found[-1]}: not a checkpoint ({error}); run it anew in another folder") from None
-        if whose not in (None, self._whose()):  # None: an older version wrote checkpoints without this hash
-            raise RunError(
-                f"{found[-1]}: the checkpoint of another run: its settings are not those of "
-                f"{self.folder / 'experiment.toml'}; put the run's own back, or run it anew in another folder"
-            )
-        self._read_parts(round)
-        return round, state
-
-    def _whose(self) -> str:
-        """Return a hash of the settings, which identifies the checkpoints of this run."""
-        assert self.folder is not None
-        path = self.folder / "experiment.toml"
-        settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+        self.sealed |= {name: stamp for name, stamp in found.seal.files.items() if not name.startswith("checkpoint/")}
+        self.last_graph = found.state.pop("graph")
+        self._read_parts(found.round)
+        return found.round, found.state
 
     def _read_parts(self, round: int) -> None:
         assert self.folder is not None
         for path in sorted((self.folder / "parts").glob("*")):
+            file = f"parts/{path.name}"
             match = re.fullmatch(r"(\w+)-(\d+)\.(parquet|jsonl)", path.name)
-            if match is None or match[1] not in self.rows or int(match[2]) > round:
-                path.unlink()
-            elif match[1] in _TABLES:
-                self.rows[match[1]] += rows_of(path, self._schemas()[match[1]])
-            else:
-                self.rows[match[1]] += reading.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
+            if file not in self.sealed or match is None:
+                if file != NEWEST:
+                    path.unlink()
+                continue
+            rows = (
+                rows_of(path, self._schemas()[match[1]]) if match[1] in _TABLES
+                else reading.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
+            )  # fmt: skip
+            if len(rows) != self.sealed[file].rows:
+                raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {ANEW}")
+            self.rows[match[1]] += rows
+        if [row["round"] for row in self.rows["rounds"]] != list(range(1, round + 1)):
+            raise RunError(f"{self.folder / 'parts'}: rows of some rounds up to {round} are not there; {ANEW}")
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
-        graphs = reading.files_in(self.folder / "graphs", "npz")
-        for kept in (graphs, reading.files_in(self.folder / "features", "safetensors")):
-            for number in [number for number in kept if number > round]:
-                kept.pop(number).unlink()
-        if graphs:
-            from fedkin.graph import load_graph
+        self._drop_after(round)
 
-            self.last_graph = load_graph(graphs[max(graphs)]).digest()
+    def _drop_after(self, round: int) -> None:
+        """Remove graphs and features of later rounds; after round 0, parts and checkpoints too."""
+        assert self.folder is not None
+        for place in ("parts", "checkpoint") if not round else ():
+            shutil.rmtree(self.folder / place, ignore_errors=True)
+        for place, kind in (("graphs", "npz"), ("features", "safetensors")):
+            for number, path in reading.files_in(self.folder / place, kind).items():
+                if number > round:
+                    path.unlink()
+
+    def _write_rows(self, file: str, name: str, rows: list[Any]) -> Stamp:
+        """Write rows of a table or lines into a file of the folder."""
+        assert self.folder is not None
+        if name in _LINES:
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+            return write_bytes(self.folder / file, text.encode(), sync=False)._replace(rows=len(rows))
+        columns = self._schemas()[name]
+        table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
+        stamp = write_with(self.folder / file, lambda aside: pq.write_table(table, aside), sync=False)
+        return stamp._replace(rows=len(rows))
 
 
-def _write_table(path: Path, rows: list[Any], columns: pa.Schema) -> None:
-    table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
-    write_with(path, lambda file: pq.write_table(table, file))
+def _ending(name: str) -> str:
+    return "parquet" if name in _TABLES else "jsonl"
 
 
 def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:

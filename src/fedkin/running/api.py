@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,9 +24,9 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.records.files import claim
+from fedkin.records.claims import claimed
 from fedkin.records.recorder import Records
-from fedkin.running.compare import read_result
+from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
@@ -47,6 +48,7 @@ def run(
     training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
+    restart: bool = False,
     data_root: Path | str | None = None,
     watcher: Watcher | None = None,
     trackers: Sequence[str | Tracker] = (),
@@ -64,6 +66,7 @@ def run(
     data_root: folder of the data sets that the server owns, for methods that need one.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
+    restart: whether a run in this folder that is damaged begins anew at round 0; else it is refused (RunError).
 
     >>> import fedkin
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -94,19 +97,35 @@ def run(
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    if folder is not None:
-        described = {
-            "federation": federation.name,
-            "method": {"name": method.name, **method.model_dump(mode="json")},
-            "net": [each.fingerprint() for each in dict.fromkeys([net, *(nets or {}).values()])],
-            "training": training.model_dump(mode="json"),
-            "run": chosen.model_dump(mode="json"),
-        }
-        claim(folder, tomli_w.dumps(without_none(described)), resume=True)
-        Records(folder).describe(federation.task, partial(facts_of, federation))
+    act = partial(
+        execute, setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart
+    )
+    if folder is None:
+        return act()
+    described = {
+        "federation": federation.name,
+        "method": {"name": method.name, **method.model_dump(mode="json")},
+        "net": [each.fingerprint() for each in dict.fromkeys([net, *(nets or {}).values()])],
+        "training": training.model_dump(mode="json"),
+        "run": chosen.model_dump(mode="json"),
+    }
+    with claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method)):
         if (folder / "summary.json").exists():
-            return read_result(folder)
-    return execute(setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told)
+            Records(folder, restart).describe(federation.task, partial(facts_of, federation))
+            if (done := read_finished(folder, restart)) is not None:
+                return done
+        return act()
+
+
+def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
+    """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
+    table = tomllib.loads(text)
+    for section, kind in (("training", Training), ("run", RunSettings)):
+        table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
+    own = dict(table.get("method", {}))
+    if own.pop("name", None) == method.name:
+        table["method"] = {"name": method.name, **parse(type(method), own, "method").model_dump(mode="json")}
+    return tomli_w.dumps(without_none(table))
 
 
 def _nets(model: AnyModel, federation: Federation, seed: int, dtype: torch.dtype) -> tuple[Net, dict[str, Net] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import numpy as np
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
+from fedkin.folders import held
 from fedkin.records import reading, schema
-from fedkin.records.files import read_json, write_bytes, write_json
+from fedkin.records.checkpoints import ANEW, say
+from fedkin.records.files import json_bytes, read_json
 from fedkin.records.metrics import metric_of, value_of
-from fedkin.records.recorder import MESSAGES, client_schema, rows_of
+from fedkin.records.recorder import MESSAGES, Records, client_schema, rows_of
+from fedkin.records.seals import RESULT, SEAL, add_sealed, faults, read_seal
 from fedkin.records.tables import csv_text
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.tasks import Metric
 
-__all__ = ["compare", "gains", "read_result", "run_experiment", "table"]
+__all__ = ["compare", "finished", "gains", "read_finished", "read_result", "run_experiment", "table"]
 
 
 def run_experiment(
@@ -29,29 +33,47 @@ def run_experiment(
     folder: Path | None = None,
     *,
     resume: bool = False,
+    restart: bool = False,
     watcher: Watcher | None = None,
     dataset: Dataset | None = None,
 ) -> Result:
     """Run one experiment; a finished run in `folder` is read instead of run again.
 
-    Data and settings are checked before the folder is made.
+    Data and settings are checked before the folder is made. restart: whether a run in `folder` that is damaged, so that
+    it can neither be read nor be gone on with, begins anew at round 0; else it is refused.
     """
-    if folder is not None and (folder / "summary.json").exists():
-        experiment.claim(folder, resume)
-        return read_result(folder)
+    if folder is not None and (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
     dataset = dataset if dataset is not None else experiment.data.load(data_root)
     setup = experiment.setup(experiment.scenario.federation(dataset, experiment.run.seed), data_root)
-    if folder is not None:
-        experiment.claim(folder, resume)
-        write_json(folder / "data-root.json", str(data_root.resolve()))
-    return execute(
-        setup,
-        experiment.run,
-        name=experiment.name,
-        scenario=experiment.scenario.name,
-        folder=folder,
-        watcher=watcher,
-    )
+    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
+        return execute(
+            setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
+            watcher=watcher, restart=restart,
+        )  # fmt: skip
+
+
+def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) -> Result | None:
+    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not."""
+    if not (folder / "summary.json").exists():
+        return None
+    experiment.check_claim(folder, resume)
+    if Records(folder).untidy():
+        with held(folder):
+            Records(folder).tidy()
+    return read_finished(folder, restart)
+
+
+def read_finished(folder: Path, restart: bool) -> Result | None:
+    """Read a finished run as `read_result`; one that is damaged is made an unfinished one if `restart` says so."""
+    try:
+        return read_result(folder)
+    except RunError as error:
+        if not restart:
+            raise RunError(f"{error}; {ANEW}") from None
+        say("%s", f"{error}; beginning anew at round 0")
+        (folder / "summary.json").unlink()
+        return None
 
 
 def read_result(folder: Path) -> Result:
@@ -66,6 +88,8 @@ def read_result(folder: Path) -> Result:
         "messages": rows_of(folder / "messages.parquet", MESSAGES),
     }
     last = max((row[0] for row in tables["clients"]), default=0)
+    if (folder / SEAL).exists() and (wrong := faults(folder, read_seal(folder / SEAL).files, RESULT)):
+        raise RunError(f"{wrong[0]}; {reading.MEND}")
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
     federation = folder / "federation.json"
     known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
@@ -93,10 +117,12 @@ def compare(
     folder: Path | None = None,
     *,
     resume: bool = False,
+    restart: bool = False,
     watcher: Callable[[str, int, int, int], Watcher] | None = None,
 ) -> dict[str, dict[int, Result]]:
     """Run each method with each seed; returns the results by method and seed.
 
+    restart: whether runs that are damaged begin anew (see `run_experiment`).
     watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
@@ -108,25 +134,24 @@ def compare(
     first = experiment.scenario.federation(dataset, seeds[0])
     for plan in plans.values():
         plan.setup(first, data_root)
-    if folder is not None:
-        if not (folder / "experiment.toml").exists():
-            write_json(folder / "plan.json", {"methods": list(methods), "seeds": list(seeds)})
-        experiment.claim(folder, resume)
-        write_json(folder / "data-root.json", str(data_root.resolve()))
     cells = [(seed, name) for seed in seeds for name in plans]
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}
-    for done, (seed, name) in enumerate(cells):
-        results[name][seed] = run_experiment(
-            plans[name].with_changes(**{"run.seed": seed}),
-            data_root,
-            folder / f"{name}-seed{seed}" if folder is not None else None,
-            resume=resume,
-            watcher=watcher(name, seed, done, len(cells)) if watcher is not None else None,
-            dataset=dataset,
-        )
-    if folder is not None:
-        write_json(folder / "compare.json", [row.summary for by_seed in results.values() for row in by_seed.values()])
-        write_bytes(folder / "compare.csv", csv_text([_line(row) for row in table(results)]).encode())
+    asked = {"methods": list(methods), "seeds": list(seeds)}
+    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root, asked):
+        for done, (seed, name) in enumerate(cells):
+            results[name][seed] = run_experiment(
+                plans[name].with_changes(**{"run.seed": seed}),
+                data_root,
+                folder / f"{name}-seed{seed}" if folder is not None else None,
+                resume=resume,
+                restart=restart,
+                watcher=watcher(name, seed, done, len(cells)) if watcher is not None else None,
+                dataset=dataset,
+            )
+        if folder is not None:
+            every = json_bytes([row.summary for by_seed in results.values() for row in by_seed.values()])
+            lines = csv_text([_line(row) for row in table(results)]).encode()
+            add_sealed(folder, {"compare.json": every, "compare.csv": lines})
     return results
 
 

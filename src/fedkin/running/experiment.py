@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.records.files import claim
+from fedkin.records.claims import check_claim, claimed
 from fedkin.records.tables import flat
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
@@ -110,12 +111,20 @@ class Experiment:
         """Return `resolved()` as TOML text."""
         return tomli_w.dumps(self.resolved())
 
-    def claim(self, folder: Path, resume: bool) -> None:
-        """Make `folder` the folder of this experiment, or check that it is already; raises RunError.
+    def claimed(
+        self, folder: Path, resume: bool, data_root: Path, plan: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold `folder` as the folder of this experiment against other processes: a new one, or one that is it already.
 
-        Settings that an older run of the same experiment lacks have their defaults.
+        Settings that an older run of the same experiment lacks have their defaults. plan: what plan.json of a new
+        folder has. Raises RunError.
         """
-        claim(folder, self.to_toml(), resume, lambda text: Experiment.of(tomllib.loads(text)).to_toml())
+        root = str(data_root.resolve())
+        return claimed(folder, self.to_toml(), resume, _completed, plan=plan, data_root=root)
+
+    def check_claim(self, folder: Path, resume: bool) -> None:
+        """Check that `folder` is the folder of this experiment; raises RunError."""
+        check_claim(folder, self.to_toml(), resume, _completed)
 
     def federation(self, data_root: Path) -> Federation:
         """Load the data and distribute them to clients."""
@@ -131,6 +140,11 @@ class Experiment:
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
         setup = Setup(self.method, federation, net, self.training, run.seed, run, nets)
         return setup if data_root is None else replace(setup, public=public_from(data_root))
+
+
+def _completed(text: str) -> str:
+    """Return an experiment's text with the defaults of settings that it lacks."""
+    return Experiment.of(tomllib.loads(text)).to_toml()
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:

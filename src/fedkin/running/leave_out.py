@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedkin.data.scenarios.unseen import GROUP, groups_of
 from fedkin.errors import ConfigError, nearest
-from fedkin.records.files import write_json
 from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher
@@ -35,6 +34,7 @@ def leave_out(
     groups: Sequence[str] | None = None,
     *,
     resume: bool = False,
+    restart: bool = False,
     watcher: Callable[[str, str, int, int, int], Watcher] | None = None,
 ) -> dict[str, Results]:
     """Run `compare` with each group left out; returns its results by the group that was left out.
@@ -52,17 +52,14 @@ def leave_out(
     if len(set(places.values())) < len(places):
         raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
     plans = {group: without(experiment, group) for group in chosen}
-    if not (folder / "experiment.toml").exists():
-        plan = {"methods": list(methods), "seeds": list(seeds), "leave_out": chosen}
-        write_json(folder / "plan.json", plan)
-    experiment.claim(folder, resume)
-    write_json(folder / "data-root.json", str(data_root.resolve()))
+    plan = {"methods": list(methods), "seeds": list(seeds), "leave_out": chosen}
     results: dict[str, Results] = {}
-    for group, plan_of_group in plans.items():
-        results[group] = compare(
-            plan_of_group, methods, seeds, data_root, places[group], resume=resume,
-            watcher=None if watcher is None else partial(watcher, group),
-        )  # fmt: skip
+    with experiment.claimed(folder, resume, data_root, plan):
+        for group, plan_of_group in plans.items():
+            results[group] = compare(
+                plan_of_group, methods, seeds, data_root, places[group], resume=resume, restart=restart,
+                watcher=None if watcher is None else partial(watcher, group),
+            )  # fmt: skip
     return results
 
 

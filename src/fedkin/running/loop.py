@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-from fedkin._version import __version__
 from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
@@ -22,8 +19,8 @@ from fedkin.engines.base import SERVER
 from fedkin.flow import Params
 from fedkin.learning.devices import title
 from fedkin.records import metrics
-from fedkin.records.files import write_json
 from fedkin.records.recorder import Records
+from fedkin.records.seals import versions
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.tasks import Metric
@@ -94,88 +91,107 @@ class Result:
 def execute(
     setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
-    make: Callable[[Setup], Engine] | None = None,
+    make: Callable[[Setup], Engine] | None = None, restart: bool = False,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
-    make: a function that makes the engine, instead of the one that `run.engine` names.
+    make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
+    checkpoints or records are damaged begins anew; else it is refused.
     """
     begun = time.perf_counter()
     tracking = Tracking([*run.trackers, *trackers], folder)
-    records = Records(folder)
-    done = 0
-    before: dict[str, float] = {}
+    records = Records(folder, restart)
     mode = records.kept_mode()
     setup = replace(setup, engine=run)
     if mode is not None and run.mode == "auto":
         # Another mode would round differently, so a resumed run keeps the mode that was chosen.
         setup = setup.having(mode=mode)
     engine = (make or ENGINES[run.engine])(setup)
-    setup, everyone = engine.setup, engine.everyone
-    outcome, scores = None, {}
     try:
-        records.describe(everyone.task, engine.facts)
-        resumed = records.resume()
-        if resumed is not None:
-            done, state = resumed
-            engine.restore(state["engine"])
-            before.update(state["seconds"])
-        seconds = _Seconds(begun, before, engine)
-        if watcher is not None:
-            watcher.started(setup.training.rounds, done)
-        tracking.started(described(setup, run, folder), f"{name}-{setup.method.name}-seed{setup.seed}", done)
-        for number in range(done + 1, setup.training.rounds + 1):
-            outcome = engine.round(number)
-            # If the mode is still "auto", nothing was measured yet, and a resumed run may choose a mode.
-            if mode is None and engine.mode != "auto":
-                mode = engine.mode
-                records.keep_mode(mode)
-            last = number == setup.training.rounds
-            scores = engine.evaluate() if last or number % run.evaluate_every == 0 else {}
-            with seconds.of("records"):
-                row = _row(outcome, scores, engine)
-                if folder is not None and scores and (last or run.keeps_features(number)):
-                    records.keep_features(measure(engine, scores))
-                records.add(row, {"round": number, **seconds()}, outcome, scores)
-            # This comes before the checkpoint: a tracker may receive a round twice, but must not miss one.
-            tracking.round_done(row)
-            if watcher is not None:
-                watcher.round_done(row)
-            stop = watcher is not None and watcher.stopping() and not last
-            if last or stop or number % run.checkpoint_every == 0:
-                with seconds.of("checkpoint"):
-                    records.checkpoint(number, {"engine": engine.state(), "seconds": seconds()})
-            if stop:
-                raise Stop(number, folder)
-        if not scores:
-            scores = engine.evaluate()
-            if setup.training.rounds == 0:
-                outcome = Outcome(0, (), None, (), {})
-                row = _row(outcome, scores, engine)
-                records.add(row, {"round": 0, **seconds()}, outcome, scores)
-                tracking.round_done(row)
-        with seconds.of("records"):
-            records.finish()
-        summary = _summary(engine, run, name, scenario or everyone.name, records, scores, seconds())
-        if folder is not None:
-            write_json(folder / "summary.json", summary)
-            records.tidy()
-        tracking.ended(summary)
+        loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
+        loop.begin(name)
+        loop.rounds()
+        summary = loop.end(name, scenario or engine.everyone.name)
         models = engine.models()
     finally:
         engine.close()
         tracking.ended(None)
+    rows = records.rows
     return Result(
-        summary,
-        records.rows["rounds"],
-        records.rows["clients"],
-        records.rows["messages"],
-        scores,
-        outcome,
-        models,
-        folder,
-        everyone.unseen,
-    )
+        summary, rows["rounds"], rows["clients"], rows["messages"], loop.scores, loop.outcome, models, folder,
+        engine.everyone.unseen,
+    )  # fmt: skip
+
+
+class _Loop:
+    """The rounds of one run, from its begin or its last checkpoint to its summary."""
+
+    def __init__(
+        self, engine: Engine, run: RunSettings, records: Records, tracking: Tracking, watcher: Watcher | None,
+        begun: float, mode: str | None,
+    ) -> None:  # fmt: skip
+        self.engine, self.run, self.records, self.tracking, self.watcher = engine, run, records, tracking, watcher
+        self.mode, self.done, self.total = mode, 0, engine.setup.training.rounds
+        self.seconds = _Seconds(begun, {}, engine)
+        self.outcome: Outcome | None = None
+        self.scores: dict[str, Score] = {}
+
+    def begin(self, name: str) -> None:
+        """Go back to the last checkpoint if there is one, and tell those who follow the run."""
+        resumed = self.records.begin(self.engine.everyone.task, self.engine.facts)
+        if resumed is not None:
+            self.done, state = resumed
+            self.engine.restore(state["engine"])
+            self.seconds.before = dict(state["seconds"])
+        if self.watcher is not None:
+            self.watcher.started(self.total, self.done)
+        setup = self.engine.setup
+        settings = described(setup, self.run, self.records.folder)
+        self.tracking.started(settings, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
+
+    def rounds(self) -> None:
+        """Run the rounds that are left; raises Stop."""
+        for number in range(self.done + 1, self.total + 1):
+            self.outcome = self.engine.round(number)
+            # If the mode is still "auto", nothing was measured yet, and a resumed run may choose a mode.
+            if self.mode is None and self.engine.mode != "auto":
+                self.mode = self.engine.mode
+                self.records.keep_mode(self.mode)
+            last = number == self.total
+            self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
+            self._record(self.outcome, keep=last or self.run.keeps_features(number))
+            stop = self.watcher is not None and self.watcher.stopping() and not last
+            if last or stop or number % self.run.checkpoint_every == 0:
+                with self.seconds.of("checkpoint"):
+                    self.records.checkpoint(number, {"engine": self.engine.state(), "seconds": self.seconds()})
+            if stop:
+                raise Stop(number, self.records.folder)
+
+    def _record(self, outcome: Outcome, keep: bool) -> None:
+        """Add a round to the records, and tell those who follow the run. keep: whether features are stored."""
+        with self.seconds.of("records"):
+            row = _row(outcome, self.scores, self.engine)
+            if self.records.folder is not None and self.scores and keep:
+                self.records.keep_features(measure(self.engine, self.scores))
+            self.records.add(row, {"round": outcome.round, **self.seconds()}, outcome, self.scores)
+        # This comes before the checkpoint: a tracker may receive a round twice, but must not miss one.
+        self.tracking.round_done(row)
+        if self.watcher is not None and outcome.round:
+            self.watcher.round_done(row)
+
+    def end(self, name: str, scenario: str) -> dict[str, Any]:
+        """Write the complete tables and the summary, and return the summary."""
+        if not self.scores:
+            self.scores = self.engine.evaluate()
+            if self.total == 0:
+                self.outcome = Outcome(0, (), None, (), {})
+                self._record(self.outcome, keep=False)
+        with self.seconds.of("records"):
+            self.records.finish()
+        summary = _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds())
+        self.records.conclude(summary)
+        self.tracking.ended(summary)
+        return summary
 
 
 class _Seconds(Clock):
@@ -187,7 +203,8 @@ class _Seconds(Clock):
 
     def __call__(self) -> dict[str, float]:
         now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.seconds}
-        names = [*now, *(name for name in self.before if name not in now and not name.startswith("step "))]
+        # In the order of the names: a run that went on met its phases in another order.
+        names = ["total", *sorted({*now, *self.before} - {"total"} - {n for n in self.before if n.startswith("step ")})]
         spent = {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
         return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
 
@@ -240,7 +257,7 @@ def _summary(
         "device": run.device,
         "dtype": run.dtype,
         "parameters": setup.net.parameters(),
-        "versions": _versions(),
+        "versions": versions(),
         "machine": {
             "system": platform.platform(),
             "processor": platform.machine(),
@@ -278,9 +295,3 @@ def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def _flops(rounds: list[dict[str, Any]]) -> float | None:
     """Return the operations of all local work; None if an older version recorded some rounds without them."""
     return sum(row["flops"] for row in rounds) if all("flops" in row for row in rounds) else None
-
-
-def _versions() -> dict[str, str]:
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "scikit-network", "rustworkx")
-    found = {package: importlib.metadata.version(package) for package in packages}
-    return {"fedkin": __version__, "python": sys.version.split()[0], **found}

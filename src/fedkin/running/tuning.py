@@ -14,17 +14,22 @@ import tomli_w
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.pooled import pooled
-from fedkin.errors import ConfigError, MethodError, nearest
+from fedkin.errors import ConfigError, MethodError, RunError, nearest
 from fedkin.federation import Client, Federation, Samples
+from fedkin.folders import held
 from fedkin.keys import rng
 from fedkin.methods import METHODS
-from fedkin.records.files import read_json, write_bytes, write_json
+from fedkin.records.checkpoints import ANEW
+from fedkin.records.files import json_bytes, read_json
+from fedkin.records.seals import SEAL, add_sealed, faults, read_seal
 from fedkin.records.tables import flat
-from fedkin.running.compare import read_result
+from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, execute
 
 __all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
+
+_FAILED = "failed.json"
 
 
 @dataclass(frozen=True)
@@ -138,11 +143,12 @@ def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
 
 def tune(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], hold: HoldOut, seeds: Sequence[int],
-    data_root: Path, folder: Path, *, resume: bool = False,
+    data_root: Path, folder: Path, *, resume: bool = False, restart: bool = False,
     watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
 ) -> dict[str, list[Tried]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
+    restart: whether candidates' runs that are damaged begin anew; else they are refused.
     watcher(method, settings, seed, runs done, runs in all) returns the watcher of a run. Raises ConfigError for a
     setting that a method does not have, and if every candidate of a method failed.
     """
@@ -163,11 +169,21 @@ def tune(
     for candidates in plans.values():
         for _, candidate in candidates:
             candidate.setup(_federation(candidate, dataset, hold, seeds[0]), data_root)
-    write_json(folder / "plan.json", plan)
-    experiment.claim(folder, resume)
-    write_json(folder / "data-root.json", str(data_root.resolve()))
+    with experiment.claimed(folder, resume, data_root, plan):
+        found = _tried(plans, dataset, hold, seeds, data_root, folder, restart, watcher)
+        table = tuned(experiment, found, dataset.task.metric.higher)
+        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode()})
+    return found
+
+
+def _tried(
+    plans: Mapping[str, list[tuple[dict[str, Any], Experiment]]], dataset: Dataset, hold: HoldOut, seeds: Sequence[int],
+    data_root: Path, folder: Path, restart: bool,
+    watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None,
+) -> dict[str, list[Tried]]:  # fmt: skip
+    """Return the candidates of each method with their figures."""
     total, done = sum(map(len, plans.values())) * len(seeds), 0
-    found: dict[str, list[Tried]] = {name: [] for name in methods}
+    found: dict[str, list[Tried]] = {name: [] for name in plans}
     for name, candidates in plans.items():
         for place, (values, candidate) in enumerate(candidates):
             scored: list[float] = []
@@ -175,14 +191,14 @@ def tune(
             for seed in seeds:
                 where = folder / f"{name}-{place}-seed{seed}"
                 hears = None if watcher is None else watcher(name, values, seed, done, total)
-                value = _judge(candidate.with_changes(**{"run.seed": seed}), dataset, hold, data_root, where, hears)
+                chosen = candidate.with_changes(**{"run.seed": seed})
+                value = _judge(chosen, dataset, hold, data_root, where, hears, restart)
                 done += 1
                 if isinstance(value, str):
                     failed = failed or value
                 else:
                     scored.append(value)
             found[name].append(Tried(values, tuple(scored), failed))
-    write_bytes(folder / "tuned.toml", tomli_w.dumps(tuned(experiment, found, dataset.task.metric.higher)).encode())
     return found
 
 
@@ -213,24 +229,41 @@ def _federation(experiment: Experiment, dataset: Dataset, hold: HoldOut, seed: i
 
 
 def _judge(
-    experiment: Experiment, dataset: Dataset, hold: HoldOut, data_root: Path, folder: Path, watcher: Watcher | None
-) -> float | str:
+    experiment: Experiment, dataset: Dataset, hold: HoldOut, data_root: Path, folder: Path, watcher: Watcher | None,
+    restart: bool,
+) -> float | str:  # fmt: skip
     """Return the mean of the metric on held-out data, or why the run failed."""
-    if (folder / "failed.json").exists():
-        return str(read_json(folder / "failed.json"))
-    experiment.claim(folder, resume=True)
-    if (folder / "summary.json").exists():
-        summary = read_result(folder).summary
-    else:
+    if (folder / _FAILED).exists():
+        experiment.check_claim(folder, True)
+        if (why := _failure(folder, restart)) is not None:
+            return why
+    done = finished(experiment, folder, True, restart)
+    if done is None:
         setup = experiment.setup(_federation(experiment, dataset, hold, experiment.run.seed), data_root)
-        try:
-            summary = execute(
-                setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
-                watcher=watcher,
-            ).summary  # fmt: skip
-        except MethodError as error:
-            write_json(folder / "failed.json", str(error))
-            return str(error)
-    entry = summary["unseen" if hold.what == "clients" else dataset.task.metric.name] or {}
+        with experiment.claimed(folder, True, data_root):
+            try:
+                done = execute(
+                    setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
+                    watcher=watcher, restart=restart,
+                )  # fmt: skip
+            except MethodError as error:
+                add_sealed(folder, {_FAILED: json_bytes(str(error))})
+                return str(error)
+    entry = done.summary["unseen" if hold.what == "clients" else dataset.task.metric.name] or {}
     value = entry.get("mean")
     return "nothing that was held out could be judged" if value is None else float(value)
+
+
+def _failure(folder: Path, restart: bool) -> str | None:
+    """Return why the run in this folder failed; None if the file that says so is damaged, and the run begins anew."""
+    path = folder / _FAILED
+    try:
+        if wrong := faults(folder, read_seal(folder / SEAL).files, [_FAILED]):
+            raise RunError(wrong[0])
+        return str(read_json(path))
+    except RunError as error:
+        if not restart:
+            raise RunError(f"{error}; {ANEW}") from None
+    with held(folder):
+        path.unlink()
+    return None

@@ -7,7 +7,6 @@ process.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,8 +179,3 @@ class Borrowed(Mapping[str, Client]):
 def borrow(shared: SharedClients) -> Borrowed:
     """Return the clients that `lend` wrote."""
     return Borrowed(shared)
-
-
-def temporary() -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder for mapped files, which is removed when it is closed."""
-    return tempfile.TemporaryDirectory(prefix="fedkin-")

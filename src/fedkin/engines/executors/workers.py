@@ -23,10 +23,10 @@ from fedkin.engines.executors.mapped import (
     place,
     room_for,
     take,
-    temporary,
 )  # fmt: skip
 from fedkin.engines.executors.orders import Done, Letter, Order, apart, whose
 from fedkin.engines.executors.packed import PackedNet, pack
+from fedkin.engines.executors.scratch import Scratch
 from fedkin.engines.executors.worker import serve
 from fedkin.errors import RunError
 from fedkin.federation import Client, Samples
@@ -138,8 +138,8 @@ class Workers(Executor):
 
     def __init__(self, net: Net, federation: Mapping[str, Client], workers: int) -> None:
         super().__init__(net, federation)
-        self.folder = temporary()
-        folder = Path(self.folder.name)
+        self.scratch = Scratch()
+        folder = self.scratch.path
         clients = lend(federation, folder)
         nets = _Nets(net, folder)
         self.workers = [_Worker(number, clients, nets, folder) for number in range(workers)]
@@ -164,4 +164,4 @@ class Workers(Executor):
                 worker.process.kill()
                 worker.process.join()
         self.workers = []
-        self.folder.cleanup()
+        self.scratch.close()

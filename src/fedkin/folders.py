@@ -1,0 +1,93 @@
+"""Folders whose contents survive a crash, and locks on folders."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedkin.errors import RunError
+
+__all__ = ["LOCKS", "held", "holder", "made", "synced"]
+
+_LOCK, _HOLDER = "lock", "lock.json"
+# Files of a lock, which a killed process leaves.
+LOCKS = (_LOCK, _HOLDER)
+
+
+def made(folder: Path) -> None:
+    """Make the folder and those above it, and see to it that they survive a crash of the system; raises OSError."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        synced(place.parent)
+
+
+def synced(folder: Path) -> None:
+    """Wait until the names in this folder are on the disk; a file renamed into it is then there after a power cut."""
+    if os.name == "nt":  # where a folder cannot be opened, and names are written with their files
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks cannot do this for a folder
+            raise
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Make the folder, and hold it against other processes; raises RunError that names the process that holds it.
+
+    The system releases the lock of a process that has ended, also of one that was killed.
+    """
+    lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
+    try:
+        made(folder)
+        lock.acquire()
+    except Timeout:
+        raise RunError(_refusal(folder)) from None
+    except (OSError, NotImplementedError) as error:
+        raise RunError(f"{folder}: cannot be used as the folder of a run ({error})") from None
+    try:
+        with suppress(OSError):  # it is for people: the lock itself holds without it
+            told.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
+        yield
+    finally:
+        for name in (_HOLDER, _LOCK):
+            with suppress(OSError):
+                (folder / name).unlink()
+        lock.release()
+
+
+def holder(folder: Path) -> str | None:
+    """Return the sentence that says which process holds this folder; None if no process does."""
+    if not (folder / _LOCK).exists():
+        return None
+    lock = FileLock(folder / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return _refusal(folder)
+    except OSError:
+        return None
+    lock.release()
+    return None
+
+
+def _refusal(folder: Path) -> str:
+    try:
+        known = json.loads((folder / _HOLDER).read_text(encoding="utf-8"))
+        pid, host = int(known["pid"]), str(known["host"])
+        who, how = f"process {pid} on {host}", f"stop it (kill {pid}), or name another folder"
+    except (OSError, ValueError, KeyError, TypeError):
+        who, how = "another process", "name another folder"
+    return f"{folder} is in use by {who}: wait until it has ended, {how}"

@@ -1,0 +1,159 @@
+"""Check of a folder of runs: whether each file is as it was written, and what can be gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from fedkin.errors import RunError
+from fedkin.folders import holder
+from fedkin.records import reading, schema
+from fedkin.records.checkpoints import Checkpoints
+from fedkin.records.claims import begun, free
+from fedkin.records.files import leftovers, read_json
+from fedkin.records.seals import RESULT, SEAL, Seal, faults, read_seal, versions
+
+__all__ = ["Checked", "check"]
+
+_BACK = "put the file back as it was"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in one folder: problems (each a line that names the file and what to do), notes, and its standing.
+
+    standing: what the folder holds, and from where it can be gone on with.
+    """
+
+    folder: Path
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    standing: str
+
+
+def check(folder: Path) -> list[Checked]:
+    """Check a run, a comparison or a tuning with its runs, or all of these below a folder; raises RunError for others.
+
+    Nothing is written. Raises RunError for a folder in which a process is at work.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
+    found = list(_checked(folder))
+    if not found:
+        raise RunError(f"{folder}: no run, comparison or tuning is in it")
+    return found
+
+
+def _checked(folder: Path) -> Iterator[Checked]:
+    if (busy := holder(folder)) is not None:
+        raise RunError(f"{busy}, and check it then")
+    if not begun(folder):
+        if free(folder) and any(folder.iterdir()):
+            yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
+            return
+    elif (folder / "plan.json").exists():
+        yield _several(folder)
+    else:
+        yield _one(folder)
+        return
+    for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield from _checked(inside)
+
+
+def _one(folder: Path) -> Checked:
+    """Check one run."""
+    seal, problems = _sealed(folder)
+    notes = _versions(seal)
+    remedy = f"{_BACK}, or begin this run anew: {_again(folder, restart=True)}"
+    if (folder / "failed.json").exists():
+        return Checked(folder, tuple(problems), notes, "failed: its reason is kept, and it is not run again")
+    if (folder / "summary.json").exists():
+        problems += [f"{each}; {remedy}" for each in faults(folder, seal.files, RESULT)]
+        rest = [name for name in seal.files if name not in (*RESULT, "experiment.toml")]
+        problems += [f"{each}; {reading.MEND}" for each in (*faults(folder, seal.files, rest), *_rows(folder, seal))]
+        if (folder / "parts").exists() or leftovers(folder):
+            notes += (f"a killed process left files: {_again(folder)} removes them",)
+        return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
+    found, wrong = Checkpoints(folder).survey()
+    problems += [f"{each}; {_BACK}" if found else f"{each}; {remedy}" for lines in wrong.values() for each in lines]
+    if found is None:
+        start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
+        where = "it cannot be gone on with" if wrong else start
+        return Checked(folder, tuple(problems), notes, f"not finished; {where}")
+    lost = faults(folder, found.seal.files, (name for name in found.seal.files if name.startswith(("graphs", "feat"))))
+    problems += [f"{each}; {_BACK}, or go on without it" for each in lost]
+    where = f"not finished; goes on from round {found.round}: {_again(folder)}"
+    return Checked(folder, tuple(problems), _versions(found.seal), where)
+
+
+def _several(folder: Path) -> Checked:
+    """Check the files of a comparison or a tuning beside its runs."""
+    seal, problems = _sealed(folder)
+    wrong = faults(folder, seal.files, (name for name in seal.files if name not in ("experiment.toml", "plan.json")))
+    problems += [f"{each}; {_again(folder)} writes it again" for each in wrong]
+    try:
+        plan: dict[str, Any] = reading.checked(schema.Plan, read_json(folder / "plan.json"), folder / "plan.json")
+    except RunError as error:
+        return Checked(folder, (*problems, str(error)), _versions(seal), "its plan cannot be read")
+    kind = "tuning" if "try" in plan else "comparison"
+    runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
+    done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
+    standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
+    return Checked(folder, tuple(problems), _versions(seal), standing)
+
+
+def _again(folder: Path, restart: bool = False) -> str:
+    """Return what goes on with the run, comparison or tuning in this folder."""
+    if not (folder / "plan.json").exists() and (folder.parent / "plan.json").exists():
+        folder = folder.parent
+    try:
+        if (folder / "plan.json").exists():
+            command = "tune" if "try" in read_json(folder / "plan.json") else "compare"
+        elif reading.settings_in(folder / "experiment.toml").get("data"):
+            command = "run"
+        else:
+            return f"fedkin.run(..., out={str(folder)!r}{', restart=True' if restart else ''})"
+    except (RunError, TypeError):
+        command = "run"
+    return f"fedkin {command} --resume {folder}{' --restart' if restart else ''}"
+
+
+def _sealed(folder: Path) -> tuple[Seal, list[str]]:
+    """Return the seal of the folder, and what is wrong with the files that every folder has."""
+    path = folder / SEAL
+    if not path.exists():
+        return Seal({}, {}), [f"{path}: it is gone, so that the files here cannot be checked; {_BACK}"]
+    try:
+        seal = read_seal(path)
+    except RunError as error:
+        return Seal({}, {}), [f"{error}; {_BACK}"]
+    return seal, [f"{each}; {_BACK}" for each in faults(folder, seal.files, ("experiment.toml", "plan.json"))]
+
+
+def _rows(folder: Path, seal: Seal) -> Iterator[str]:
+    """What is wrong with the rows of tables and lines that are as they were written."""
+    for name, stamp in seal.files.items():
+        path = folder / name
+        if stamp.rows is None or not path.exists():
+            continue
+        try:
+            count = (
+                pq.read_metadata(path).num_rows if path.suffix == ".parquet" else len(path.read_bytes().splitlines())
+            )
+        except (OSError, ValueError):
+            continue  # which its hash says
+        if count != stamp.rows:
+            yield f"{path}: {count} rows, written were {stamp.rows}"
+
+
+def _versions(seal: Seal) -> tuple[str, ...]:
+    """Return a note for each package of another version than the one that wrote this."""
+    here = versions()
+    return tuple(
+        f"written with {name} {was}, here is {here[name]}: what is computed here may differ in its last bits"
+        for name, was in seal.versions.items() if name in here and here[name] != was
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""The folder of a run, a comparison or a tuning: begun by one process, and gone on with only as what it was begun."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedkin.errors import ConfigError, RunError
+from fedkin.folders import LOCKS, held
+from fedkin.records.files import leftovers, stamp_of, write_bytes, write_json
+from fedkin.records.seals import SEAL, faults, read_seal, write_seal
+from fedkin.records.tables import flat
+
+__all__ = ["begun", "check_claim", "claimed", "free"]
+
+_EXPERIMENT, _PLAN, _ROOT = "experiment.toml", "plan.json", "data-root.json"
+
+
+@contextmanager
+def claimed(
+    folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str, *,
+    plan: Mapping[str, Any] | None = None, data_root: str | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """Hold `folder` against other processes, as the folder of this experiment: a new one, or one that is it already.
+
+    text: the experiment as TOML. complete: a function that completes the text of an older version, which lacks newer
+    settings, with their defaults. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
+    a folder that is gone on with. `experiment.toml` is written last: a folder without it was not begun, and is begun
+    again. Raises RunError.
+    """
+    if not free(folder) and not begun(folder):
+        raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
+    with held(folder):
+        if begun(folder):
+            check_claim(folder, text, resume, complete)
+        for left in leftovers(folder):
+            with suppress(OSError):
+                left.unlink()
+        if data_root is not None:
+            write_json(folder / _ROOT, data_root)
+        if not begun(folder):
+            sealed = {_EXPERIMENT: stamp_of(text.encode())}
+            if plan is not None:
+                sealed[_PLAN] = write_json(folder / _PLAN, plan)
+            write_seal(folder / SEAL, sealed)
+            write_bytes(folder / _EXPERIMENT, text.encode())
+        yield
+
+
+def begun(folder: Path) -> bool:
+    """Whether a run, a comparison or a tuning was begun in this folder."""
+    return (folder / _EXPERIMENT).exists()
+
+
+def free(folder: Path) -> bool:
+    """Whether a folder is new or empty, but for what a process leaves that was killed before it had begun."""
+    if not folder.is_dir():
+        return not folder.exists()
+    left = {*leftovers(folder), *(folder / name for name in (*LOCKS, _PLAN, _ROOT, SEAL))}
+    return all(path in left for path in folder.iterdir())
+
+
+def check_claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str) -> None:
+    """Check that `folder` was begun with this experiment; raises RunError."""
+    kept = folder / _EXPERIMENT
+    if not resume:
+        raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
+    try:
+        there = kept.read_text(encoding="utf-8")
+        whole = there if there == text else complete(there)
+        unlike = None if whole == text else _unlike(whole, text)
+    except (OSError, ValueError, ConfigError) as error:
+        raise RunError(
+            f"{kept}: not readable as the experiment of a run ({error}); put the file back as it was, or name "
+            "another folder"
+        ) from None
+    if unlike is not None:
+        raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}")
+    if (folder / SEAL).exists() and (
+        wrong := faults(folder, read_seal(folder / SEAL).files, (_EXPERIMENT, _PLAN))
+    ):  # fmt: skip
+        raise RunError(f"{wrong[0]}; put the file back as it was, or name another folder")
+
+
+def _unlike(there: str, here: str) -> str:
+    """Return the first settings in which two experiments differ, as a sentence."""
+    one, other = flat(tomllib.loads(there)), flat(tomllib.loads(here))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    told = [f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here" for name in names[:3]]
+    return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
