@@ -26,16 +26,16 @@ from fedkin.methods import METHODS  # noqa: E402
 from killing import Bench, Case, tallied  # noqa: E402
 
 # Of each kind: every how many operations there is a kill, and how many kills come at random moments.
-PLAN = {"run": (8, 6), "stacked": (16, 4), "workers": (30, 4), "compare": (8, 20), "tune": (8, 20)}
-# Kills before each single operation: a server's method with a graph, one without, peers, and local training.
-ALL = ("fedavg", "sfmtl-graph", "mapl", "local")
+PLAN = {"run": (16, 4), "stacked": (32, 2), "workers": (50, 4), "compare": (12, 12), "tune": (12, 12)}
+# Kills before every single operation: a method with a server, and one of peers.
+ALL = ("sfmtl-graph", "mapl")
 
 
 def cases() -> list[tuple[Case, int, int]]:
     """Return each case with every how many operations it is killed, and how often at random."""
     found = [(Case("run", (name,)), 1 if name in ALL else PLAN["run"][0], PLAN["run"][1]) for name in sorted(METHODS)]
     found += [(Case("run", (name,), "stacked"), *PLAN["stacked"]) for name in sorted(METHODS)]
-    found += [(Case("run", (name,), "workers"), *PLAN["workers"]) for name in ("fedavg", "sfmtl-graph", "mapl")]
+    found += [(Case("run", (name,), "workers"), *PLAN["workers"]) for name in ("fedavg", "mapl")]
     return [
         *found, (Case("compare", ("local", "fedavg")), *PLAN["compare"]), (Case("tune", ("fedavg",)), *PLAN["tune"])
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from fedkin.records import reading, schema
 from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.claims import begun, free
 from fedkin.records.files import leftovers, read_json
-from fedkin.records.seals import RESULT, SEAL, Seal, faults, read_seal, versions
+from fedkin.records.seals import RESULT, SEAL, Seal, faults, seal_of, versions
 
 __all__ = ["Checked", "check"]
 
@@ -55,6 +55,9 @@ def _checked(folder: Path) -> Iterator[Checked]:
         if free(folder) and any(folder.iterdir()):
             yield Checked(folder, (), (), "nothing was begun in it: give the command again with --out")
             return
+        if (folder / SEAL).exists():
+            gone = f"{folder / 'experiment.toml'}: it is gone; {_BACK}"
+            yield Checked(folder, (gone,), (), "it cannot be gone on with without its experiment")
     elif (folder / "plan.json").exists():
         yield _several(folder)
     else:
@@ -124,13 +127,12 @@ def _again(folder: Path, restart: bool = False) -> str:
 
 def _sealed(folder: Path) -> tuple[Seal, list[str]]:
     """Return the seal of the folder, and what is wrong with the files that every folder has."""
-    path = folder / SEAL
-    if not path.exists():
-        return Seal({}, {}), [f"{path}: it is gone, so that the files here cannot be checked; {_BACK}"]
+    if not (folder / SEAL).exists():
+        return Seal({}, {}), [f"{folder / SEAL}: it is gone, so that the files here cannot be checked; {_BACK}"]
     try:
-        seal = read_seal(path)
+        seal = seal_of(folder)
     except RunError as error:
-        return Seal({}, {}), [f"{error}; {_BACK}"]
+        return Seal({}, {}), [str(error)]
     return seal, [f"{each}; {_BACK}" for each in faults(folder, seal.files, ("experiment.toml", "plan.json"))]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import LOCKS, held
 from fedkin.records.files import leftovers, stamp_of, write_bytes, write_json
-from fedkin.records.seals import SEAL, faults, read_seal, write_seal
+from fedkin.records.seals import SEAL, faults, seal_of, write_seal
 from fedkin.records.tables import flat
 
 __all__ = ["begun", "check_claim", "claimed", "free"]
@@ -79,9 +79,7 @@ def check_claim(folder: Path, text: str, resume: bool, complete: Callable[[str],
         ) from None
     if unlike is not None:
         raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}")
-    if (folder / SEAL).exists() and (
-        wrong := faults(folder, read_seal(folder / SEAL).files, (_EXPERIMENT, _PLAN))
-    ):  # fmt: skip
+    if wrong := faults(folder, seal_of(folder).files, (_EXPERIMENT, _PLAN)):
         raise RunError(f"{wrong[0]}; put the file back as it was, or name another folder")
 
 

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import RunError
-from fedkin.folders import synced
+from fedkin.folders import LOCKS, synced
 from fedkin.records import metrics, reading, schema
 from fedkin.records.checkpoints import ANEW, NEWEST, Checkpoints, say
 from fedkin.records.files import (
@@ -179,7 +179,10 @@ class Records:
 
     def untidy(self) -> bool:
         """Whether a finished run has something for `tidy`."""
-        return self.folder is not None and ((self.folder / "parts").exists() or bool(leftovers(self.folder)))
+        if self.folder is None:
+            return False
+        left = ("parts", *LOCKS, *(f"checkpoint/{path.name}" for path in self.folder.glob("checkpoint/*.json")))
+        return any((self.folder / name).exists() for name in left) or bool(leftovers(self.folder))
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Write `federation.json`, or check that a run that is resumed began with the same samples.

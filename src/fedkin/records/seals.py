@@ -18,7 +18,7 @@ from fedkin._version import __version__
 from fedkin.errors import RunError
 from fedkin.records.files import Stamp, read_json, stamp_of, write_bytes
 
-__all__ = ["RESULT", "SEAL", "Seal", "add_sealed", "faults", "read_seal", "versions", "write_seal"]
+__all__ = ["RESULT", "SEAL", "Seal", "add_sealed", "faults", "read_seal", "seal_of", "versions", "write_seal"]
 
 # The seal of a folder; that of a checkpoint lies beside the checkpoint.
 SEAL = "seal.json"
@@ -56,9 +56,9 @@ def write_seal(path: Path, files: Mapping[str, Stamp], round: int | None = None)
 
 def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write these files into a folder that has a seal, and list them in it before they are there."""
-    path = folder / SEAL
-    known = read_seal(path) if path.exists() else Seal({}, {})
-    write_seal(path, {**known.files, **{name: stamp_of(content) for name, content in contents.items()}}, known.round)
+    known = seal_of(folder)
+    stamps = {name: stamp_of(content) for name, content in contents.items()}
+    write_seal(folder / SEAL, {**known.files, **stamps}, known.round)
     for name, content in contents.items():
         write_bytes(folder / name, content)
 
@@ -77,6 +77,17 @@ def read_seal(path: Path) -> Seal:
         return Seal(files, body["versions"], body["round"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path}: not as it was written ({error})") from None
+
+
+def seal_of(folder: Path) -> Seal:
+    """Read the seal of a folder; an empty one if it has none. Raises RunError."""
+    path = folder / SEAL
+    if not path.exists():
+        return Seal({}, {})
+    try:
+        return read_seal(path)
+    except RunError as error:
+        raise RunError(f"{error}; put it back as it was, or remove it: files are then not checked against it") from None
 
 
 def _fault(folder: Path, name: str, stamp: Stamp) -> str | None:

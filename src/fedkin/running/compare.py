@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.recorder import MESSAGES, Records, client_schema, rows_of
-from fedkin.records.seals import RESULT, SEAL, add_sealed, faults, read_seal
+from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
@@ -58,9 +58,10 @@ def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) 
     if not (folder / "summary.json").exists():
         return None
     experiment.check_claim(folder, resume)
-    if Records(folder).untidy():
-        with held(folder):
-            Records(folder).tidy()
+    records = Records(folder)
+    if records.untidy():
+        with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
+            records.tidy()
     return read_finished(folder, restart)
 
 
@@ -88,7 +89,7 @@ def read_result(folder: Path) -> Result:
         "messages": rows_of(folder / "messages.parquet", MESSAGES),
     }
     last = max((row[0] for row in tables["clients"]), default=0)
-    if (folder / SEAL).exists() and (wrong := faults(folder, read_seal(folder / SEAL).files, RESULT)):
+    if wrong := faults(folder, seal_of(folder).files, RESULT):
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
     federation = folder / "federation.json"

@@ -21,7 +21,7 @@ from fedkin.keys import rng
 from fedkin.methods import METHODS
 from fedkin.records.checkpoints import ANEW
 from fedkin.records.files import json_bytes, read_json
-from fedkin.records.seals import SEAL, add_sealed, faults, read_seal
+from fedkin.records.seals import add_sealed, faults, seal_of
 from fedkin.records.tables import flat
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment, setting_value
@@ -258,7 +258,7 @@ def _failure(folder: Path, restart: bool) -> str | None:
     """Return why the run in this folder failed; None if the file that says so is damaged, and the run begins anew."""
     path = folder / _FAILED
     try:
-        if wrong := faults(folder, read_seal(folder / SEAL).files, [_FAILED]):
+        if wrong := faults(folder, seal_of(folder).files, [_FAILED]):
             raise RunError(wrong[0])
         return str(read_json(path))
     except RunError as error:

@@ -1,0 +1,168 @@
+"""`fedkin check`: what it finds in folders that are whole, harmed, unfinished or in use, and `--restart`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.errors import ConfigError, RunError
+from fedkin.folders import held
+from fedkin.running.api import run as run_in_python
+from fedkin.running.compare import run_experiment
+from fedkin.running.experiment import Experiment
+from support import small_federation
+from tiny import TABLE, CutAt
+
+SHORT = {**TABLE, "training": {**TABLE["training"], "rounds": 3}, "run": {**TABLE["run"], "checkpoint_every": 1}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was cut in round 3, a comparison and a tuning."""
+    place = tmp_path_factory.mktemp("check")
+    (place / "small.toml").write_text(tomli_w.dumps(SHORT))
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(Experiment.of(SHORT), Path(), place / "cut", watcher=CutAt(3))
+    for words in (
+        ["compare", "--methods", "local,fedavg"],
+        ["tune", "--try", "training.lr=0.05,1e30", "--methods", "fedavg", "--set", "run.mode='one-by-one'"],
+    ):
+        command = [words[0], str(place / "small.toml"), *words[1:], "--rounds", "1", "--out", str(place / words[0])]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+    return place
+
+
+def checked(folder: Path) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(app, ["check", str(folder)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout.splitlines()
+
+
+def test_whole_folders(folders: Path) -> None:
+    code, lines = checked(folders)
+    assert code == 0, lines
+    said = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[:-1]}
+    cut, comparison, tuning = (folders / name for name in ("cut", "compare", "tune"))
+    assert said[str(cut)] == f"not finished; goes on from round 2: fedkin run --resume {cut}"
+    assert said[str(comparison)] == (
+        f"comparison: of 2 runs begun, 2 are over; goes on with fedkin compare --resume {comparison}"
+    )
+    assert said[str(tuning)] == f"tuning: of 2 runs begun, 2 are over; goes on with fedkin tune --resume {tuning}"
+    assert said[str(comparison / "local-seed0")] == "finished: there is nothing to go on with"
+    assert lines[-1] == "every file is as it was written"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("cut/checkpoint/round-000002.safetensors", "put the file back as it was"),
+        ("cut/parts/rounds-000001.jsonl", "begin this run anew: fedkin run --resume {0}/cut --restart"),
+        ("cut/graphs/round-000001.npz", "or go on without it"),
+        ("cut/experiment.toml", "put the file back"),
+        ("compare/plan.json", "put the file back"),
+        ("compare/compare.csv", "fedkin compare --resume {0}/compare writes it again"),
+        ("compare/local-seed0/clients.parquet", "fedkin compare --resume {0}/compare --restart"),
+        ("compare/local-seed0/rounds.csv", "run this anew in another folder"),
+        ("tune/tuned.toml", "fedkin tune --resume {0}/tune writes it again"),
+        ("tune/fedavg-0-seed0/messages.parquet", "fedkin tune --resume {0}/tune --restart"),
+        ("tune/seal.json", "remove it"),
+    ],
+)
+def test_harm_is_one_line_with_the_file_and_what_to_do(folders: Path, tmp_path: Path, name: str, advice: str) -> None:
+    shutil.copytree(folders, tmp_path / "here")
+    path = tmp_path / "here" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    code, lines = checked(tmp_path / "here")
+    assert code == 1
+    wrong = [line for line in lines if line.startswith(f"{path}: ")]
+    assert any("not as it was written" in line and advice.format(tmp_path / "here") in line for line in wrong), lines
+    path.unlink()
+    code, lines = checked(tmp_path / "here")
+    assert code == 1
+    assert any(line.startswith(f"{path}: ") and "gone" in line for line in lines)
+
+
+def test_a_damaged_newest_checkpoint_says_from_which_round_it_goes_on(folders: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders / "cut", tmp_path / "cut")
+    (folder / "checkpoint" / "round-000002.safetensors").unlink()
+    code, lines = checked(folder)
+    assert (code, len(lines)) == (1, 3)
+    assert lines[1].startswith(f"{folder}: not finished; goes on from round 1")
+
+
+def test_rows_are_counted(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where hashes agree, as with a seal that was written after the harm."""
+    folder = shutil.copytree(folders / "compare" / "fedavg-seed0", tmp_path / "run")
+    (folder / "rounds.jsonl").write_bytes((folder / "rounds.jsonl").read_bytes() * 2)
+    monkeypatch.setattr("fedkin.records.checking.faults", lambda *_: [])
+    code, lines = checked(folder)
+    assert code == 1
+    assert lines[0].startswith(f"{folder / 'rounds.jsonl'}: 2 rows, written were 1")
+
+
+def test_another_version_is_a_note_and_no_problem(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedkin.records.checking.versions", lambda: {"torch": "9.9"})
+    code, lines = checked(folders / "cut")
+    assert code == 0
+    assert "written with torch " in lines[0]
+    assert ", here is 9.9: " in lines[0]
+
+
+def test_what_is_no_run_or_in_use_is_said(folders: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "no run, comparison or tuning is in it")):
+        ended = runner.invoke(app, ["check", str(folder)])
+        assert isinstance(ended.exception, RunError)
+        assert said in str(ended.exception)
+    with held(folders / "cut"):
+        ended = runner.invoke(app, ["check", str(folders)])
+        assert isinstance(ended.exception, RunError)
+        assert "in use by process" in str(ended.exception)
+        ended = runner.invoke(app, ["run", "--resume", str(folders / "cut")])
+        assert isinstance(ended.exception, RunError)
+        assert "in use by process" in str(ended.exception)
+    (tmp_path / "plan.json").write_text("{}")
+    assert checked(tmp_path)[1][0].endswith("nothing was begun in it: give the command again with --out")
+
+
+def test_a_run_from_python_says_how_it_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cut"):
+        run_in_python(
+            "fedavg", small_federation(), rounds=3, settings={"checkpoint_every": 1}, out=tmp_path / "run",
+            watcher=CutAt(2),
+        )  # fmt: skip
+    assert checked(tmp_path / "run")[1][0].endswith(f"goes on from round 1: fedkin.run(..., out='{tmp_path}/run')")
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
+def test_restart_goes_with_resume(folders: Path, command: str) -> None:
+    ended = CliRunner().invoke(app, [command, str(folders / "small.toml"), "--restart"])
+    assert isinstance(ended.exception, ConfigError)
+    assert "--restart goes with --resume DIR" in str(ended.exception)
+
+
+def test_restart_from_the_command_line(folders: Path, tmp_path: Path) -> None:
+    """A comparison runs again only the run that is damaged."""
+    folder = shutil.copytree(folders / "compare", tmp_path / "all")
+    whole = (folder / "compare.json").read_bytes()
+    kept = folder / "fedavg-seed0" / "summary.json"
+    before = kept.stat().st_mtime_ns
+    (folder / "local-seed0" / "rounds.jsonl").write_text("{")
+    refused = CliRunner().invoke(app, ["compare", "--resume", str(folder)])
+    assert isinstance(refused.exception, RunError)
+    assert "--restart" in str(refused.exception)
+    result = CliRunner().invoke(app, ["compare", "--resume", str(folder), "--restart", "--json"])
+    assert result.exit_code == 0, result.output
+    assert kept.stat().st_mtime_ns == before
+    assert len((folder / "compare.json").read_bytes()) > len(whole) // 2
+    assert checked(folder)[0] == 0

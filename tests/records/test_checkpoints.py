@@ -1,0 +1,197 @@
+"""A run goes on only from files that are as they were written, and begins again at round 0 only if it is asked to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.records.checkpoints import Checkpoints
+from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result
+from tiny import TABLE, CutAt, assert_equal_runs
+
+EXPERIMENT = Experiment.of(
+    {**TABLE, "training": {**TABLE["training"], "rounds": 6}, "run": {**TABLE["run"], "embeddings_every": 2}}
+)
+STATES = [f"checkpoint/round-00000{round}.safetensors" for round in (2, 4)]
+# What can go wrong with a file.
+GONE: Callable[[Path], None] = Path.unlink
+
+
+def flipped(path: Path, place: float = 0.5) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[int(place * (len(data) - 1))] ^= 1 << 3
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`cut`: a run with checkpoints of rounds 2 and 4; `first`: one with that of round 2; `whole`: a finished run."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, round in (("cut", 5), ("first", 3)):
+        with pytest.raises(RuntimeError, match="cut"):
+            run_experiment(EXPERIMENT, Path(), folder / name, watcher=CutAt(round))
+    run_experiment(EXPERIMENT, Path(), folder / "whole")
+    return folder
+
+
+def resumed(folder: Path, restart: bool = False) -> Result:
+    return run_experiment(EXPERIMENT, Path(), folder, resume=True, restart=restart)
+
+
+def needed(folder: Path) -> list[str]:
+    """Names of the files from which the run in this folder goes on."""
+    every = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    results = ("graphs", "features", "federation.json", "data-root.json", "parts/newest.json")
+    return [name for name in every if not name.startswith(results)]
+
+
+def test_two_checkpoints_are_kept_and_the_last_of_a_finished_run(runs: Path) -> None:
+    names = sorted(path.name for path in (runs / "cut" / "checkpoint").iterdir())
+    assert names == [f"round-00000{round}.{kind}" for round in (2, 4) for kind in ("json", "safetensors")]
+    assert [path.name for path in (runs / "whole" / "checkpoint").iterdir()] == ["round-000006.safetensors"]
+
+
+@pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])
+def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    """The older checkpoint is taken, or the run is refused; where both were needed, it never begins at round 0."""
+    names = needed(runs / "cut")
+    assert len(names) > 12
+    taken = {}
+    for name in names:
+        folder = shutil.copytree(runs / "cut", tmp_path / "run")
+        harm(folder / name)
+        said = ""
+        try:
+            found = Checkpoints(folder).choose()
+            taken[name] = None if found is None else found.round
+        except RunError as error:
+            taken[name], said = -1, str(error)
+        assert not said or (str(folder) in said and "--restart" in said and "\n" not in said)
+        shutil.rmtree(folder)
+    newest = [name for name in names if "000004" in name]
+    # The file of experiments and the seal of the folder are looked at before the checkpoints.
+    apart = ["experiment.toml", "seal.json"]
+    assert {name: taken[name] for name in newest} == dict.fromkeys(newest, 2)
+    own = [STATES[0], STATES[0].replace("safetensors", "json")]
+    older = [name for name in names if name not in (*newest, *apart, *own)]
+    assert {name: taken[name] for name in older} == dict.fromkeys(older, -1)
+    assert taken["seal.json"] == 4
+    assert [taken[name] for name in own] == [4, 4]
+
+
+@pytest.mark.parametrize("place", [0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 1.0])
+def test_every_part_of_a_checkpoint_is_under_its_hash(runs: Path, tmp_path: Path, place: float) -> None:
+    folder = shutil.copytree(runs / "first", tmp_path / "run")
+    flipped(folder / STATES[0], place)
+    with pytest.raises(RunError, match=r"round-000002\.safetensors: not as it was written: its hash differs"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])
+def test_the_older_checkpoint_is_taken_and_one_line_says_so(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
+) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    harm(folder / STATES[1])
+    resumed(folder)
+    (line,) = caplog.messages
+    assert line.startswith(str(folder / STATES[1]))
+    assert line.endswith("; going on from the checkpoint of round 2")
+    assert_equal_runs(runs / "whole", folder)
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "parts"])
+def test_a_run_whose_checkpoints_are_gone_begins_anew_only_if_asked(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    shutil.rmtree(folder / lost)
+    before = sorted(path for path in folder.rglob("*"))
+    with pytest.raises(RunError, match=r"it is gone; no checkpoint is left to go on from: .* --restart"):
+        resumed(folder)
+    assert sorted(path for path in folder.rglob("*")) == before  # nothing of it is lost by the refusal
+    assert caplog.messages == []
+    resumed(folder, restart=True)
+    (line,) = caplog.messages
+    assert line.endswith("beginning anew at round 0")
+    assert_equal_runs(runs / "whole", folder)
+
+
+def test_restart_goes_on_where_that_is_possible(runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    resumed(folder, restart=True)
+    assert caplog.messages == []
+    assert_equal_runs(runs / "whole", folder)
+
+
+def test_a_graph_that_was_harmed_is_named_and_the_run_goes_on(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    graph, means = folder / "graphs" / "round-000001.npz", folder / "features" / "round-000002.safetensors"
+    flipped(graph)
+    means.unlink()
+    resumed(folder)
+    assert [line.partition(": ")[0] for line in caplog.messages] == [str(means), str(graph)]
+    assert all(line.endswith("; going on without it") for line in caplog.messages)
+
+
+def test_a_seal_without_its_checkpoint_was_a_kill_and_is_no_checkpoint(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The seal is written first: killed before the first checkpoint has its name, a run begins again without a word."""
+    folder = shutil.copytree(runs / "first", tmp_path / "run")
+    (folder / STATES[0]).unlink()
+    (folder / "parts" / "newest.json").unlink()
+    resumed(folder)
+    assert caplog.messages == []
+    assert_equal_runs(runs / "whole", folder)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet"])
+def test_harm_to_a_finished_run_is_found(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    # A digit of a number: the file stays readable.
+    text = (folder / name).read_bytes()
+    middle = len(text) // 2
+    place = middle if name.endswith("parquet") else next(at for at in range(middle, 0, -1) if 48 <= text[at] < 56)
+    (folder / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    with pytest.raises(RunError, match=name):
+        read_result(folder)
+    with pytest.raises(RunError, match="--restart"):
+        resumed(folder)
+    resumed(folder, restart=True)
+    assert_equal_runs(runs / "whole", folder)
+
+
+def test_a_harmed_seal_is_named_and_says_what_to_do(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    flipped(folder / "seal.json")
+    with pytest.raises(RunError, match=r"seal\.json: not .*; put it back as it was, or remove it"):
+        resumed(folder)
+    (folder / "seal.json").unlink()
+    assert resumed(folder).summary["rounds"] == 6
+
+
+def test_what_a_kill_after_the_end_leaves_is_removed_when_the_run_is_read(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "whole", tmp_path / "run")
+    shutil.copytree(runs / "cut" / "parts", folder / "parts")
+    (folder / "report.html.99-0123abcd.part").write_text("half")
+    resumed(folder)
+    assert_equal_runs(runs / "whole", folder)
+
+
+def test_a_later_format_is_not_read_as_damage(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(runs / "first", tmp_path / "run")
+    monkeypatch.setattr("fedkin.records.seals._FORMAT", 0)
+    with pytest.raises(RunError, match=r"seal\.json: written by fedkin [0-9.]+, which is later than this"):
+        resumed(folder)

@@ -1,0 +1,70 @@
+"""A folder is begun by one process; a kill before that leaves a folder that can be begun, and no other is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.records.claims import begun, claimed, free
+
+TEXT = 'name = "a"\n[run]\nseed = 1\n'
+
+
+def begin(folder: Path, text: str = TEXT, resume: bool = False) -> None:
+    with claimed(folder, text, resume, plan={"seeds": [1]}, data_root="data"):
+        assert begun(folder)
+        assert (folder / "lock").exists()
+
+
+def test_what_a_new_folder_gets(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "data-root.json", "experiment.toml", "plan.json", "seal.json",
+    ]  # fmt: skip
+    begin(tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="holds a run already: --resume"):
+        begin(tmp_path / "run")
+
+
+def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_path: Path) -> None:
+    begin(tmp_path)
+    (tmp_path / "experiment.toml").unlink()
+    for name in ("lock", "lock.json", "experiment.toml.3-0123abcd.part"):
+        (tmp_path / name).write_text("")
+    assert free(tmp_path)
+    other = TEXT.replace("seed = 1", "seed = 2")
+    begin(tmp_path, other)
+    assert (tmp_path / "experiment.toml").read_text() == other
+    begin(tmp_path, other, resume=True)
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "film.part", "a/b.3-0123abcd.part"])
+def test_the_files_of_others_are_not_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    assert not free(tmp_path)
+    with pytest.raises(RunError, match="is not a run of fedkin"):
+        begin(tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [Path(name).parts[0]]
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "plan.json"])
+def test_a_changed_number_is_found_before_anything_is_done(tmp_path: Path, name: str) -> None:
+    begin(tmp_path)
+    path = tmp_path / name
+    path.write_text(path.read_text().replace("1", "3"))
+    kept = path.read_text()
+    with pytest.raises(RunError, match=f"{name}: not as it was written: its hash differs"):
+        begin(tmp_path, (tmp_path / "experiment.toml").read_text(), resume=True)
+    assert path.read_text() == kept
+
+
+def test_the_folder_of_the_data_may_change(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with claimed(tmp_path, TEXT, True, data_root="elsewhere"):
+        assert json.loads((tmp_path / "data-root.json").read_text()) == "elsewhere"

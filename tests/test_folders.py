@@ -1,0 +1,68 @@
+"""A folder is held by one process, and what is written into it survives a crash."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedkin.errors import RunError
+from fedkin.folders import held, holder, made
+
+HOLD = (
+    "import sys; from pathlib import Path; from fedkin.folders import held\n"
+    "with held(Path(sys.argv[1])):\n"
+    "    print('held', flush=True); sys.stdin.read()\n"
+)
+
+
+def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        said = f"in use by process {other.pid} on {socket.gethostname()}: wait until it has ended, stop it"
+        with pytest.raises(RunError, match=said), held(folder):
+            pass
+        assert said in str(holder(folder))
+        other.kill()
+        other.wait()
+    assert (folder / "lock").exists()  # which a kill leaves, and nobody holds
+    assert holder(folder) is None
+    with held(folder):
+        pass
+    assert list(folder.iterdir()) == []
+
+
+def test_a_second_hold_in_one_process_is_refused_too(tmp_path: Path) -> None:
+    with held(tmp_path):
+        with pytest.raises(RunError, match=f"process {os.getpid()} "), held(tmp_path):
+            pass
+        (tmp_path / "lock.json").write_text("{")
+        with pytest.raises(RunError, match="in use by another process"), held(tmp_path):
+            pass
+    with held(tmp_path):
+        pass
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="file: cannot be used as the folder of a run"), held(tmp_path / "file"):
+        pass
+
+
+def test_new_folders_are_written_to_the_disk_in_the_folders_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr("os.fsync", lambda number: seen.append(os.readlink(f"/proc/self/fd/{number}")))
+    made(tmp_path / "a" / "b")
+    assert sorted(seen) == [str(tmp_path), str(tmp_path / "a")]
+    seen.clear()
+    made(tmp_path / "a" / "b")
+    assert seen == []
