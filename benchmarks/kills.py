@@ -26,7 +26,7 @@ from fedkin.methods import METHODS  # noqa: E402
 from killing import Bench, Case, tallied  # noqa: E402
 
 # Of each kind: every how many operations there is a kill, and how many kills come at random moments.
-PLAN = {"run": (16, 4), "stacked": (32, 2), "workers": (50, 4), "compare": (12, 12), "tune": (12, 12)}
+PLAN = {"run": (16, 4), "stacked": (32, 2), "workers": (50, 4), "compare": (12, 12)}
 # Kills before every single operation: a method with a server, and one of peers.
 ALL = ("sfmtl-graph", "mapl")
 
@@ -37,7 +37,8 @@ def cases() -> list[tuple[Case, int, int]]:
     found += [(Case("run", (name,), "stacked"), *PLAN["stacked"]) for name in sorted(METHODS)]
     found += [(Case("run", (name,), "workers"), *PLAN["workers"]) for name in ("fedavg", "mapl")]
     return [
-        *found, (Case("compare", ("local", "fedavg")), *PLAN["compare"]), (Case("tune", ("fedavg",)), *PLAN["tune"])
+        *found, (Case("compare", ("local", "fedavg")), *PLAN["compare"]),
+        (Case("leave-out", ("fedavg",)), *PLAN["compare"]), (Case("tune", ("fedavg",)), *PLAN["compare"]),
     ]  # fmt: skip
 
 

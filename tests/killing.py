@@ -35,7 +35,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True)
 class Case:
-    """A command to kill: `run`, `compare` or `tune` of some methods in a mode."""
+    """A command to kill: `run`, `compare`, `leave-out` (of a comparison) or `tune` of some methods in a mode."""
 
     command: str
     methods: tuple[str, ...]
@@ -52,11 +52,16 @@ class Case:
         file.write_text(tomli_w.dumps({**TABLE, "method": {"name": self.methods[0]}, "run": run}))
         more = ["--methods", ",".join(self.methods)] if self.command != "run" else []
         more += ["--try", "training.lr=0.05,0.1"] if self.command == "tune" else []
-        return [self.command, str(file), *more, "--out", str(folder)]
+        more += ["--leave-out", "rot0,rot90"] if self.command == "leave-out" else []
+        return [self._said, str(file), *more, "--out", str(folder)]
 
     def again(self, folder: Path) -> list[str]:
         """Return the words that go on with a folder, or begin it where nothing was begun."""
-        return [self.command, "--resume", str(folder)] if (folder / "experiment.toml").exists() else self.words(folder)
+        return [self._said, "--resume", str(folder)] if (folder / "experiment.toml").exists() else self.words(folder)
+
+    @property
+    def _said(self) -> str:
+        return "compare" if self.command == "leave-out" else self.command
 
 
 @dataclass

@@ -86,8 +86,9 @@ def test_harm_is_one_line_with_the_file_and_what_to_do(folders: Path, tmp_path: 
     assert any("not as it was written" in line and advice.format(tmp_path / "here") in line for line in wrong), lines
     path.unlink()
     code, lines = checked(tmp_path / "here")
-    assert code == 1
-    assert any(line.startswith(f"{path}: ") and "gone" in line for line in lines)
+    # What is only drawn from the runs may not be written yet.
+    assert code == (path.name not in ("compare.csv", "tuned.toml"))
+    assert any(f"{path}: it is gone" in line for line in lines)
 
 
 def test_a_damaged_newest_checkpoint_says_from_which_round_it_goes_on(folders: Path, tmp_path: Path) -> None:

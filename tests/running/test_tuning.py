@@ -83,7 +83,7 @@ def test_the_best_candidate_is_chosen_and_written_down(tmp_path: Path) -> None:
         for seed, value in enumerate(one.values):
             summary = json.loads((tmp_path / f"local-{place}-seed{seed}" / "summary.json").read_text())
             assert summary["accuracy"]["mean"] == value
-    assert {key: value for key, value in table.items() if key != "methods"} == SHORT
+    assert {key: value for key, value in table.items() if key != "methods"} == Experiment.of(SHORT).resolved()
 
 
 def test_test_samples_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

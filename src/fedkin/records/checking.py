@@ -15,7 +15,7 @@ from fedkin.records import reading, schema
 from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.claims import begun, free
 from fedkin.records.files import leftovers, read_json
-from fedkin.records.seals import RESULT, SEAL, Seal, faults, seal_of, versions
+from fedkin.records.seals import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
 
 __all__ = ["Checked", "check"]
 
@@ -97,16 +97,18 @@ def _several(folder: Path) -> Checked:
     """Check the files of a comparison or a tuning beside its runs."""
     seal, problems = _sealed(folder)
     wrong = faults(folder, seal.files, (name for name in seal.files if name not in ("experiment.toml", "plan.json")))
-    problems += [f"{each}; {_again(folder)} writes it again" for each in wrong]
+    problems += [f"{each}; {_again(folder)} writes it again" for each in wrong if not each.endswith(GONE)]
+    # A seal lists these files before they are written.
+    notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(GONE)))
     try:
         plan: dict[str, Any] = reading.checked(schema.Plan, read_json(folder / "plan.json"), folder / "plan.json")
     except RunError as error:
-        return Checked(folder, (*problems, str(error)), _versions(seal), "its plan cannot be read")
+        return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
     kind = "tuning" if "try" in plan else "comparison"
     runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
     standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
-    return Checked(folder, tuple(problems), _versions(seal), standing)
+    return Checked(folder, tuple(problems), notes, standing)
 
 
 def _again(folder: Path, restart: bool = False) -> str:

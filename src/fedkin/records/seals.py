@@ -18,12 +18,13 @@ from fedkin._version import __version__
 from fedkin.errors import RunError
 from fedkin.records.files import Stamp, read_json, stamp_of, write_bytes
 
-__all__ = ["RESULT", "SEAL", "Seal", "add_sealed", "faults", "read_seal", "seal_of", "versions", "write_seal"]
+__all__ = ["GONE", "RESULT", "SEAL", "Seal", "add_sealed", "faults", "read_seal", "seal_of", "versions", "write_seal"]
 
 # The seal of a folder; that of a checkpoint lies beside the checkpoint.
 SEAL = "seal.json"
 # Files of a finished run from which its result is read.
 RESULT = ("summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet", "federation.json")
+GONE = "it is gone"
 _FORMAT = 1
 
 
@@ -96,7 +97,7 @@ def _fault(folder: Path, name: str, stamp: Stamp) -> str | None:
     try:
         now = stamp_of(path)
     except FileNotFoundError:
-        return f"{path}: it is gone"
+        return f"{path}: {GONE}"
     except OSError as error:
         return f"{path}: cannot be read ({error.strerror or error})"
     if now.bytes != stamp.bytes:

@@ -108,13 +108,18 @@ def execute(
         setup = setup.having(mode=mode)
     engine = (make or ENGINES[run.engine])(setup)
     try:
-        loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
-        loop.begin(name)
-        loop.rounds()
-        summary = loop.end(name, scenario or engine.everyone.name)
-        models = engine.models()
+        try:
+            loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
+            loop.begin(name)
+            loop.rounds()
+            summary = loop.end(name, scenario or engine.everyone.name)
+            models = engine.models()
+        finally:
+            engine.close()
+        # After the engine's own files are gone: nothing comes back to a finished run to remove them.
+        records.conclude(summary)
+        tracking.ended(summary)
     finally:
-        engine.close()
         tracking.ended(None)
     rows = records.rows
     return Result(
@@ -180,7 +185,7 @@ class _Loop:
             self.watcher.round_done(row)
 
     def end(self, name: str, scenario: str) -> dict[str, Any]:
-        """Write the complete tables and the summary, and return the summary."""
+        """Write the complete tables, and return the summary."""
         if not self.scores:
             self.scores = self.engine.evaluate()
             if self.total == 0:
@@ -188,10 +193,7 @@ class _Loop:
                 self._record(self.outcome, keep=False)
         with self.seconds.of("records"):
             self.records.finish()
-        summary = _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds())
-        self.records.conclude(summary)
-        self.tracking.ended(summary)
-        return summary
+        return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds())
 
 
 class _Seconds(Clock):

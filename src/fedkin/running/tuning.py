@@ -209,11 +209,12 @@ def best(tried: Sequence[Tried], higher: bool) -> Tried | None:
 
 
 def tuned(experiment: Experiment, found: Mapping[str, Sequence[Tried]], higher: bool) -> dict[str, Any]:
-    """Return the experiment's table with the best settings of each method in `[methods.NAME]`.
+    """Return the experiment's complete table with the best settings of each method in `[methods.NAME]`.
 
-    A method whose candidates all failed keeps its settings.
+    A tuning that was resumed knows only the complete table, so that every tuning gives that one. A method whose
+    candidates all failed keeps its settings.
     """
-    table: dict[str, Any] = dict(experiment.table)
+    table = experiment.resolved()
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
     for name, tried in found.items():
         chosen = best(tried, higher)
