@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.records.checkpoints import Checkpoints
+from fedkin.records.seals import read_seal
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
@@ -56,6 +58,33 @@ def test_two_checkpoints_are_kept_and_the_last_of_a_finished_run(runs: Path) -> 
     names = sorted(path.name for path in (runs / "cut" / "checkpoint").iterdir())
     assert names == [f"round-00000{round}.{kind}" for round in (2, 4) for kind in ("json", "safetensors")]
     assert [path.name for path in (runs / "whole" / "checkpoint").iterdir()] == ["round-000006.safetensors"]
+
+
+def test_all_that_a_checkpoint_needs_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a checkpoint gets its name, the contents of the files in its seal are on the disk, and their names too."""
+    loose: set[Path] = set()  # files whose content or whose name may not survive a power cut
+    checked: list[Path] = []
+    rename, sync = os.replace, os.fsync
+
+    def replace(source: Path, target: Path) -> None:
+        assert source not in loose, f"{source} was renamed before its content was on the disk"
+        if target.suffix == ".safetensors" and target.parent.name == "checkpoint":
+            needed = [target.parents[1] / name for name in read_seal(target.with_suffix(".json")).files]
+            assert not loose & {target.with_suffix(".json"), *(path for path in needed if path != target)}
+            checked.append(target)
+        rename(source, target)
+        loose.add(target)
+
+    def fsync(number: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        loose.difference_update([path], [each for each in loose if each.parent == path])
+        sync(number)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    run_experiment(EXPERIMENT, Path(), tmp_path / "run")
+    assert [path.stem for path in checked] == ["round-000002", "round-000004", "round-000006"]
+    assert loose == set()
 
 
 @pytest.mark.parametrize("harm", [flipped, GONE], ids=["flipped", "gone"])

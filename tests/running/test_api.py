@@ -16,7 +16,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from support import small_federation
-from tiny import TABLE
+from tiny import TABLE, reseal
 
 PLAN = {"local_steps": 2, "lr": 0.1}
 
@@ -63,6 +63,37 @@ def test_records_are_resumed_read_back_and_guarded(tmp_path: Path) -> None:
     assert again.scores == first.scores
     with pytest.raises(RunError, match="differs from the experiment to resume"):
         fedkin.run("fedavg", fed, rounds=3, training=PLAN, out=tmp_path / "run")
+
+
+def test_a_run_of_an_older_version_has_the_defaults_of_newer_settings(tmp_path: Path) -> None:
+    fed, folder = small_federation(), tmp_path / "run"
+    first = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder)
+    kept = folder / "experiment.toml"
+    lines = kept.read_text().splitlines(keepends=True)
+    kept.write_text("".join(line for line in lines if not line.startswith(("dropout", "momentum"))))
+    assert len(kept.read_text().splitlines()) == len(lines) - 2
+    reseal(folder)
+    assert fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder).summary == first.summary
+    with pytest.raises(RunError, match=r"run\.dropout: 0\.0 there, 0\.1 here"):
+        fedkin.run("fedavg", fed, rounds=2, training=PLAN, settings={"dropout": 0.1}, out=folder)
+
+
+def test_a_run_with_the_old_name_of_a_setting_is_refused_with_the_new_one(tmp_path: Path) -> None:
+    fed, folder = small_federation(), tmp_path / "run"
+    fedkin.run("mapl", fed, rounds=1, training=PLAN, out=folder)
+    kept = folder / "experiment.toml"
+    kept.write_text(kept.read_text().replace("[method.graph]", "[method.graph_learning]"))
+    with pytest.raises(RunError, match=r"method\.graph_learning: renamed; write method\.graph"):
+        fedkin.run("mapl", fed, rounds=1, training=PLAN, out=folder)
+
+
+def test_a_damaged_run_begins_anew_only_if_asked(tmp_path: Path) -> None:
+    fed, folder = small_federation(), tmp_path / "run"
+    first = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder)
+    (folder / "clients.parquet").write_bytes(b"")
+    with pytest.raises(RunError, match=r"clients\.parquet: .* restart=True"):
+        fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder)
+    assert fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder, restart=True).scores == first.scores
 
 
 def test_double_precision() -> None:
