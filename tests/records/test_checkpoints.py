@@ -11,6 +11,7 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.records.checkpoints import Checkpoints
+from fedkin.records.recorder import Records
 from fedkin.records.seals import read_seal
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment
@@ -113,6 +114,15 @@ def test_harm_to_any_file_is_found(runs: Path, tmp_path: Path, harm: Callable[[P
     assert {name: taken[name] for name in older} == dict.fromkeys(older, -1)
     assert taken["seal.json"] == 4
     assert [taken[name] for name in own] == [4, 4]
+
+
+def test_a_round_that_is_safe_is_not_written_again(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "cut", tmp_path / "run")
+    records = Records(folder)
+    assert records.resume() is not None
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    records.checkpoint(4, {"engine": {}, "seconds": {}})
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("place", [0.0, 0.01, 0.1, 0.3, 0.7, 0.9, 1.0])

@@ -14,7 +14,8 @@ from fedkin.folders import holder
 from fedkin.records import reading, schema
 from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.claims import begun, free
-from fedkin.records.files import leftovers, read_json
+from fedkin.records.files import read_json
+from fedkin.records.finishing import untidy
 from fedkin.records.seals import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
 
 __all__ = ["Checked", "check"]
@@ -78,7 +79,7 @@ def _one(folder: Path) -> Checked:
         problems += [f"{each}; {remedy}" for each in faults(folder, seal.files, RESULT)]
         rest = [name for name in seal.files if name not in (*RESULT, "experiment.toml")]
         problems += [f"{each}; {reading.MEND}" for each in (*faults(folder, seal.files, rest), *_rows(folder, seal))]
-        if (folder / "parts").exists() or leftovers(folder):
+        if untidy(folder):
             notes += (f"a killed process left files: {_again(folder)} removes them",)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
     found, wrong = Checkpoints(folder).survey()

@@ -25,7 +25,6 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,20 +34,17 @@ import pyarrow.parquet as pq
 from fedkin.analysis.embeddings import Features
 from fedkin.engines import Outcome, Score
 from fedkin.errors import RunError
-from fedkin.folders import LOCKS, synced
+from fedkin.folders import synced
 from fedkin.records import metrics, reading, schema
 from fedkin.records.checkpoints import ANEW, NEWEST, Checkpoints, say
 from fedkin.records.files import (
     Stamp,
-    json_bytes,
-    leftovers,
     read_json,
-    stamp_of,
     write_bytes,
     write_json,
     write_with,
 )
-from fedkin.records.seals import SEAL, write_seal
+from fedkin.records.finishing import conclude
 from fedkin.records.tables import csv_text
 from fedkin.tasks import Task
 
@@ -95,6 +91,7 @@ class Records:
         self.flushed = dict.fromkeys(self.rows, 0)
         self.graphs: dict[int, Graph] = {}
         self.last_graph: str | None = None
+        self.safe = 0  # the round of the newest checkpoint
         # Files of this run with their stamps, by their paths in the folder.
         self.sealed: dict[str, Stamp] = {}
 
@@ -130,8 +127,8 @@ class Records:
             self.sealed[name] = write_bytes(self.folder / name, features.to_bytes(), sync=False)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> None:
-        """Write the new rows, then the state; after that the round is safe."""
-        if self.folder is None:
+        """Write the new rows, then the state; after that the round is safe. A safe round is not written again."""
+        if self.folder is None or round == self.safe:
             return
         for name in self.rows:
             new, file = self.rows[name][self.flushed[name] :], f"parts/{name}-{round:06d}.{_ending(name)}"
@@ -142,6 +139,7 @@ class Records:
         # The federation is described anew by whoever goes on, in the words of a later version.
         files = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, files)
+        self.safe = round
 
     def finish(self) -> None:
         """Write the complete tables."""
@@ -155,34 +153,8 @@ class Records:
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Write the seal of all files, then the summary; after that the run is finished."""
-        if self.folder is None:
-            return
-        text = json_bytes(summary)
-        files = {name: stamp for name, stamp in self.sealed.items() if not name.startswith("parts/")}
-        newest = sorted((self.folder / "checkpoint").glob("*.safetensors"))[-1:]
-        for path in (self.folder / "experiment.toml", self.folder / "mode.json", *newest):
-            if path.exists():
-                files.setdefault(path.relative_to(self.folder).as_posix(), stamp_of(path))
-        write_seal(self.folder / SEAL, files | {"summary.json": stamp_of(text)}, len(self.rows["rounds"]))
-        write_bytes(self.folder / "summary.json", text)
-        self.tidy()
-
-    def tidy(self) -> None:
-        """Remove from a finished run what only going on needs, and what killed processes left."""
-        if self.folder is None:
-            return
-        shutil.rmtree(self.folder / "parts", ignore_errors=True)
-        states = sorted((self.folder / "checkpoint").glob("*.safetensors"))
-        with suppress(OSError):
-            for left in (*states[:-1], *(self.folder / "checkpoint").glob("*.json"), *leftovers(self.folder)):
-                left.unlink(missing_ok=True)
-
-    def untidy(self) -> bool:
-        """Whether a finished run has something for `tidy`."""
-        if self.folder is None:
-            return False
-        left = ("parts", *LOCKS, *(f"checkpoint/{path.name}" for path in self.folder.glob("checkpoint/*.json")))
-        return any((self.folder / name).exists() for name in left) or bool(leftovers(self.folder))
+        if self.folder is not None:
+            conclude(self.folder, self.sealed, summary)
 
     def describe(self, task: Task, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Write `federation.json`, or check that a run that is resumed began with the same samples.
@@ -256,7 +228,7 @@ class Records:
             self._drop_after(0)
             return None
         self.sealed |= {name: stamp for name, stamp in found.seal.files.items() if not name.startswith("checkpoint/")}
-        self.last_graph = found.state.pop("graph")
+        self.last_graph, self.safe = found.state.pop("graph"), found.round
         self._read_parts(found.round)
         return found.round, found.state
 

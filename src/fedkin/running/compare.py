@@ -16,8 +16,9 @@ from fedkin.folders import held
 from fedkin.records import reading, schema
 from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
+from fedkin.records.finishing import tidy, untidy
 from fedkin.records.metrics import metric_of, value_of
-from fedkin.records.recorder import MESSAGES, Records, client_schema, rows_of
+from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
 from fedkin.running.experiment import Experiment
@@ -58,10 +59,9 @@ def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) 
     if not (folder / "summary.json").exists():
         return None
     experiment.check_claim(folder, resume)
-    records = Records(folder)
-    if records.untidy():
+    if untidy(folder):
         with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
-            records.tidy()
+            tidy(folder)
     return read_finished(folder, restart)
 
 
