@@ -62,6 +62,8 @@ def test_whole_folders(folders: Path) -> None:
     ("name", "advice"),
     [
         ("cut/checkpoint/round-000002.safetensors", "put the file back as it was"),
+        ("cut/checkpoint/round-000001.safetensors", "put the file back as it was"),
+        ("cut/checkpoint/round-000001.json", "put the file back as it was"),
         ("cut/parts/rounds-000001.jsonl", "begin this run anew: fedkin run --resume {0}/cut --restart"),
         ("cut/graphs/round-000001.npz", "or go on without it"),
         ("cut/experiment.toml", "put the file back"),
@@ -85,6 +87,8 @@ def test_harm_is_one_line_with_the_file_and_what_to_do(folders: Path, tmp_path: 
     wrong = [line for line in lines if line.startswith(f"{path}: ")]
     assert any("not as it was written" in line and advice.format(tmp_path / "here") in line for line in wrong), lines
     path.unlink()
+    if path.name == "round-000001.safetensors":
+        return  # an older checkpoint need not be there
     code, lines = checked(tmp_path / "here")
     # What is only drawn from the runs may not be written yet.
     assert code == (path.name not in ("compare.csv", "tuned.toml"))

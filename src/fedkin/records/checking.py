@@ -82,8 +82,8 @@ def _one(folder: Path) -> Checked:
         if untidy(folder):
             notes += (f"a killed process left files: {_again(folder)} removes them",)
         return Checked(folder, tuple(problems), notes, "finished: there is nothing to go on with")
-    found, wrong = Checkpoints(folder).survey()
-    problems += [f"{each}; {_BACK}" if found else f"{each}; {remedy}" for lines in wrong.values() for each in lines]
+    found, wrong = Checkpoints(folder).survey(all=True)
+    problems += [f"{each}; {_BACK if found else remedy}" for each in wrong.values()]
     if found is None:
         start = f"goes on from round 0, as no checkpoint was written yet: {_again(folder)}"
         where = "it cannot be gone on with" if wrong else start

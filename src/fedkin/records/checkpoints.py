@@ -17,7 +17,7 @@ from fedkin import codec
 from fedkin.errors import MethodError, RunError
 from fedkin.records import reading
 from fedkin.records.files import Stamp, read_json, stamp_of, write_json, write_with
-from fedkin.records.seals import Seal, faults, read_seal, write_seal
+from fedkin.records.seals import GONE, Seal, faults, read_seal, write_seal
 
 __all__ = ["ANEW", "NEWEST", "Checkpoint", "Checkpoints", "say"]
 
@@ -76,36 +76,43 @@ class Checkpoints:
         found, wrong = self.survey()
         if found is None:
             if wrong:
-                raise RunError(f"{next(iter(wrong.values()))[0]}; no checkpoint is left to go on from: put the file "
+                raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: put the file "
                                f"back as it was, or {ANEW}")  # fmt: skip
             return None
         if wrong:
-            say("%s", f"{next(iter(wrong.values()))[0]}; going on from the checkpoint of round {found.round}")
+            say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {found.round}")
             write_json(self.folder / NEWEST, found.round)
         for lost in faults(self.folder, found.seal.files, (n for n in found.seal.files if n.startswith(_RESULTS))):
             say("%s", f"{lost}; going on without it")
         self.keep({found.round, *(round for round in self._rounds() if round < found.round)})
         return found
 
-    def survey(self) -> tuple[Checkpoint | None, dict[int, list[str]]]:
-        """Return the newest checkpoint that is as it was written, and what is wrong with newer ones by round."""
-        wrong: dict[int, list[str]] = {}
+    def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
+        """Return the newest checkpoint that is as it was written, and what is wrong with newer ones by round.
+
+        all: whether older ones are looked at too.
+        """
+        found, wrong = None, {}
         for round in sorted({*self._rounds(), *self._marked()}, reverse=True):
             try:
-                return self.read(round), wrong
+                known = self.read(round)
+                found = found or known
             except RunError as error:
-                wrong[round] = [str(error)]
-        return None, wrong
+                wrong[round] = str(error)
+            if found is not None and not all:
+                break
+        return found, wrong
 
     def read(self, round: int) -> Checkpoint:
         """Read the checkpoint of this round; raises RunError for the first file that is not as it was written."""
         name = f"round-{round:06d}"
-        path = self.place / f"{name}.safetensors"
-        if not path.exists():
-            raise RunError(f"{path}: it is gone")
-        seal = read_seal(self.place / f"{name}.json")
+        path, sealed = (self.place / f"{name}.{kind}" for kind in ("safetensors", "json"))
+        for each in (path, sealed):
+            if not each.exists():
+                raise RunError(f"{each}: {GONE}")
+        seal = read_seal(sealed)
         if f"checkpoint/{path.name}" not in seal.files or seal.round != round:
-            raise RunError(f"{self.place / name}.json: not the seal of this checkpoint")
+            raise RunError(f"{sealed}: not the seal of this checkpoint")
         if faults(self.folder, seal.files, [_EXPERIMENT]):
             raise RunError(
                 f"{path}: the checkpoint of another run: its settings are not those of {self.folder / _EXPERIMENT}"
