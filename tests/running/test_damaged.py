@@ -67,7 +67,7 @@ def replaced(path: Path, column: str, values: list[object]) -> None:
         ("whole", "summary.json", b"[]", "expected a table of names and values, got []"),
         ("whole", "rounds.jsonl", b"{", "line 1: not readable as JSON"),
         ("whole", "clients.parquet", b"", "not readable as the table of a run"),
-        ("whole", "federation.json", b"[]", "not as it was written"),
+        ("whole", "federation.json", b"[]", "expected a table of names and values, got []"),
     ],
 )
 def test_a_damaged_run_is_neither_resumed_nor_read_back(
@@ -76,6 +76,9 @@ def test_a_damaged_run_is_neither_resumed_nor_read_back(
     folder = shutil.copytree(runs / run, tmp_path / "run")
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_bytes(content)
+    if run == "whole":
+        assert "not as it was written" in refused(folder, folder / file)
+        reseal(folder)
     assert said in refused(folder, folder / file)
 
 
@@ -131,6 +134,7 @@ def test_a_finished_run_whose_summary_lacks_a_part_is_named(runs: Path, tmp_path
     folder = shutil.copytree(runs / "whole", tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps({name: value for name, value in summary.items() if name != part}))
+    reseal(folder)
     assert f"{part}: it is missing" in refused(folder, folder / "summary.json")
 
 

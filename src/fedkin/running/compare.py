@@ -81,6 +81,9 @@ def read_result(folder: Path) -> Result:
     """Read a finished run from its folder; raises RunError for any other folder."""
     if not (folder / "summary.json").exists():
         raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+    # Before anything is read: a reader of a table may stumble over a single bit.
+    if wrong := faults(folder, seal_of(folder).files, RESULT):
+        raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json", schema.Finished)
     rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
     metric = metric_of(summary)
@@ -89,8 +92,6 @@ def read_result(folder: Path) -> Result:
         "messages": rows_of(folder / "messages.parquet", MESSAGES),
     }
     last = max((row[0] for row in tables["clients"]), default=0)
-    if wrong := faults(folder, seal_of(folder).files, RESULT):
-        raise RunError(f"{wrong[0]}; {reading.MEND}")
     scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
     federation = folder / "federation.json"
     known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
