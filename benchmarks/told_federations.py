@@ -1,0 +1,284 @@
+"""The 24 federations of nothing_told.py: made from a data root and a seed, with test samples of every client.
+
+Twenty are those of a study of groups (docs/groups.md), cut so that one core manages: 100 clients became 40, and 400
+became 100. The other four are hospitals, states, clients that are all different, and a loner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.data.dataset import Dataset
+from fedkin.data.scenarios.regions import Regions
+from fedkin.data.sources.cifar import Cifar10
+from fedkin.data.sources.digits import Digits
+from fedkin.data.sources.eicu import EicuDemo
+from fedkin.data.sources.idx import FashionMnist, Mnist
+from fedkin.data.sources.qmnist import Qmnist
+from fedkin.data.sources.tpt48 import Tpt48
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.keys import rng
+from fedkin.learning.models.base import Model
+from fedkin.learning.models.mlp import Mlp
+
+__all__ = [
+    "QUICK", "TESTS", "Planted", "Told", "by_class", "different", "dirichlet", "iid", "loner", "rotated", "swapped",
+    "told",
+]  # fmt: skip
+
+TESTS = 60
+# Small nets or few clients: all methods together take minutes.
+QUICK = ("digits rot4 16x100", "MNIST rot2 8x100", "eICU hospitals", "TPT-48 states")
+_TRIPLES = 10
+_PAIRS = ((3, 5), (7, 9), (2, 6), (0, 1), (4, 8))
+_RING = ((3, 5, 7), (6, 7, 9), (0, 2, 6), (0, 1, 8), (4, 5, 8))
+
+# "planted": the clients were made in these groups; "natural": the data set states groups, which may mean nothing for
+# training; "none": there are none to compare with.
+Planted = Literal["planted", "natural", "none"]
+Rows = Any
+
+
+@dataclass(frozen=True)
+class Told:
+    """A federation by its seed, its net and the rates that are tried; groups: what its clients' groups are."""
+
+    make: Callable[[int], Federation]
+    groups: Planted = "planted"
+    model: Model = field(default_factory=lambda: Mlp(hidden=(32,)))
+    rates: tuple[float, ...] = (0.03, 0.06, 0.12)
+    smaller: str = ""
+
+
+# -- dealing ----------------------------------------------------------------------------------------------------------
+
+
+def client(
+    number: int, pool: Dataset, train: Rows, test: Rows, group: Any,
+    change: Callable[[Tensor, Tensor], Any] | None = None,
+) -> Client:  # fmt: skip
+    """A client with these rows of the pool; change: what it does to its stored inputs and its labels."""
+
+    def samples(rows: Rows) -> Samples:
+        where = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        x, y = pool.train.x[where], pool.train.y[where]
+        if change is not None:
+            x, y = change(x, y)
+        return Samples(x.float() if pool.scale is None else pool.scale(x, torch.float32), y)
+
+    return Client(f"client-{number:03d}", samples(train), samples(test), None if group is None else f"group-{group}")
+
+
+def deal(pool: Dataset, sizes: Sequence[int], seed: int, tests: int = TESTS) -> list[tuple[Rows, Rows]]:
+    """(training rows, test rows) of each client, without replacement."""
+    order = rng(seed, "deal").permutation(len(pool.train))
+    edges = np.cumsum([0, *(size + tests for size in sizes)])
+    if edges[-1] > len(order):
+        raise ValueError(f"{pool.name} has {len(order)} samples, and {edges[-1]} were asked for")
+    return [
+        (order[start : start + size], order[start + size : start + size + tests])
+        for start, size in zip(edges, sizes, strict=False)
+    ]
+
+
+def uneven(clients: int, low: int, high: int) -> list[int]:
+    """Sizes between two numbers, log-uniform; the same for every seed."""
+    return [int(size) for size in np.exp(rng(0, "sizes").uniform(np.log(low), np.log(high), clients))]
+
+
+def masked(x: Tensor, white: float, share: float, draw: np.random.Generator) -> Tensor:
+    """The same 2 x 2 squares of all images are white."""
+    half = x.shape[2] // 2
+    mask = np.kron(draw.random((half, half)) < share, np.ones((2, 2), dtype=bool))
+    return torch.where(torch.from_numpy(mask), torch.tensor(white, dtype=x.dtype), x)
+
+
+def rotated(
+    pool: Dataset, sizes: Sequence[int], seed: int, *, turns: Sequence[int] = (0, 1, 2, 3), mask: float = 0.0,
+    tests: int = TESTS,
+) -> Federation:  # fmt: skip
+    """Quarter turns, and with `mask` a mask of its own at each client."""
+    made = []
+    for number, (train, test) in enumerate(deal(pool, sizes, seed, tests)):
+        turn = turns[number % len(turns)]
+
+        def change(x: Tensor, y: Tensor, turn: int = turn, number: int = number) -> tuple[Tensor, Tensor]:
+            x = torch.rot90(x, turn, (2, 3))
+            return (masked(x, pool.white, mask, rng(seed, "mask", number)) if mask else x), y
+
+        made.append(client(number, pool, train, test, turn, change))
+    return Federation(made, pool.task, "rotated")
+
+
+def by_class(pool: Dataset, clients: int, n: int, sets: Any, seed: int) -> Federation:
+    """Clients that have only the classes of their group, in equal numbers."""
+    chosen = triples(seed) if sets == "triples" else sets
+    left = [list(rng(seed, "class", c).permutation(rows)) for c, rows in enumerate(pool.train.by_class(10))]
+    made = []
+    for number in range(clients):
+        classes = chosen[number % len(chosen)]
+        parts = []
+        for size, purpose in ((n, "train"), (TESTS, "test")):
+            counts = [size // len(classes) + (place < size % len(classes)) for place in range(len(classes))]
+            rows = [left[c].pop() for c, count in zip(classes, counts, strict=True) for _ in range(count)]
+            parts.append(rng(seed, purpose, number).permutation(rows))
+        made.append(client(number, pool, *parts, number % len(chosen)))
+    return Federation(made, pool.task, "by class")
+
+
+def triples(seed: int) -> list[tuple[int, ...]]:
+    """Ten different triples of classes."""
+    found: set[tuple[int, ...]] = set()
+    draw = rng(seed, "triples")
+    while len(found) < _TRIPLES:
+        found.add(tuple(sorted(draw.choice(10, 3, replace=False).tolist())))
+    return sorted(found)
+
+
+def dirichlet(pool: Dataset, clients: int, n: int, alpha: float, seed: int) -> Federation:
+    """Class shares of its own at each client, the same in its training and test samples."""
+    left = [list(rng(seed, "class", c).permutation(rows)) for c, rows in enumerate(pool.train.by_class(10))]
+    made = []
+    for number in range(clients):
+        draw = rng(seed, "shares", number)
+        counts = draw.multinomial(n + TESTS, draw.dirichlet([alpha] * 10))
+        rows = draw.permutation([left[c].pop() for c in range(10) for _ in range(counts[c]) if left[c]])
+        made.append(client(number, pool, rows[: len(rows) - TESTS], rows[len(rows) - TESTS :], None))
+    return Federation(made, pool.task, "dirichlet")
+
+
+def iid(pool: Dataset, sizes: Sequence[int], seed: int) -> Federation:
+    """One distribution for all."""
+    made = [client(number, pool, *rows, 0) for number, rows in enumerate(deal(pool, sizes, seed))]
+    return Federation(made, pool.task, "iid")
+
+
+def swapped(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
+    """Four groups: labels unchanged, 0 and 1 swapped, 2 and 3 swapped, 4 and 5 swapped."""
+    maps = torch.arange(10).repeat(4, 1)
+    for g in (1, 2, 3):
+        maps[g, [2 * g - 2, 2 * g - 1]] = torch.tensor([2 * g - 1, 2 * g - 2])
+    made = []
+    for number, rows in enumerate(deal(pool, [n] * clients, seed)):
+        made.append(client(number, pool, *rows, number % 4, lambda x, y, g=number % 4: (x, maps[g][y])))
+    return Federation(made, pool.task, "swapped labels")
+
+
+def different(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
+    """Each client sees the pixels in an order of its own: nobody can share a model with anybody."""
+    made = []
+    for number, rows in enumerate(deal(pool, [n] * clients, seed)):
+        order = torch.from_numpy(rng(seed, "pixels", number).permutation(pool.train.x[0].numel()))
+        change = partial(_permuted, order)
+        made.append(client(number, pool, *rows, number, change))
+    return Federation(made, pool.task, "all different")
+
+
+def _permuted(order: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.flatten(1)[:, order].reshape(x.shape), y
+
+
+def loner(pool: Dataset, clients: int, n: int, seed: int) -> Federation:
+    """One distribution for all but one client, whose images are turned by a quarter."""
+    made = []
+    for number, rows in enumerate(deal(pool, [n] * clients, seed)):
+        alone = number == clients // 2
+        change = (lambda x, y: (torch.rot90(x, 1, (2, 3)), y)) if alone else None
+        made.append(client(number, pool, *rows, int(alone), change))
+    return Federation(made, pool.task, "a loner")
+
+
+# -- the data say whose samples they are ------------------------------------------------------------------------------
+
+
+def writers(pool: Dataset, count: int, seed: int, turns: Sequence[int] = ()) -> Federation:
+    """Real writers of 60 digits or more, the same for every seed; a quarter of each one's digits are for testing."""
+    assert pool.train.client is not None
+    names, counts = np.unique(pool.train.client, return_counts=True)
+    made = []
+    for number, name in enumerate(rng(0, "writers").permutation(names[counts >= TESTS])[:count]):
+        rows = rng(seed, "split", name).permutation(np.flatnonzero(pool.train.client == name))
+        tests = len(rows) // 4
+        turn = turns[number % len(turns)] if turns else None
+        change = None if turn is None else (lambda x, y, turn=turn: (torch.rot90(x, turn, (2, 3)), y))
+        made.append(client(number, pool, rows[tests:], rows[:tests], turn, change))
+    return Federation(made, pool.task, "writers")
+
+
+def hospitals(root: Path, seed: int) -> Federation:
+    """eICU demo: hospitals, small ones joined within their region; 40 % of each hospital's patients are for testing."""
+    dataset = EicuDemo(test_fraction=0.4, seed=seed).load(root)
+    made = Regions(min_size=40).build(dataset, 0)
+    cut = [replace(one, test=one.test.take(np.arange(min(len(one.test), TESTS)))) for one in made.values()]
+    return Federation(cut, made.task, "eicu")
+
+
+def states(root: Path, seed: int, tests: int = 4) -> Federation:
+    """TPT-48: all 48 states take part; the same four of the twelve years are for testing in all of them."""
+    dataset = Tpt48(test_years=0).load(root)
+    assert dataset.train.client is not None
+    assert dataset.train.group is not None
+    years = rng(seed, "years").permutation(12)
+    made = []
+    for name in sorted(set(dataset.train.client.tolist())):
+        rows = np.flatnonzero(dataset.train.client == name)
+        train, test = (dataset.samples("train", rows[np.sort(part)]) for part in (years[tests:], years[:tests]))
+        made.append(Client(name, train, test, str(dataset.train.group[rows[0]])))
+    return Federation(made, Task.regression(6, (6,)), "tpt48")
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def told(root: Path) -> Mapping[str, Told]:
+    """{name: federation}; nothing is read before it is made."""
+
+    @cache
+    def pool(name: str) -> Dataset:
+        if name == "digits":
+            found = Digits().load(root)
+            x, y = (torch.cat([getattr(part, what) for part in (found.train, found.test)]) for what in "xy")
+            return replace(found, train=replace(found.train, x=x, y=y))
+        kinds: dict[str, Any] = {"mnist": Mnist(), "fashion": FashionMnist(), "cifar": Cifar10()}
+        return kinds.get(name, Qmnist(split="mnist")).load(root)
+
+    def of(make: Callable[..., Federation], name: str, *given: Any, **more: Any) -> Callable[[int], Federation]:
+        return lambda seed: make(pool(name), *given, seed=seed, **more)
+
+    forty, cut = [100] * 40, "40 of 100 clients"
+    return {
+        "digits rot4 16x100": Told(
+            of(rotated, "digits", [100] * 16, tests=12), rates=(0.1, 0.3, 0.5), smaller="12 test samples"
+        ),
+        "MNIST rot4 40x100": Told(of(rotated, "mnist", forty)),
+        "MNIST rot4 40x30": Told(of(rotated, "mnist", [30] * 40)),
+        "MNIST rot4 40x20..500": Told(of(rotated, "mnist", uneven(40, 20, 500))),
+        "MNIST rot4 own mask 40x100": Told(of(rotated, "mnist", forty, mask=0.15)),
+        "MNIST rot2 8x100": Told(of(rotated, "mnist", [100] * 8, turns=(0, 1))),
+        "Fashion rot4 40x100": Told(of(rotated, "fashion", forty)),
+        "CIFAR rot4 40x200": Told(of(rotated, "cifar", [200] * 40)),
+        "Fashion disjoint 40x100": Told(of(by_class, "fashion", 40, 100, _PAIRS), smaller=cut),
+        "MNIST ring 40x100": Told(of(by_class, "mnist", 40, 100, _RING), smaller=cut),
+        "CIFAR disjoint 40x100": Told(of(by_class, "cifar", 40, 100, _PAIRS), smaller=cut),
+        "CIFAR ring 40x300": Told(of(by_class, "cifar", 40, 300, _RING), smaller=cut),
+        "MNIST swap4 40x100": Told(of(swapped, "mnist", 40, 100)),
+        "MNIST iid 40x100": Told(of(iid, "mnist", forty)),
+        "CIFAR iid 40x20..500": Told(of(iid, "cifar", uneven(40, 20, 500))),
+        "Fashion iid 100x50": Told(of(iid, "fashion", [50] * 100), smaller="100 of 400 clients"),
+        "Fashion 10 triples 100x60": Told(of(by_class, "fashion", 100, 60, "triples"), smaller="100 of 400 clients"),
+        "MNIST Dirichlet .3 40x100": Told(of(dirichlet, "mnist", 40, 100, 0.3), "none"),
+        "writers 40": Told(of(writers, "qmnist", 40), "none", smaller=cut),
+        "writers rot2 40": Told(of(writers, "qmnist", 40, turns=(0, 1)), smaller="40 of 60 clients"),
+        "MNIST all different 40x100": Told(of(different, "mnist", 40, 100)),
+        "MNIST a loner 40x100": Told(of(loner, "mnist", 40, 100)),
+        "eICU hospitals": Told(lambda seed: hospitals(root, seed), "natural", rates=(0.03, 0.1, 0.3)),
+        "TPT-48 states": Told(lambda seed: states(root, seed), "natural", rates=(0.01, 0.03, 0.1)),
+    }

@@ -1,0 +1,276 @@
+"""Tables of nothing_told.py, from the lines that its runs have written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Lines", "Runs", "filled", "read", "tables", "write_csv"]
+
+Lines = list[dict[str, Any]]
+# The best of these, by its mean over seeds, is what a method is compared with.
+REFERENCE = ("local", "fedavg", "flt, told")
+
+
+def read(path: Path) -> Lines:
+    """The lines of the file; a line that was cut off by a crash is left out."""
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Finished runs, `seeds` of them for each federation and row, and what is known from them.
+
+    lines: those of the stage "run" have points {client: figure or None} (100 x accuracy, or what stands for it), tests
+    {client: number of test samples}, ari, groups ("planted", "natural" or "none") and kind (of task).
+    """
+
+    lines: Lines
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @cached_property
+    def finished(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """{(federation, row): runs in the order of the seeds}, where all seeds are there and none failed."""
+        found: dict[tuple[str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
+        for line in self.lines:
+            if line["stage"] == "run" and "points" in line:
+                found[line["federation"], line["row"]][line["seed"]] = line
+        return {
+            pair: [runs[seed] for seed in self.seeds] for pair, runs in found.items() if set(self.seeds) <= set(runs)
+        }
+
+    @cached_property
+    def federations(self) -> list[str]:
+        """Names of federations that have a reference, in the order of the lines."""
+        names = dict.fromkeys(line["federation"] for line in self.lines)
+        return [name for name in names if all((name, row) in self.finished for row in ("local", "fedavg"))]
+
+    @cached_property
+    def rows(self) -> list[str]:
+        """Names of rows that are finished anywhere."""
+        return list(dict.fromkeys(row for _, row in self.finished))
+
+    def means(self, federation: str, row: str) -> Any:
+        """[seeds] mean points over clients."""
+        return np.array([mean(run["points"].values()) for run in self.finished[federation, row]])
+
+    def reference(self, federation: str) -> tuple[str, Any]:
+        """(row, its means) of the best of REFERENCE."""
+        there = [row for row in REFERENCE if (federation, row) in self.finished]
+        best = max(there, key=lambda row: float(self.means(federation, row).mean()))
+        return best, self.means(federation, best)
+
+    def regret(self, federation: str, row: str) -> Any:
+        """[seeds] points below the reference with the same seed."""
+        return self.reference(federation)[1] - self.means(federation, row)
+
+    def hurt(self, federation: str, row: str) -> tuple[float, float, float]:
+        """Shares: clients worse off than by local training, clients better off, clients and seeds below it.
+
+        Worse or better off: with the test samples of all seeds together, by more than one sample; where points are no
+        accuracies, by more than one point of the mean over seeds.
+        """
+        mine, alone = self.finished[federation, row], self.finished[federation, "local"]
+        lost: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        for one, other in zip(mine, alone, strict=True):
+            for id, points in one["points"].items():
+                if points is not None and other["points"][id] is not None:
+                    lost[id].append((other["points"][id] - points, one["tests"][id]))
+        below = [gap > 1e-9 for gaps in lost.values() for gap, _ in gaps]
+        if mine[0]["kind"] == "classification":
+            whole = np.array([sum(gap * n / 100 for gap, n in gaps) for gaps in lost.values()])
+        else:
+            whole = np.array([np.mean([gap for gap, _ in gaps]) for gaps in lost.values()])
+        return float((whole > 1 + 1e-6).mean()), float((whole < -1 - 1e-6).mean()), float(np.mean(below))
+
+    def ari(self, federation: str, row: str) -> float | None:
+        """Mean over seeds of the adjusted Rand index with the clients' groups; None where there are none."""
+        runs = self.finished[federation, row]
+        known = [run["ari"] for run in runs if run["ari"] is not None and run["groups"] != "none"]
+        return float(np.mean(known)) if len(known) == len(runs) else None
+
+    def planted(self, federation: str) -> bool:
+        """Whether the federation was made of these groups."""
+        return bool(self.finished[federation, "local"][0]["groups"] == "planted")
+
+    def of_row(self, row: str, among: Sequence[str]) -> dict[str, Any]:
+        """What a row does over these federations, those of them where it is finished."""
+        there = [name for name in among if (name, row) in self.finished]
+        regrets = np.array([self.regret(name, row) for name in there])
+        worst = int(regrets.mean(1).argmax())
+        aris = [self.ari(name, row) for name in there if self.planted(name)]
+        hurts = np.array([self.hurt(name, row) for name in there])
+        return {
+            "federations": len(there), "regret": regrets.mean(), "deviation": regrets.mean(0).std(),
+            "worst": regrets.mean(1)[worst], "where": there[worst], "within": int((regrets.mean(1) <= 0.5).sum()),
+            "hurt": hurts[:, 0].mean(), "helped": hurts[:, 1].mean(), "below": hurts[:, 2].mean(),
+            "ari": float(np.mean(aris)) if aris and None not in aris else None,
+        }  # fmt: skip
+
+
+def mean(points: Iterable[float | None]) -> float:
+    """The mean of the clients whose figure is determined."""
+    return float(np.mean([value for value in points if value is not None]))
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables(runs: Runs) -> dict[str, str]:
+    """All tables as markdown, by name."""
+    return {
+        "federations": _by_federation(runs),
+        "methods": _by_row(runs),
+        "told": _told(runs),
+        "trials": _trials(runs),
+        "missing": _missing(runs),
+    }
+
+
+def filled(page: str, made: Mapping[str, str]) -> str:
+    """The page with each table between its marks, `<!-- table: NAME -->` and `<!-- end -->`."""
+    for name, text in made.items():
+        mark = f"<!-- table: {name} -->"
+        before, found, rest = page.partition(mark)
+        if not found or "<!-- end -->" not in rest:
+            raise ValueError(f"the page has no {mark} with <!-- end --> after it")
+        page = f"{before}{mark}\n{text}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return page
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _spread(values: Any) -> str:
+    return f"{np.mean(values):.1f}±{np.std(values):.1f}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _both(shares: Sequence[float]) -> str:
+    return ", ".join(_share(value) for value in shares[:2])
+
+
+def _index(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _by_federation(runs: Runs) -> str:
+    others = ["local", "fedavg", "flt, told", "flt, oracle", "flt, same", "flt, ratio"]
+    head = ["federation", "reference", "its points", "kin's regret", "hurts, helps", "groups", "ARI", *others]
+    body = []
+    for name in runs.federations:
+        best, means = runs.reference(name)
+        line = [name, best, _spread(means), *[""] * 4]
+        if (name, "kin") in runs.finished:
+            index = _index(runs.ari(name, "kin"))
+            found = " ".join(str(run["found"]) for run in runs.finished[name, "kin"])
+            line[3:] = [_spread(runs.regret(name, "kin")), _both(runs.hurt(name, "kin")), found]
+            line.append(index if runs.planted(name) or not index else f"({index})")
+        body.append([*line, *(_spread(runs.regret(name, r)) if (name, r) in runs.finished else "-" for r in others)])
+    return _table(head, body)
+
+
+def _by_row(runs: Runs) -> str:
+    head = [
+        "method", "federations", "mean regret", "kin's on these", "regret at most .5 on", "worst", "where",
+        "hurts, helps", "below local", "ARI",
+    ]  # fmt: skip
+    found = {row: runs.of_row(row, runs.federations) for row in runs.rows}
+    body = []
+    for row, its in sorted(found.items(), key=lambda item: (-item[1]["federations"], item[1]["regret"])):
+        there = [name for name in runs.federations if {(name, row), (name, "kin")} <= set(runs.finished)]
+        kin = f"{runs.of_row('kin', there)['regret']:.2f}" if there else ""
+        body.append([
+            row, str(its["federations"]), f"{its['regret']:.2f}±{its['deviation']:.2f}", kin, str(its["within"]),
+            f"{its['worst']:.1f}", its["where"], _both((its["hurt"], its["helped"])), _share(its["below"]),
+            _index(its["ari"]),
+        ])  # fmt: skip
+    return _table(head, body)
+
+
+def _told(runs: Runs) -> str:
+    """Methods by their defaults, told the number of groups, and with groups from the test, where all are finished."""
+    head = ["method", "federations", "default", "told", "groups from the test", "kin"]
+    body = []
+    for name in ("flt", "pca-km-hc", "fedsem", "ifca", "cfl", "sfmtl-graph"):
+        default = "flt, ratio" if name == "flt" else name
+        kinds = [row for row in (default, f"{name}, told", f"{name}, same") if row in runs.rows]
+        there = [one for one in runs.federations if all((one, row) in runs.finished for row in [*kinds, "kin"])]
+        if not there or f"{name}, same" not in kinds:
+            continue
+        cells = dict.fromkeys((default, f"{name}, told", f"{name}, same", "kin"), "")
+        for row in [*kinds, "kin"]:
+            its = runs.of_row(row, there)
+            cells[row] = f"{its['regret']:.2f}±{its['deviation']:.2f}" + (
+                f" (ARI {its['ari']:.2f})" if its["ari"] is not None else ""
+            )
+        body.append([name, str(len(there)), *cells.values()])
+    return _table(head, body)
+
+
+def _trials(runs: Runs) -> str:
+    """Kin with other trials, where two kinds are finished."""
+    rows = ("kin", "kin, before", "kin, before, margin 2", "kin, no trials")
+    head = ["federation", *(f"{row}: regret, hurts" for row in rows)]
+    body = []
+    for name in runs.federations:
+        there = [row for row in rows if (name, row) in runs.finished]
+        if len(there) > 1:
+            cells = {row: f"{_spread(runs.regret(name, row))}, {_share(runs.hurt(name, row)[0])}" for row in there}
+            body.append([name, *(cells.get(row, "-") for row in rows)])
+    return _table(head, body)
+
+
+def _missing(runs: Runs) -> str:
+    """Why a pair has no figures."""
+    reasons: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for line in runs.lines:
+        reason = line.get("skipped") or line.get("failed")
+        if reason and (line["federation"], line["row"]) not in runs.finished:
+            names = reasons[line["row"]][reason]
+            if line["federation"] not in names:
+                names.append(line["federation"])
+    body = [[row, reason, ", ".join(names)] for row, each in reasons.items() for reason, names in each.items()]
+    return _table(["method", "no figures because", "on"], body)
+
+
+def write_csv(runs: Runs, path: Path) -> None:
+    """One line for each federation and row."""
+    names = ("federation", "row", "reference", "points", "deviation", "regret", "regret_deviation", "hurt",
+             "helped", "below_local", "ari", "rate", "seconds")  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for name in runs.federations:
+            for row in runs.rows:
+                if (name, row) in runs.finished:
+                    writer.writerow([name, row, *_figures(runs, name, row)])
+
+
+def _figures(runs: Runs, name: str, row: str) -> list[str]:
+    means, regret, ari = runs.means(name, row), runs.regret(name, row), runs.ari(name, row)
+    made: list[Mapping[str, Any]] = list(runs.finished[name, row])
+    figures = [means.mean(), means.std(), regret.mean(), regret.std(), *runs.hurt(name, row)]
+    return [
+        runs.reference(name)[0], *(f"{value:.4f}" for value in figures), "" if ari is None else f"{ari:.4f}",
+        f"{made[0]['lr']:g}", f"{np.mean([run['seconds'] for run in made]):.1f}",
+    ]  # fmt: skip
