@@ -5,11 +5,17 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint format docs clean
 
-# torch first and by its exact version: a range would pull the CUDA build.
-$(VENV)/.installed: pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP) --require-hashes --no-deps
+
+# pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
+# the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
+$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(LOCKED) -r constraints.txt
+	$(LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(LOCKED) -r constraints/torch.txt && $(PIP) torch==2.13.0)
+	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check --disable-pip-version-check
 	touch $@
 
 demo: $(VENV)/.installed

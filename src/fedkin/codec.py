@@ -23,6 +23,7 @@ from safetensors.torch import load, load_file
 from torch import Tensor
 
 from fedkin.errors import MethodError
+from fedkin.untrusted import DEEPEST, Refused
 
 __all__ = ["Params", "Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
 
@@ -30,6 +31,10 @@ Tree = Mapping[str, Any]
 # Parameters and buffers of a net by name.
 Params = Mapping[str, Tensor]
 _META = "fedkin"
+# What bytes that are no tree can raise; RecursionError: brackets without end.
+_UNREADABLE = (
+    ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError, RecursionError, IndexError,
+)  # fmt: skip
 _DTYPES = {
     torch.float64: ("F64", 8), torch.float32: ("F32", 4), torch.float16: ("F16", 2), torch.bfloat16: ("BF16", 2),
     torch.int64: ("I64", 8), torch.int32: ("I32", 4), torch.int16: ("I16", 2), torch.int8: ("I8", 1),
@@ -43,6 +48,8 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if not isinstance(key, str):
             raise MethodError(f"{prefix or 'message'}: keys must be text, got {key!r}")
         name = prefix + key.replace("~", "~0").replace("/", "~1")
+        if name.count("/") >= DEEPEST:
+            raise MethodError(f"{name[:40]}...: a tree is at most {DEEPEST} deep; put less in each other")
         if name == "__metadata__":
             raise MethodError(f"{name}: this name is safetensors' own; choose another")
         if isinstance(value, Mapping) and value:
@@ -95,7 +102,7 @@ def decode(data: bytes) -> dict[str, Any]:
     try:
         length = int.from_bytes(data[:8], "little")
         return _restored(json.loads(data[8 : 8 + length]), load(data))
-    except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise MethodError(f"not a fedkin message: {len(data)} bytes that do not parse ({error})") from None
 
 
@@ -103,6 +110,8 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with these leaves by pointer: the inverse of `leaves`."""
     tree: dict[str, Any] = {}
     for name, leaf in named.items():
+        if name.count("/") >= DEEPEST:
+            raise Refused(f"a tree more than {DEEPEST} deep")
         *path, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
         place = tree
         for part in path:
@@ -114,7 +123,20 @@ def tree_of(named: Mapping[str, Any]) -> dict[str, Any]:
 def _restored(header: dict[str, Any], loaded: Mapping[str, Tensor]) -> dict[str, Any]:
     """The tree of these tensors and the header's small values, in the order in which the header names them."""
     small = json.loads(header.pop("__metadata__")[_META])
+    for name, value in small.items():
+        _check_small(name, value)
     return _merged(tree_of({name: loaded[name] for name in header}), tree_of(small))
+
+
+def _check_small(name: str, value: Any, depth: int = 0) -> None:
+    """Raise Refused unless `leaves` gives such values: lists of limited depth, and no table that is not empty."""
+    if isinstance(value, list):
+        if depth >= DEEPEST or any(isinstance(item, dict) for item in value):
+            raise Refused(f"{name[:40]}: a list of tables, or of lists more than {DEEPEST} deep")
+        for item in value:
+            _check_small(name, item, depth + 1)
+    elif isinstance(value, dict) and value:
+        raise Refused(f"{name[:40]}: a table in place of its values")
 
 
 def _merged(tensors: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +173,7 @@ def read(path: Path) -> dict[str, Any]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, path.stat().st_size)))
         return _restored(header, load_file(path))
-    except (ValueError, KeyError, TypeError, SafetensorError, AttributeError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise MethodError(f"not a fedkin message: {path} does not parse ({error})") from None
 
 

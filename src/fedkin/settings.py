@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedkin.errors import ConfigError, nearest
+from fedkin.untrusted import shown
 
 __all__ = ["Settings", "choose", "parse"]
 
@@ -87,8 +88,8 @@ def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     message = item["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     given = item.get("input")
-    shown = "" if isinstance(given, Mapping) else f"; got {given!r}"
-    return f"{name}: {message}{shown}"
+    got = "" if isinstance(given, Mapping) else f"; got {shown(repr(given), 200)}"
+    return f"{name}: {message}{got}"
 
 
 def _dotted(parts: list[str]) -> str:

@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
-
-from fedkin._version import __version__
-from fedkin.cli import catalogue, experiments
-from fedkin.cli.check import check
-from fedkin.cli.graph import graph
-from fedkin.cli.report import report
-from fedkin.cli.runs import runs
-from fedkin.cli.tune import tune
-from fedkin.errors import FedkinError
+if TYPE_CHECKING:
+    from fedkin.cli.commands import app
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="fedkin", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Learn who should learn with whom: collaboration-graph federated learning.",
-)  # fmt: skip
 
+def __getattr__(name: str) -> Any:
+    """The typer application: it is imported late, because it takes seconds, in which Ctrl-C has to be quiet."""
+    if name == "app":
+        from fedkin.cli import commands
 
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"fedkin {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    pass
-
-
-app.command("run")(experiments.run)
-app.command("compare")(experiments.compare)
-app.command("tune")(tune)
-app.command("check")(check)
-app.command("report")(report)
-app.command("graph")(graph)
-app.add_typer(runs, name="runs")
-app.command("methods")(catalogue.methods)
-app.command("scenarios")(catalogue.scenarios)
-app.command("sources")(catalogue.sources)
-app.command("models")(catalogue.models)
+        return commands.app
+    raise AttributeError(f"module 'fedkin.cli' has no attribute {name!r}")
 
 
 def main() -> None:
-    """Run the command; an error that a user can act on is one line on standard error and exit status 2."""
+    """Run the command; always raises SystemExit.
+
+    0: done. 2: an error that a user can act on, one line on standard error. 70: a fault of fedkin, one line with the
+    file of its traceback. 130: stopped by Ctrl-C.
+    """
+    before = _interrupted_by(_leave)
+    # Once more when Python winds up: what the run left is written by then.
+    atexit.register(_interrupted_by, _leave)
+    from fedkin.cli.ending import ended
+
+    def work() -> Any:
+        from fedkin.cli.commands import app
+
+        _interrupted_by(before)
+        return app(standalone_mode=False)
+
     try:
-        app()
-    except FedkinError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True)
-        sys.exit(2)
+        status = ended(work)
+    finally:
+        _interrupted_by(before)
+    sys.exit(status)
 
 
-def _plain(text: str) -> str:
-    """Text that rich must not read as markup."""
-    return text.replace("[", r"\[")
+def _leave(number: int, frame: object) -> None:
+    os._exit(130)
+
+
+def _interrupted_by(handler: Any) -> Any:
+    """Let this handle Ctrl-C; returns what did before."""
+    return signal.signal(signal.SIGINT, handler) if threading.current_thread() is threading.main_thread() else None

@@ -8,9 +8,10 @@ from typing import Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from fedkin.cli.screen import screen
 from fedkin.settings import choose
 
 __all__ = ["methods", "models", "scenarios", "sources"]
@@ -30,7 +31,7 @@ def methods(name: str | None = _NAME) -> None:
     table = Table("method", "paper", "kind", "what travels", "needs", box=None, pad_edge=False)
     for known, method in METHODS.items():
         table.add_row(known, method.paper, method.kind, method.travels, _needs(method))
-    Console().print(table)
+    screen().print(table)
 
 
 def _needs(method: Any) -> str:
@@ -68,15 +69,15 @@ def _catalogue(registry: Mapping[str, Any], name: str | None, section: str) -> N
     table = Table(section, "what it is", box=None, pad_edge=False)
     for known, entry in registry.items():
         table.add_row(known, (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " "))
-    Console().print(table)
+    screen().print(table)
 
 
 def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[str, str]) -> None:
-    console = Console(highlight=False)
-    console.print(f"[bold]{name}[/]")
+    console = screen()
+    console.print(Text(name, style="bold"))
     for key, value in facts.items():
-        console.print(f"{key}: {value}", markup=False)
-    console.print(inspect.getdoc(entry) or "", markup=False)
+        console.print(f"{key}: {value}")
+    console.print(inspect.getdoc(entry) or "")
     table = Table("setting", "default", "type", box=None, pad_edge=False, title_justify="left")
     _rows(table, entry, section)
     if table.row_count:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
+
+from fedkin.cli.screen import screen
 
 __all__ = ["check"]
 
@@ -16,7 +17,7 @@ def check(folder: Path = _FOLDER) -> None:
     """Say whether every file of a folder is as it was written, and what can be gone on from; exit status 1 if not."""
     from fedkin.records.checking import check as checked
 
-    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    console = screen(soft_wrap=True)
     found = checked(folder)
     for each in found:
         for line in (*each.problems, *(f"{each.folder}: {note}" for note in each.notes)):

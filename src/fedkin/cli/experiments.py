@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json as _json
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
+from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.report.tables import comparison, left_out, one_run
@@ -26,7 +25,7 @@ __all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
 def run(
     experiment: Path | None = EXPERIMENT,
     changes: list[str] = SET,
-    seed: int | None = typer.Option(None, "--seed", min=0, help="Seed, in place of run.seed."),
+    seed: int | None = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed."),
     rounds: int | None = ROUNDS,
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
@@ -48,12 +47,12 @@ def run(
         )  # fmt: skip
     report = _report([folder])
     if json:
-        print(_json.dumps(result.summary, indent=2))
+        print(as_json(result.summary))
         return
-    Console().print(one_run(result))
+    screen().print(one_run(result))
     _verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
-        Console().print(_profile(result.summary))
+        screen().print(_profile(result.summary))
     _done(folder, report)
 
 
@@ -101,9 +100,9 @@ def compare(
         )  # fmt: skip
     report = _report([result.folder for by_seed in results.values() for result in by_seed.values()], folder)
     if json:
-        print(_json.dumps([r.summary for by_seed in results.values() for r in by_seed.values()], indent=2))
+        print(as_json([r.summary for by_seed in results.values() for r in by_seed.values()]))
         return
-    Console().print(comparison(table(results)))
+    screen().print(comparison(table(results)))
     _verdicts(results)
     _done(folder, report)
 
@@ -130,9 +129,9 @@ def _compare_without(
         _report([run.folder for run in mine], Path(mine[0].folder or folder).parent) for mine in runs.values()
     ]  # fmt: skip
     if json:
-        print(_json.dumps({group: [run.summary for run in mine] for group, mine in runs.items()}, indent=2))
+        print(as_json({group: [run.summary for run in mine] for group, mine in runs.items()}))
         return
-    Console().print(left_out(results))
+    screen().print(left_out(results))
     _done(folder, *reports)
 
 
@@ -219,7 +218,14 @@ def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
                 f"{kept}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
             )
         return Path(root)
-    return given if given is not None else Path("data")
+    root = given if given is not None else Path("data")
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"--data-root {root}: its name is not Unicode; rename it, or name it through a link"
+        ) from None
+    return root
 
 
 def _new(parent: Path, name: str) -> Path:
@@ -244,6 +250,8 @@ def numbers(text: str) -> list[int]:
     parts = listed(text, "--seeds")
     if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
         raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0]!r}")
+    if long := [part for part in parts if len(part) > 18]:
+        raise ConfigError(f"--seeds: expected whole numbers below 10^18, got {long[0]}")
     return [int(part) for part in parts]
 
 
@@ -255,14 +263,14 @@ def _report(folders: list[Any], home: Path | None = None) -> Path:
 
 def _verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
     """What tests found, for the methods whose records hold verdicts."""
-    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    console = screen(soft_wrap=True)
     for method, by_seed in results.items():
         for line in terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}):
             console.print(fill(line, console.width, subsequent_indent="    "))
 
 
 def _done(folder: Path, *reports: Path) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    console = screen(soft_wrap=True)
     console.print(f"records: {folder}")
     for report in reports:
         console.print(f"report:  {report}")

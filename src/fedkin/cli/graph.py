@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json as _json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, DataError
+from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +55,7 @@ def graph(
     sparsify: str = _SPARSIFY,
     groups: str = _GROUPS,
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
-    seed: int = typer.Option(0, min=0, help="Seed of the grouping and the picture."),
+    seed: int = typer.Option(0, min=0, max=2**32 - 1, help="Seed of the grouping and the picture."),
     client: str | None = _CLIENT,
     target: str | None = _TARGET,
     out: Path | None = _OUT,
@@ -78,7 +77,7 @@ def graph(
     if out is not None:
         summary["files"] = _write(found, out, f"{signatures.name}: {len(found.ids)} clients", seed)
     if json:
-        print(_json.dumps(summary, indent=2, ensure_ascii=False))
+        print(as_json(summary))
         return
     _print(summary)
 
@@ -93,10 +92,10 @@ def _same(
         raise ConfigError(f"--similarity {similarity}: --groups {groups} compares samples by tests; leave it out")
     summary, lines = same(table, groups, client, target, seed, out)
     if json:
-        print(_json.dumps(summary, indent=2, ensure_ascii=False))
+        print(as_json(summary))
         return
     for line in lines:
-        print(line)
+        print(shown(line))
 
 
 def _build(
@@ -195,7 +194,7 @@ def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = screen()
     groups = summary["groups"]
     console.print(
         f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
@@ -220,15 +219,15 @@ def _print(summary: dict[str, Any]) -> None:
     )
     if summary["central"]:
         measure = next(name for name in summary["central"][0] if name != "client")
-        listed = ", ".join(f"{escape(one['client'])} {one[measure]:.3f}" for one in summary["central"])
+        listed = ", ".join(f"{one['client']} {one[measure]:.3f}" for one in summary["central"])
         console.print(f"most central ({measure}): {listed}", soft_wrap=True)
     for path in summary.get("files", ()):
-        console.print(f"wrote {escape(path)}", soft_wrap=True)
+        console.print(f"wrote {path}", soft_wrap=True)
 
 
 def _some(members: list[str], most: int = 8) -> str:
     left = len(members) - most
-    return escape(", ".join(members[:most])) + (f" and {left} more" if left > 0 else "")
+    return ", ".join(members[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def _count(number: int, what: str) -> str:

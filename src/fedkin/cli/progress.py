@@ -21,6 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.screen import screen
 from fedkin.records.metrics import metric_of
 from fedkin.records.recorder import rounds_so_far
 from fedkin.report.tables import megabytes
@@ -49,7 +50,7 @@ class StopFlag:
 def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
     """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
     flag = StopFlag()
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = screen(stderr=True, soft_wrap=True)
 
     def ask(number: int, frame: object) -> None:
         if flag.asked:
@@ -78,7 +79,7 @@ class Progress:
 
     def __init__(self, title: str, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
         self.stop, self.title, self.quiet = stop, title, quiet
-        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console or screen(stderr=True, soft_wrap=True)
         self.rounds = 0
         self.shown: _Shown | None = None
 
@@ -111,7 +112,8 @@ class Progress:
 
     def _show(self, done: int) -> _Shown:
         self.bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(), console=self.console, transient=True,
         )  # fmt: skip
         self.task: TaskID = self.bar.add_task(self.title, total=self.rounds, completed=done, figures="")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
+
+from fedkin.cli.screen import screen
 
 __all__ = ["report"]
 
@@ -21,4 +22,4 @@ def report(runs: list[Path] = _RUNS, out: Path | None = _OUT) -> None:
     if out is not None and out.is_dir():
         raise RunError(f"--out {out}: a folder; name the file to write, for example {out / 'report.html'}")
     written = write_report(runs, out if out is not None else runs[0] / "report.html")
-    Console(soft_wrap=True, highlight=False).print(f"report:  {written}", markup=False)
+    screen(soft_wrap=True).print(f"report:  {written}")

@@ -13,7 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.screen import screen
 from fedkin.report.tables import megabytes
+from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     from fedkin.records.listing import Listed
@@ -130,14 +132,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], folded: Sequence
     """Cells are shown literally, brackets included; the `folded` columns wrap if there is not enough room."""
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for head in heads:
-        table.add_column(Text(head), no_wrap=head not in folded, overflow="fold")
+        table.add_column(Text(shown(head)), no_wrap=head not in folded, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     return table
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    return screen(soft_wrap=True)
 
 
 def _edged(console: Console) -> bool:

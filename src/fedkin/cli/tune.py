@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json as _json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedkin.cli.experiments import listed, numbers, planned, rooted
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 from fedkin.records.files import read_json
 
@@ -78,7 +77,7 @@ def tune(
     if json:
         rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
                 for name, tried in found.items()}  # fmt: skip
-        print(_json.dumps(rows, indent=2))
+        print(as_json(rows))
         _check(found)
         return
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
@@ -87,8 +86,8 @@ def tune(
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
             table.add_row(name, _settings(one.settings), value, "chosen" if one is chosen else "")
-    console = Console(soft_wrap=True, highlight=False)
-    Console().print(table)
+    console = screen(soft_wrap=True)
+    screen().print(table)
     console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
     console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
     _check(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fedkin.errors import DataError
 from fedkin.keys import rng
+from fedkin.untrusted import Refused, most, said
 
 __all__ = ["Flags", "Floats", "arrays", "filled", "hold_out_people", "indicators", "read_csv", "standardised"]
 
@@ -41,14 +42,25 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
         strings_can_be_null=True,
     )  # fmt: skip
     try:
-        table = pc.read_csv(path, convert_options=options, parse_options=pc.ParseOptions(newlines_in_values=True))
-    except (OSError, KeyError, pa.ArrowException) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read ({said}); expected columns {', '.join(columns)}") from None
+        parsing = pc.ParseOptions(newlines_in_values=True)
+        with pc.open_csv(path, convert_options=options, parse_options=parsing) as batches:
+            table = pa.Table.from_batches(_within(batches, most(path.stat().st_size)), batches.schema)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
     for column, kind in columns.items():
         if kind == "id" and table.column(column).null_count:
             raise DataError(f"{path}: column {column} is empty in some rows; expected a whole number in each")
     return table
+
+
+def _within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """These batches; raises Refused once they take more bytes than the limit."""
+    taken = 0
+    for batch in batches:
+        taken += batch.nbytes
+        if taken > limit:
+            raise Refused(f"unpacked it takes more than {limit / 1e9:.1f} GB, too much for a file of its size")
+        yield batch
 
 
 def arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:

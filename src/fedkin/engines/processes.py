@@ -22,6 +22,7 @@ from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.executors.ray import own_rows
+from fedkin.engines.executors.starting import begin, check_script, ended, leave_if_imported
 from fedkin.engines.setup import Plan, Setup
 from fedkin.engines.simulation import Simulation
 from fedkin.engines.site import LocalSite, Site
@@ -50,6 +51,7 @@ def serve(line: socket, plan: Plan, client: Client, adversary: bool) -> None:
     with line:
         executor = OneByOne(plan.net, clients)
         site = LocalSite(plan, clients, executor, States(), Clock(), adversaries, own_method=True)
+        wire.send(line, {"ready": True})
         while True:
             try:
                 asked = wire.receive(line)
@@ -115,15 +117,20 @@ class RemoteSite(Site):
         self.parts: dict[str, dict[str, Any]] = {}
         self.lines: dict[str, socket] = {}
         self.processes: list[Any] = []
+        leave_if_imported()
+        check_script()
         context, plan = _context(), setup.plan
         for id, client in setup.federation.items():
-            here, there = socketpair()
+            self.lines[id], there = socketpair()
             own = replace(plan, net=plan.net_of(id), nets=None)
-            process = context.Process(target=serve, args=(there, own, own_rows(client), id in adversaries), daemon=True)
-            process.start()
+            args = there, own, own_rows(client), id in adversaries
+            self.processes.append(begin(context, f"the process of client {id!r}", serve, *args))
             there.close()
-            self.lines[id] = here
-            self.processes.append(process)
+        for id, process in zip(self.lines, self.processes, strict=True):
+            try:
+                wire.receive(self.lines[id])
+            except RunError:
+                raise ended(f"the process of client {id!r}", process, "started") from None
 
     def turn_to(self, number: int) -> None:
         self._all(self.lines, "turn_to", number=number)

@@ -18,6 +18,8 @@ __all__ = ["messages_of", "outboxes_of", "receive", "scores_of", "send", "tree_o
            "tree_of_scores"]  # fmt: skip
 
 _LENGTH = struct.Struct("<Q")
+# Bytes of one tree: more than any process can hold twice.
+_MOST = 1 << 35
 _GONE = "the other end of the connection has ended"
 
 
@@ -33,6 +35,8 @@ def send(line: socket, tree: Mapping[str, Any]) -> None:
 def receive(line: socket) -> dict[str, Any]:
     """Receive the next tree; raises RunError if the other end has closed the connection."""
     (length,) = _LENGTH.unpack(_exactly(line, _LENGTH.size))
+    if length > _MOST:
+        raise RunError(f"a message of {length} bytes was announced, more than {_MOST}: the connection is of no use")
     return codec.decode(_exactly(line, length))
 
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 from fedkin.errors import GraphError
+from fedkin.untrusted import cell
 
 __all__ = ["node_attributes", "write_csv", "write_graphml", "write_json"]
 
@@ -67,7 +68,7 @@ def write_csv(graph: Graph, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["source", "target", "weight"])
-        writer.writerows(graph.edges())
+        writer.writerows((cell(source), cell(target), weight) for source, target, weight in graph.edges())
 
 
 def write_graphml(graph: Graph, path: Path) -> None:

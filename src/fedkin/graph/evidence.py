@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from fedkin.errors import GraphError
+from fedkin.untrusted import json_of
 
 __all__ = ["Evidence", "Node"]
 
@@ -135,7 +136,7 @@ class Evidence:
     def from_bytes(cls, data: bytes, ids: Sequence[str]) -> Evidence:
         """What `to_bytes` wrote; raises GraphError for other bytes."""
         try:
-            whole = json.loads(data)
+            whole = json_of(data.decode())
             leaf = dict(zip(ids, whole["leaf"], strict=True))
             return cls.of(whole["nodes"], {id: at for id, at in leaf.items() if at != -1}, whole["alpha"])
         except GraphError:

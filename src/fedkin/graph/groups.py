@@ -21,6 +21,8 @@ __all__ = [
     "recursive_bipartition", "silhouette",
 ]  # fmt: skip
 
+# Below this are the seeds that scikit-network and scikit-learn take.
+_SEEDS = 2**32
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 
 
@@ -113,7 +115,9 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
         "tol_optimization": 1e-6,
         "tol_aggregation": 1e-6,
     }
-    model = finder(resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=seed or 0, **options)
+    model = finder(
+        resolution, modularity="newman", shuffle_nodes=seed is not None, random_state=(seed or 0) % _SEEDS, **options
+    )
     labels = np.arange(a.shape[0]) + len(joined)
     labels[joined[order]] = model.fit_predict(matrix)
     return canonical(labels)
@@ -255,7 +259,7 @@ def kmeans(x: Any, clusters: int, *, seed: int = 0) -> Labels:
     with warnings.catch_warnings():
         # With fewer distinct vectors than clusters there are fewer groups, as the labels show.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return canonical(KMeans(clusters, n_init=10, random_state=seed).fit_predict(x))
+        return canonical(KMeans(clusters, n_init=10, random_state=seed % _SEEDS).fit_predict(x))
 
 
 def bipartition(s: Any) -> Labels:

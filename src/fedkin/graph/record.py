@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from fedkin.errors import GraphError
 from fedkin.graph._check import Matrix, as_matrix
 from fedkin.graph.evidence import Evidence
+from fedkin.untrusted import arrays_in, json_of, said
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -162,7 +163,7 @@ class Graph:
         write_json(self, Path(path))
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the edges as CSV: source, target, weight."""
+        """Write the edges as CSV: source, target, weight; an id that looks like a formula gets an apostrophe before."""
         from fedkin.graph._export import write_csv
 
         write_csv(self, Path(path))
@@ -212,8 +213,8 @@ def load_graph(path: str | Path) -> Graph:
     """Read a graph that `Graph.save` wrote; raises GraphError for a missing, truncated or foreign file."""
     path = Path(path)
     try:
-        stored = _arrays(path)
-        meta = json.loads(str(stored["meta"]))
+        stored, _ = arrays_in(path)
+        meta = json_of(str(stored["meta"]))
         if meta["format"] != _FORMAT:
             raise GraphError(f"graph format {meta['format']}; this version reads {_FORMAT}")
         ids = tuple(stored["ids"].tolist())
@@ -228,18 +229,7 @@ def load_graph(path: str | Path) -> Graph:
         raise GraphError(f"{path}: {error}") from None
     # Several libraries read the archive, and each raises errors of its own for a damaged one.
     except Exception as error:
-        what = type(error).__name__
-        raise GraphError(f"{path}: not a graph file saved by fedkin, or cut short ({what})") from None
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of a .npz. The file is opened here, since np.load leaves it open when it fails."""
-    found = {}
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as entry:
-                found[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
-    return found
+        raise GraphError(f"{path}: not a graph file saved by fedkin, or cut short ({said(error)})") from None
 
 
 def _packed(name: str, a: Matrix) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.errors import DataError
+from fedkin.untrusted import Refused, arrays_in, parquet_in, printable, said, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Signatures", "read_signatures"]
+__all__ = ["Signatures", "check_id", "read_signatures"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,11 @@ def read_signatures(path: str | Path) -> Signatures:
 
 def _read_npz(path: Path) -> Signatures:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    # Several libraries read the archive, and each raises errors of its own for a damaged one.
-    except Exception as error:
-        raise DataError(f"{path}: not a .npz file of plain arrays ({type(error).__name__})") from None
+        arrays, names = arrays_in(path, ("ids", "x").__contains__)
+    except (OSError, Refused) as error:
+        raise DataError(f"{path}: not a .npz file of plain arrays ({error})") from None
     if "ids" not in arrays or "x" not in arrays:
-        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(arrays)) or 'none'}")
+        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
     x, given = arrays["x"], arrays["ids"]
     if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or 0 in x.shape[1:]:
         raise DataError(f"{path}: 'x': expected numbers [n, d] or [n, k, d], got {x.dtype} of shape {x.shape}")
@@ -83,8 +83,8 @@ def _read_csv(path: Path) -> Signatures:
         names = csv.open_csv(path).schema.names
         ids = {names[0]: pa.string(), "client": pa.string(), "centre": pa.string()}
         table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=ids))
-    except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
+    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
+        raise DataError(f"{path}: not a readable table: {said(error)}") from None
     if all(_is_number(name) for name in names):
         raise DataError(f"{path}: the first line holds only numbers; expected column names")
     return _from_table(path, table)
@@ -92,18 +92,17 @@ def _read_csv(path: Path) -> Signatures:
 
 def _read_parquet(path: Path) -> Signatures:
     import pyarrow as pa
-    from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path.absolute())
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
+        table = parquet_in(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable table: {said(error)}") from None
     return _from_table(path, table)
 
 
 def _from_table(path: Path, table: pa.Table) -> Signatures:
     names = table.column_names
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
     key = "client" if "client" in names else names[0] if names else ""
@@ -113,6 +112,8 @@ def _from_table(path: Path, table: pa.Table) -> Signatures:
     ids = tuple("" if id is None else str(id) for id in table[key].to_pylist())
     if "" in ids:
         raise DataError(f"{path}: row {ids.index('') + 1} has no id in column {key!r}")
+    for row, id in enumerate(ids):
+        check_id(path, row, id)
     x = np.column_stack([_numbers(path, table, name, ids) for name in columns]) if ids else np.zeros((0, 1))
     if "centre" not in names:
         _unique(path, ids, "; a column 'centre' would make them one set of vectors")
@@ -128,7 +129,7 @@ def _numbers(path: Path, table: pa.Table, name: str, ids: tuple[str, ...]) -> np
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
         odd = next((row for row, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
         what = column[odd].as_py()
-        raise DataError(f"{path}: client {ids[odd]!r}, column {name!r}: expected a number, got {what!r}")
+        raise DataError(f"{path}: client {ids[odd]!r}, column {name!r}: expected a number, got {shown(repr(what), 80)}")
     values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     bad = ~np.isfinite(values)
     if bad.any():
@@ -153,11 +154,18 @@ def _as_sets(path: Path, ids: tuple[str, ...], centres: list[str], x: np.ndarray
 def _unique(path: Path, ids: tuple[str, ...], hint: str) -> None:
     first: dict[str, int] = {}
     for row, id in enumerate(ids):
-        if not id:
-            raise DataError(f"{path}: row {row + 1} has no id")
+        check_id(path, row, id)
         if id in first:
             raise DataError(f"{path}: client {id!r} is in rows {first[id] + 1} and {row + 1}{hint}")
         first[id] = row
+
+
+def check_id(path: Path, row: int, id: str) -> None:
+    """Raise DataError for an id that is empty, or that a terminal obeys."""
+    if not id:
+        raise DataError(f"{path}: row {row + 1} has no id")
+    if not printable(id):
+        raise DataError(f"{path}: row {row + 1}: expected an id of printable characters, got {id!r}")
 
 
 def _is_number(value: Any) -> bool:

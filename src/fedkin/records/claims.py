@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import LOCKS, held
-from fedkin.records.files import leftovers, stamp_of, write_bytes, write_json
+from fedkin.records.files import SETTINGS_BYTES, leftovers, stamp_of, write_bytes, write_json
 from fedkin.records.seals import SEAL, faults, seal_of, write_seal
 from fedkin.records.tables import flat
+from fedkin.untrusted import said, shown, text_in, toml_of
 
 __all__ = ["begun", "check_claim", "claimed", "free"]
 
@@ -69,13 +69,13 @@ def check_claim(folder: Path, text: str, resume: bool, complete: Callable[[str],
     if not resume:
         raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
     try:
-        there = kept.read_text(encoding="utf-8")
+        there = text_in(kept, SETTINGS_BYTES)
         whole = there if there == text else complete(there)
         unlike = None if whole == text else _unlike(whole, text)
     except (OSError, ValueError, ConfigError) as error:
         raise RunError(
-            f"{kept}: not readable as the experiment of a run ({error}); put the file back as it was, or name "
-            "another folder"
+            f"{kept}: not readable as the experiment of a run ({said(error)}); put the file back as it was, or "
+            "name another folder"
         ) from None
     if unlike is not None:
         raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}")
@@ -85,7 +85,9 @@ def check_claim(folder: Path, text: str, resume: bool, complete: Callable[[str],
 
 def _unlike(there: str, here: str) -> str:
     """Return the first settings in which two experiments differ, as a sentence."""
-    one, other = flat(tomllib.loads(there)), flat(tomllib.loads(here))
+    one, other = flat(toml_of(there)), flat(toml_of(here))
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    told = [f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here" for name in names[:3]]
+    told = [
+        shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names[:3]
+    ]
     return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")

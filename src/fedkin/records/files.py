@@ -14,9 +14,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fedkin.errors import RunError
 from fedkin.folders import made, synced
+from fedkin.untrusted import json_of, said, text_in
 
-__all__ = ["Stamp", "json_bytes", "leftovers", "read_json", "stamp_of", "write_bytes", "write_json", "write_with"]
+__all__ = [
+    "JSON_BYTES", "SETTINGS_BYTES", "Stamp", "json_bytes", "leftovers", "read_json", "stamp_of", "write_bytes",
+    "write_json", "write_with",
+]  # fmt: skip
 
+# Bytes of a file of settings, and of one of JSON, both far beyond any real one.
+SETTINGS_BYTES, JSON_BYTES = 1 << 20, 1 << 29
 _ASIDE = re.compile(r".+\.[0-9]+-[0-9a-f]{8}\.part")
 
 
@@ -101,8 +107,8 @@ def leftovers(folder: Path) -> list[Path]:
 def read_json(path: Path) -> Any:
     """Read the JSON value in a file; raises RunError naming the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json_of(text_in(path, JSON_BYTES))
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: not readable as JSON ({error})") from None
+        raise RunError(f"{path}: not readable as JSON ({said(error)})") from None

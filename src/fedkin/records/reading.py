@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from fedkin.errors import RunError
-from fedkin.records.files import read_json
+from fedkin.records.files import JSON_BYTES, SETTINGS_BYTES, read_json
 from fedkin.records.metrics import metric_of
 from fedkin.records.schema import Form, Settings, Statistics, Summary
 from fedkin.tasks import Metric
+from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
 __all__ = ["MEND", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
 
@@ -77,11 +75,13 @@ def summary_in(path: Path, form: type[Summary] = Summary) -> dict[str, Any]:
 def settings_in(path: Path) -> dict[str, Any]:
     """Read the settings of a run from its TOML file, as a table; raises RunError that names the file and the fault."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{path}: not TOML: {error}; {MEND}") from None
+        text = text_in(path, SETTINGS_BYTES)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read as text ({error}); {MEND}") from None
+        raise RunError(f"{path}: cannot be read as text ({said(error)}); {MEND}") from None
+    try:
+        table = toml_of(text)
+    except ValueError as error:
+        raise RunError(f"{path}: not TOML: {said(error)}; {MEND}") from None
     if dated := _dated(table):
         raise RunError(f"{path}: {dated}: a date or a time, which no setting is; {MEND}")
     settings: dict[str, Any] = checked(Settings, table, path)
@@ -91,17 +91,17 @@ def settings_in(path: Path) -> dict[str, Any]:
 def lines_in(path: Path, form: type[Form]) -> list[dict[str, Any]]:
     """Read a file with a line of JSON per round, each with this schema; raises RunError naming the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = text_in(path, JSON_BYTES).splitlines()
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: not readable as a line of JSON per round ({error})") from None
+        raise RunError(f"{path}: not readable as a line of JSON per round ({said(error)})") from None
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = json_of(line)
         except ValueError as error:
-            raise RunError(f"{path}: line {number}: not readable as JSON ({error})") from None
+            raise RunError(f"{path}: line {number}: not readable as JSON ({said(error)})") from None
         found.append(checked(form, row, f"{path}: line {number}"))
     return found
 
@@ -113,14 +113,12 @@ def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), m
     kinds: "whole numbers", "numbers", "texts". Raises RunError naming the file and the column.
     """
     try:
-        table = pq.read_table(path.absolute(), columns=None if more else list(columns))
+        table = parquet_in(path, None if more else list(columns))
         table = table.select([*columns, *(name for name in table.column_names if name not in columns)])
-        table.validate(full=True)
     except FileNotFoundError:
         raise RunError(f"{path}: no such file, so this is no finished run") from None
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{path}: not readable as the table of a run ({first})") from None
+        raise RunError(f"{path}: not readable as the table of a run ({said(error)})") from None
     for name, kind in columns.items():
         column = table.column(name)
         if not _KINDS[kind](column.type):
@@ -151,5 +149,4 @@ def _dated(value: Any, name: str = "") -> str | None:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shown(repr(value), 60)

@@ -32,6 +32,10 @@ class Statistics(Form):
     worst20: float | None = None
     variance: float | None = None
     loss: float | None = None
+    pooled: float | None = None
+    stderr: float | None = None
+    clients: int | None = None
+    left_out: int | None = None
 
 
 class _Groups(Form):

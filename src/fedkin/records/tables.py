@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedkin.untrusted import cell
+
 __all__ = ["csv_text", "flat"]
 
 
@@ -26,9 +28,13 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write a CSV line per row, with nested values in columns `a.b`; a list is replaced by its length."""
+    """Write a CSV line per row, with nested values in columns `a.b`; a list is replaced by its length.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     lines = [
-        {name: len(value) if isinstance(value, list) else value for name, value in flat(row).items()} for row in rows
+        {cell(name): len(value) if isinstance(value, list) else cell(value) for name, value in flat(row).items()}
+        for row in rows
     ]
     text = io.StringIO()
     table = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedkin.records import reading, schema
@@ -51,7 +52,7 @@ def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.resolve().name for folder in folders}:
         return None
     reading.settings_in(experiment)
-    command = f"fedkin compare experiment.toml --methods {','.join(names)} --seeds {','.join(seeds)}"
+    command = f"fedkin compare experiment.toml --methods {quote(','.join(names))} --seeds {','.join(seeds)}"
     return command, experiment.read_text(encoding="utf-8")
 
 

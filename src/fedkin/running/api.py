@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from fedkin.engines import Setup
+from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
@@ -32,6 +32,7 @@ from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, parse
+from fedkin.untrusted import toml_of
 
 __all__ = ["run"]
 
@@ -74,6 +75,7 @@ def run(
     >>> sorted(result.scores) == sorted(fed)
     True
     """
+    leave_if_imported()
     if not isinstance(method, (str, ServerMethod, PeerMethod)):
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
@@ -119,7 +121,7 @@ def run(
 
 def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
-    table = tomllib.loads(text)
+    table = toml_of(text)
     for section, kind in (("training", Training), ("run", RunSettings)):
         table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
     own = dict(table.get("method", {}))

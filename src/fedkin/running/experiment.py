@@ -23,11 +23,13 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.claims import check_claim, claimed
+from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
+from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
 
@@ -54,8 +56,8 @@ class Experiment:
             if section not in SECTIONS:
                 raise ConfigError(f"{section}: no such section; {nearest(section, SECTIONS)}")
         name = table.get("name")
-        if not isinstance(name, str) or not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
-            raise ConfigError(f"name: expected a text that can name a folder, got {name!r}")
+        if not isinstance(name, str) or not _names_a_folder(name):
+            raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
         method, rest = _named(table, "method", "name")
         run = parse(RunSettings, _section(table, "run", {}), "run")
         choose(ENGINES, run.engine, "run.engine")
@@ -144,7 +146,7 @@ class Experiment:
 
 def _completed(text: str) -> str:
     """Return an experiment's text with the defaults of settings that it lacks."""
-    return Experiment.of(tomllib.loads(text)).to_toml()
+    return Experiment.of(toml_of(text)).to_toml()
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
@@ -154,7 +156,8 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
         where, equals, text = change.partition("=")
         if not equals:
             raise ConfigError(f"--set {change}: expected section.field=value")
-        assign(table, where.strip(), setting_value(text.strip()), f"--set {change}")
+        option = f"--set {shown(change, 80)}"
+        assign(table, where.strip(), setting_value(text.strip(), option), option)
     try:
         return Experiment.of(table)
     except ConfigError as error:
@@ -164,15 +167,17 @@ def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
 def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file as a dict; raises ConfigError naming the file and the line."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = text_in(path, SETTINGS_BYTES)
     except FileNotFoundError:
         near = sorted(other.name for other in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = nearest(path.name, near) if near else "there is no such folder, or no experiment in it"
         raise ConfigError(f"{path}: no such experiment file; {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({said(error)})") from None
+    try:
+        return toml_of(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not TOML: {said(error)}") from None
 
 
 def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
@@ -192,12 +197,20 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     place[last] = value
 
 
-def setting_value(text: str) -> Any:
-    """Read the text of a setting as a TOML value if it is one, else as the text itself."""
+def setting_value(text: str, where: str) -> Any:
+    """Read the text of a setting as a TOML value if it is one, else as the text itself; raises ConfigError."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        text.encode()
+        return toml_of(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise ConfigError(f"{where}: {said(error)}") from None
+
+
+def _names_a_folder(name: str) -> bool:
+    usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
+    return usual and len(name.encode()) <= 200
 
 
 def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mapping[str, Any]:

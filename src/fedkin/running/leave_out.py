@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 from fedkin.data.scenarios.unseen import GROUP, groups_of
@@ -48,7 +49,7 @@ def leave_out(
         if group not in known:
             raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, known)}")
     chosen = list(groups or known)
-    places = {group: folder / re.sub(r"[^\w.-]+", "-", group) for group in chosen}
+    places = {group: folder / _named(group) for group in chosen}
     if len(set(places.values())) < len(places):
         raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
     plans = {group: without(experiment, group) for group in chosen}
@@ -61,6 +62,14 @@ def leave_out(
                 watcher=None if watcher is None else partial(watcher, group),
             )  # fmt: skip
     return results
+
+
+def _named(group: str) -> str:
+    """Return the name of a group's folder; a long one is cut, and ends in a hash of the whole."""
+    name = re.sub(r"[^\w.-]+", "-", group)
+    if len(name.encode()) <= 200:
+        return name
+    return f"{name[:40]}-{blake2b(group.encode(), digest_size=8).hexdigest()}"
 
 
 def _groups(experiment: Experiment, data_root: Path) -> list[str]:

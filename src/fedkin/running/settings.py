@@ -26,7 +26,7 @@ class RunSettings(EngineSettings):
     commas).
     """
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=10**18)
     engine: str = "local"
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)

@@ -26,6 +26,7 @@ from fedkin.records.tables import flat
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment, setting_value
 from fedkin.running.loop import Watcher, execute
+from fedkin.untrusted import shown
 
 __all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
 
@@ -79,7 +80,8 @@ class Choice:
             raise ConfigError(f"--try {text!r}: expected section.field=value,value or METHOD:section.field=value,value")
         if method and method not in METHODS:
             raise ConfigError(f"--try {text!r}: no method {method!r}; {nearest(method, METHODS)}")
-        return cls(path, tuple(setting_value(part) for part in parts), method or None)
+        option = f"--try {shown(text, 80)}"
+        return cls(path, tuple(setting_value(part, option) for part in parts), method or None)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import ConfigError, DataError
+from fedkin.untrusted import Refused, most, said
 
 __all__ = ["IMAGES", "class_folders", "image_files", "read_image", "read_images"]
 
@@ -36,14 +39,19 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt
     image_module = _pillow()
     height, width = size
     try:
-        with image_module.open(path) as file:
+        with warnings.catch_warnings(), image_module.open(path) as file:
+            # Pillow only warns of an image that is far larger packed out than in its file.
+            warnings.simplefilter("error", image_module.DecompressionBombWarning)
+            if 3 * math.prod(file.size) > most(path.stat().st_size):
+                raise Refused(f"{file.size[1]} x {file.size[0]} pixels, too many for a file of its size")
             image = file.convert("RGB")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an image") from None
     # With a damaged file the decoders raise many kinds of exceptions.
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: cannot be read as an image ({said}); remove it, or put a whole one there") from None
+        raise DataError(
+            f"{path}: cannot be read as an image ({said(error)}); remove it, or put a whole one there"
+        ) from None
     if image.size != (width, height):
         if not resize:
             raise DataError(f"{path}: {image.size[1]} x {image.size[0]} pixels, expected {height} x {width}")

@@ -16,6 +16,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
+from fedkin.untrusted import most
 
 __all__ = ["FashionMnist", "Mnist", "idx_file", "read_idx", "read_labelled"]
 
@@ -105,13 +106,18 @@ def _read(file: BinaryIO | gzip.GzipFile, path: Path, dims: int, kind: str) -> n
         raise DataError(f"{path}: truncated: {len(header)} bytes, but its header alone takes {4 + 4 * dims}")
     shape = tuple(int(size) for size in np.frombuffer(header, ">u4")[1:])
     size = math.prod(shape) * dtype.itemsize
-    # Read in pieces: a header may promise more than fits in memory, and a gzip file may never end.
+    told = f"its header says {size} ({' x '.join(map(str, shape))})"
+    stored = path.stat().st_size
+    # So much cannot come of this file: it is refused before memory is taken for it.
+    if size > (most(stored) if path.suffix == ".gz" else stored):
+        raise DataError(f"{path}: truncated: {stored - len(header)} bytes of data; {told}")
+    # Read in pieces: a gzip file may never end.
     body = bytearray()
     while len(body) <= size and (piece := file.read(_CHUNK)):
         body += piece
     if len(body) != size:
         found = f"truncated: {len(body)} bytes of data" if len(body) < size else "longer than it should be"
-        raise DataError(f"{path}: {found}; its header says {size} ({' x '.join(map(str, shape))})")
+        raise DataError(f"{path}: {found}; {told}")
     values: npt.NDArray[Any] = np.frombuffer(body, dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="), copy=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
 from fedkin.federation.split import hold_out
+from fedkin.untrusted import Refused, most, said
 
 __all__ = ["Nifti"]
 
@@ -108,11 +110,14 @@ def read_volume(file: Path) -> Volume:
     except ImportError:
         raise ConfigError('data.source: "nifti" reads volumes with nibabel: pip install "fedkin[nifti]"') from None
     try:
-        image = nibabel.as_closest_canonical(nibabel.load(file))
+        held = nibabel.load(file)
+        if 4 * math.prod(held.shape) > most(file.stat().st_size):
+            raise Refused(f"its header promises {held.shape} values, too many for a file of its size")
+        image = nibabel.as_closest_canonical(held)
         volume: Volume = np.asarray(image.get_fdata(dtype=np.float32))
     # With a damaged file the readers of gzip and NIfTI raise many kinds of exceptions.
     except Exception as error:
-        raise DataError(f"{file}: not readable as a NIfTI volume ({' '.join(str(error).split())})") from None
+        raise DataError(f"{file}: not readable as a NIfTI volume ({said(error)})") from None
     if not np.isfinite(volume).all():
         raise DataError(f"{file}: holds NaN or infinite values")
     return volume

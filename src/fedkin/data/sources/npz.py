@@ -18,6 +18,7 @@ from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import group_of_each, which_test
 from fedkin.federation.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
 from fedkin.federation.split import hold_out, rows_by_name
+from fedkin.untrusted import Refused, arrays_in, said
 
 __all__ = ["Npz"]
 
@@ -129,15 +130,9 @@ def _open(path: Path) -> Arrays:
         raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y")
     expected = "expected a numpy .npz file of plain arrays x and y"
     try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            found = archive.files if isinstance(archive, np.lib.npyio.NpzFile) else []
-            arrays = {name: archive[name] for name in _NAMES if name in found}
-    # With a damaged file the readers of zip, deflate and npy raise many kinds of exceptions.
-    except Exception as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: holds one bare array; {expected}")
+        arrays, found = arrays_in(path, _NAMES.__contains__)
+    except (OSError, Refused) as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
     _check_contents(found, arrays, path)
     return arrays
 
@@ -146,9 +141,6 @@ def _check_contents(found: Sequence[str], arrays: Arrays, path: Path) -> None:
     for name in ("x", "y"):
         if name not in arrays:
             raise DataError(f"{path}: no array {name}; it holds {', '.join(found) or 'nothing'}")
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise DataError(f"{path}: {name} is no numpy array; expected one")
     for name in found:
         meant = name.lower().rstrip("s")
         # Other arrays are ignored, but a misspelt partition must not be.

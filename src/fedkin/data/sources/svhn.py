@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
+from fedkin.untrusted import Refused, most, said
 
 __all__ = ["Svhn"]
 
@@ -43,16 +45,19 @@ class Svhn(Source):
 
 
 def _read(path: Path) -> Part:
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected SVHN's train_32x32.mat and test_32x32.mat in this folder")
     expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
     try:
+        for name, shape, _ in whosmat(str(path)):
+            if name in ("X", "y") and math.prod(shape) > most(path.stat().st_size):
+                raise Refused(f"{name} has shape {shape}, too much for a file of its size")
         held: dict[str, Any] = loadmat(str(path), variable_names=["X", "y"])
     # With a damaged file the reader raises many kinds of exceptions.
     except Exception as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
+        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
     missing = [name for name in ("X", "y") if name not in held]
     if missing:
         raise DataError(f"{path}: no {' and no '.join(missing)} in it; {expected}")

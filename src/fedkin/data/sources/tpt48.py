@@ -14,6 +14,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Task
+from fedkin.untrusted import Refused, arrays_in, said
 
 __all__ = ["Tpt48"]
 
@@ -75,11 +76,10 @@ def _read(path: Path) -> tuple[Array, npt.NDArray[np.str_]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; {expected}")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            degrees, states = archive["temp_f"], archive["states"]
-    # With a damaged file the readers of zip and npy raise many kinds of exceptions.
-    except Exception as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {expected}") from None
+        arrays, _ = arrays_in(path, ("temp_f", "states").__contains__)
+        degrees, states = arrays["temp_f"], arrays["states"]
+    except (OSError, KeyError, Refused) as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); {expected}") from None
     if degrees.dtype.kind != "f" or degrees.ndim != 2 or degrees.shape[1] != _MONTHS:
         raise DataError(f"{path}: array temp_f is {degrees.dtype} {list(degrees.shape)}; {expected}")
     if states.dtype.kind != "U" or states.shape != degrees.shape[:1]:

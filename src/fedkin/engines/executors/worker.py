@@ -23,17 +23,19 @@ from fedkin.learning.net import Net
 __all__ = ["serve"]
 
 
-def serve(pipe: Connection, shared: SharedClients) -> None:
-    """Receive orders, carry them out and answer, until the parent has ended."""
+def serve(pipe: Connection, clients_at: str) -> None:
+    """Receive orders, carry them out and answer, until the parent has ended; clients_at: a file with SharedClients."""
     # The parent handles a signal to the whole group: it ends the round, writes a checkpoint and closes the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
+    shared: SharedClients = pickle.loads(Path(clients_at).read_bytes())
     clients, modules = borrow(shared), Modules()
     nets: dict[int, Net] = {}
     arenas: dict[int, Arena] = {}
     # When the parent ends, it closes the pipe and removes the files. This may happen in the middle of a job.
     with suppress(EOFError, ConnectionError, FileNotFoundError):
+        pipe.send(True)
         while True:
             letter: Letter = pipe.recv()
             if letter.arena is not None:

@@ -27,6 +27,7 @@ from fedkin.engines.executors.mapped import (
 from fedkin.engines.executors.orders import Done, Letter, Order, apart, whose
 from fedkin.engines.executors.packed import PackedNet, pack
 from fedkin.engines.executors.scratch import Scratch
+from fedkin.engines.executors.starting import begin, check_script, ended, leave_if_imported
 from fedkin.engines.executors.worker import serve
 from fedkin.errors import RunError
 from fedkin.federation import Client, Samples
@@ -35,6 +36,7 @@ from fedkin.learning.net import Net
 
 __all__ = ["Workers"]
 
+_CLIENTS = "clients"  # the file with the names and places of all samples
 _AHEAD = 2  # number of jobs at each worker: one running and one waiting, so that no worker is idle
 
 
@@ -62,13 +64,20 @@ class _Worker:
         self.number, self.folder, self.clients, self.nets = number, folder, clients, nets
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, clients), daemon=True)
-        self.process.start()
+        self.process = begin(context, f"worker {number}", serve, theirs, str(folder / _CLIENTS))
         theirs.close()
         self.arenas: dict[int, Arena] = {}
         self.jobs: dict[int, Job] = {}
         self.made = 0
         self.has: set[int] = set()
+
+    def ready(self) -> None:
+        """Wait until the process has mapped all samples; raises RunError if it ends before."""
+        try:
+            wait([self.pipe, self.process.sentinel])
+            self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise ended(f"worker {self.number}", self.process, "started") from None
 
     def send(self, job: Job) -> None:
         """Copy the tensors of the job into a free slot, and send the order to the worker."""
@@ -124,11 +133,8 @@ class _Worker:
         return job, fitted
 
     def _gone(self) -> RunError:
-        self.process.join()
-        return RunError(
-            f"worker {self.number} ended with status {self.process.exitcode} while it served "
-            f"{sorted(whose(job) for job in self.jobs.values())}; if memory ran out, lower run.workers"
-        )
+        served = f"served {sorted(whose(job) for job in self.jobs.values())}"
+        return ended(f"worker {self.number}", self.process, served, "; if memory ran out, lower run.workers")
 
 
 class Workers(Executor):
@@ -138,11 +144,28 @@ class Workers(Executor):
 
     def __init__(self, net: Net, federation: Mapping[str, Client], workers: int) -> None:
         super().__init__(net, federation)
+        leave_if_imported()
+        check_script()
         self.scratch = Scratch()
-        folder = self.scratch.path
-        clients = lend(federation, folder)
-        nets = _Nets(net, folder)
-        self.workers = [_Worker(number, clients, nets, folder) for number in range(workers)]
+        self.workers: list[_Worker] = []
+        try:
+            self._start(self.scratch.path, workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, folder: Path, workers: int) -> None:
+        clients = lend(self.federation, folder)
+        # Not over the pipe of a process that starts: if it ends early, whoever fills that pipe waits for ever.
+        (folder / _CLIENTS).write_bytes(pickle.dumps(clients))
+        nets = _Nets(self.net, folder)
+        for number in range(workers):
+            self.workers.append(_Worker(number, clients, nets, folder))
+        for worker in self.workers:
+            worker.ready()
+        # All have mapped them: a run that is killed from now on leaves no samples behind.
+        for lent in [folder / _CLIENTS, *folder.glob("array-*")]:
+            lent.unlink()
 
     @property
     def room(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import DataError
+from fedkin.untrusted import said
 
 __all__ = ["Arrays", "pack", "unpack"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _MAGIC = b"fks1"
+_KINDS = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 
 def pack(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
@@ -38,16 +41,21 @@ def unpack(data: bytes, what: str = "signature") -> Arrays:
         for _ in range(count):
             named, kinded, ndim = struct.unpack_from("<BBB", data, at)
             name = data[at + 3 : at + 3 + named].decode()
-            kind = np.dtype("<" + data[at + 3 + named : at + 3 + named + kinded].decode())
+            text = data[at + 3 + named : at + 3 + named + kinded].decode()
+            if text not in _KINDS:
+                raise ValueError(f"an array of {text!r}")
+            kind = np.dtype("<" + text)
             at += 3 + named + kinded
             shape = struct.unpack_from(f"<{ndim}I", data, at)
-            size, at = int(np.prod(shape)), at + 4 * ndim
-            if kind.hasobject or at + size * kind.itemsize > len(data):
+            size, at = math.prod(shape), at + 4 * ndim
+            if at + size * kind.itemsize > len(data):
                 raise ValueError("cut short")
             found[name] = np.frombuffer(data, kind, size, at).reshape(shape).astype(kind.newbyteorder("="))
             at += size * kind.itemsize
         if at != len(data):
             raise ValueError("bytes left over")
-    except (ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
-        raise DataError(f"{what}: {len(data)} bytes that are not a {what} of fedkin ({error}); send it again") from None
+    except (ValueError, struct.error) as error:
+        raise DataError(
+            f"{what}: {len(data)} bytes that are not a {what} of fedkin ({said(error)}); send it again"
+        ) from None
     return found

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.errors import DataError, nearest
+from fedkin.errors import DataError, GraphError, nearest
 from fedkin.graph.same.find import find
 from fedkin.graph.same.plan import Plan, Spread
 from fedkin.graph.same.sign import sign
 from fedkin.graph.same.signature import Signature
 from fedkin.graph.same.verdicts import Verdicts
+from fedkin.graph.table import check_id
+from fedkin.untrusted import Refused, arrays_in, parquet_in, said
 
 __all__ = ["Rows", "read_rows", "read_signed", "write_signed"]
 
@@ -77,7 +79,9 @@ def read_rows(path: str | Path, client: str = "client", target: str | None = Non
         found = _from_table(path, client, target)
     else:
         raise DataError(f"{path}: expected a .npz, .csv or .parquet file")
-    counts = np.unique(found.ids, return_counts=True)[1]
+    names, first, counts = np.unique(found.ids, return_index=True, return_counts=True)
+    for row, id in zip(first.tolist(), names.tolist(), strict=True):
+        check_id(path, row, str(id))
     if len(counts) < 2 or counts.max() == 1:
         what = "one client" if len(counts) < 2 else "one row per client"
         raise DataError(f"{path}: {what}; expected the raw samples of two or more clients, one row each")
@@ -85,9 +89,9 @@ def read_rows(path: str | Path, client: str = "client", target: str | None = Non
 
 
 def _from_npz(path: Path) -> Rows:
-    arrays = _arrays(path)
+    arrays, names = _arrays(path, "ids", "x", "y")
     if "ids" not in arrays or "x" not in arrays:
-        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(arrays)) or 'none'}")
+        raise DataError(f"{path}: expected arrays 'ids' and 'x', found {', '.join(sorted(names)) or 'none'}")
     ids, x, y = arrays["ids"], arrays["x"], arrays.get("y")
     if ids.ndim != 1 or ids.dtype.kind not in "Uiu" or x.ndim < 2 or x.dtype.kind not in "fiub" or len(ids) != len(x):
         raise DataError(f"{path}: expected 'ids' [n] of text or whole numbers and 'x' [n, ...] of numbers, one per row")
@@ -96,27 +100,25 @@ def _from_npz(path: Path) -> Rows:
     return Rows(ids.astype(str), x.reshape(len(x), -1), None if y is None else _target(path, "y", y))
 
 
-def _arrays(path: Path) -> dict[str, Any]:
+def _arrays(path: Path, *wanted: str) -> tuple[dict[str, Any], list[str]]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    # A damaged archive can fail in any of the readers below it, each with errors of its own.
-    except Exception as error:
-        raise DataError(f"{path}: not a .npz file of plain arrays ({type(error).__name__})") from None
+        return arrays_in(path, wanted.__contains__)
+    except (OSError, Refused) as error:
+        raise DataError(f"{path}: not a .npz file of plain arrays ({said(error)})") from None
 
 
 def _from_table(path: Path, client: str, target: str | None) -> Rows:
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv
 
     try:
         if path.suffix.lower() == ".csv":
             options = csv.ConvertOptions(column_types={client: pa.string()})
             table = csv.read_csv(path, convert_options=options)
         else:
-            table = parquet.read_table(path.absolute())
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable table: {str(error).splitlines()[0]}") from None
+            table = parquet_in(path)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: not a readable table: {said(error)}") from None
     for name in (client, target):
         if name is not None and name not in table.column_names:
             raise DataError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
@@ -200,12 +202,19 @@ def read_signed(path: str | Path) -> dict[str, Signature] | None:
     path = Path(path)
     if path.suffix.lower() != ".npz" or not path.is_file():
         return None
-    arrays = _arrays(path)
-    if not {"ids", "ends", "signatures"} <= set(arrays):
+    arrays, _ = _arrays(path, "ids", "ends", "signatures")
+    if len(arrays) < 3:
         return None
-    starts = [0, *arrays["ends"][:-1].tolist()]
-    data = arrays["signatures"].tobytes()
-    return {
-        str(id): Signature.from_bytes(data[a:b])
-        for id, a, b in zip(arrays["ids"], starts, arrays["ends"].tolist(), strict=True)
-    }
+    ids, ends, data = arrays["ids"], arrays["ends"], arrays["signatures"]
+    starts = np.concatenate([[0], ends[:-1]]) if ends.ndim == 1 and ends.dtype.kind in "iu" else ends
+    whole = ids.ndim == 1 and ids.dtype.kind == "U" and ids.shape == starts.shape and data.dtype == np.uint8
+    if not whole or (ends < starts).any() or (len(ends) and ends[-1] > data.size) or len(set(ids.tolist())) < len(ids):
+        raise DataError(f"{path}: not signatures as write_signed writes them; make the file again")
+    for row, id in enumerate(ids.tolist()):
+        check_id(path, row, id)
+    pieces = data.tobytes()
+    try:
+        found = {str(id): Signature.from_bytes(pieces[a:b]) for id, a, b in zip(ids, starts, ends, strict=True)}
+    except (DataError, GraphError) as error:
+        raise DataError(f"{path}: {error}") from None
+    return found

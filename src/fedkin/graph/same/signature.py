@@ -179,7 +179,7 @@ class Signature:
             parts.setdefault(part, {})[rest] = value
         try:
             n, plan, flags = (int(v) for v in np.asarray(arrays["head"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise GraphError("signature: expected an array 'head' of three numbers; sign again") from None
         blocks = {name: Moments.from_arrays(parts[name]) for name in BLOCKS if name in parts}
         return cls(n, blocks, Cells.from_arrays(parts["cells"]) if "cells" in parts else None, plan, flags)

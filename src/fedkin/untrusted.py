@@ -1,0 +1,259 @@
+"""Text and files that anyone may have written: read within limits, and shown without effect on a screen or in a table.
+
+The readers raise Refused, a ValueError, with what was wrong; whoever calls them adds which file it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown",
+           "text_in", "toml_of"]  # fmt: skip
+
+# Nesting of tables, lists and trees.
+DEEPEST = 64
+# Bytes that any file may grow to when it is unpacked, and the growth of a larger file.
+_ALWAYS = 1 << 29
+_TIMES = 100
+# A terminal obeys these, or writes on in the other direction, or they are no characters at all.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_IN_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_FORMULA = tuple("=+-@\t\r'＝＋－＠")
+
+
+class Refused(ValueError):
+    """Input that is beyond a limit or is not what it should be; the text says how."""
+
+
+def shown(text: str, most: int = 0) -> str:
+    r"""The text with whatever a terminal would obey as an escape sequence; cut after `most` characters, if above 0.
+
+    >>> shown("a\x1b[31m\u202e")
+    'a\\x1b[31m\\u202e'
+    """
+    if 0 < most < len(text):
+        text = f"{text[:most]} ... ({len(text) - most} more characters)"
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable(text: str) -> bool:
+    """Whether `shown` leaves this text as it is, and it is not empty."""
+    return bool(text) and not _OBEYED.search(text)
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line of at most 300 characters; its kind if it says nothing."""
+    return shown(" ".join(str(error).split()), 300) or type(error).__name__
+
+
+def cell(value: Any) -> Any:
+    """A value for a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe in front.
+
+    >>> cell("=A1"), cell("-7"), cell("ann"), cell(3)
+    ("'=A1", '-7', 'ann', 3)
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def most(size: int) -> int:
+    """The most bytes that a file of this size may take in memory: 512 MB, or 100 times its size, and the machine's."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
+    return min(max(_ALWAYS, _TIMES * size), memory)
+
+
+def text_in(path: Path, limit: int) -> str:
+    """The text of a file of at most `limit` bytes, in UTF-8; raises OSError, UnicodeDecodeError and Refused."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise Refused(f"it has more than {limit:,} bytes")
+    return data.decode("utf-8")
+
+
+def json_of(text: str) -> Any:
+    """The value of a JSON text; raises ValueError, for values of unusual depth or size too."""
+    try:
+        return _usual(json.loads(text))
+    except RecursionError:
+        raise Refused(f"nested more than {DEEPEST} deep") from None
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """The table of a TOML text; raises ValueError, for values of unusual depth or size too."""
+    try:
+        table: dict[str, Any] = _usual(tomllib.loads(text))
+    except RecursionError:
+        raise Refused(f"nested more than {DEEPEST} deep") from None
+    return table
+
+
+def _usual(value: Any) -> Any:
+    """The value, if it is at most DEEPEST deep, its whole numbers have 64 bits, and its texts are texts."""
+    level, depth = [value], 0
+    while level:
+        if depth > DEEPEST:
+            raise Refused(f"nested more than {DEEPEST} deep")
+        inside: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += one
+                inside += one.values()
+            elif isinstance(one, list):
+                inside += one
+            elif isinstance(one, str):
+                if _IN_NO_TEXT.search(one):
+                    raise Refused(f"{shown(one, 40)!r} holds a character that no text has")
+            elif isinstance(one, int) and not -(2**63) <= one < 2**64:
+                raise Refused(f"a whole number of {one.bit_length()} bits; expected at most 64")
+        level, depth = inside, depth + 1
+    return value
+
+
+# -- arrays ---------------------------------------------------------------------------------------------------
+
+
+def arrays_in(
+    path: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> tuple[dict[str, np.ndarray[Any, Any]], list[str]]:
+    """(the wanted arrays of a .npz file, the names of all); only those are unpacked, within `most` of the file's size.
+
+    Raises OSError if the file cannot be opened, and Refused.
+    """
+    with path.open("rb") as file:
+        if file.read(6) == b"\x93NUMPY":
+            raise Refused("holds one bare array")
+        file.seek(0)
+        try:
+            with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
+                # numpy warns of headers that it has to guess at.
+                warnings.simplefilter("error")
+                return _unpacked(archive, most(path.stat().st_size), wanted)
+        except (Refused, MemoryError):
+            raise
+        # With a damaged file the readers of zip, deflate and npy raise many kinds of exceptions.
+        except Exception as error:
+            raise Refused(said(error)) from None
+
+
+def _unpacked(
+    archive: zipfile.ZipFile, limit: int, wanted: Callable[[str], bool]
+) -> tuple[dict[str, np.ndarray[Any, Any]], list[str]]:
+    names = [entry.filename.removesuffix(".npy") for entry in archive.infolist()]
+    chosen = {name: entry for name, entry in zip(names, archive.infolist(), strict=True) if wanted(name)}
+    if len(chosen) < sum(map(wanted, names)):
+        raise Refused("an array is in it twice")
+    total = sum(entry.file_size for entry in chosen.values())
+    if total > limit:
+        raise Refused(
+            f"unpacked it takes {total / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB for a file of its size; save it "
+            "without compression (np.savez)"
+        )
+    found = {}
+    for name, entry in chosen.items():
+        with archive.open(entry) as file:
+            _check_header(name, file, entry.file_size)
+        with archive.open(entry) as file:
+            found[name] = np.lib.format.read_array(file, allow_pickle=False)
+        _check_texts(name, found[name])
+    return found, names
+
+
+def _check_header(name: str, file: Any, size: int) -> None:
+    """Raise Refused unless the file holds all that its header promises, which is allocated before it is read."""
+    version = np.lib.format.read_magic(file)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = reader(file)
+    if dtype.hasobject:
+        raise Refused(f"array {name} holds Python objects, which may run code")
+    if math.prod(shape) * dtype.itemsize > size or (shape and shape[0] > size):
+        raise Refused(f"array {name} is cut short: {size} bytes for {dtype} of shape {shape}")
+
+
+def _check_texts(name: str, array: np.ndarray[Any, Any]) -> None:
+    if array.dtype.kind == "U" and array.size:
+        codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32 if array.dtype.isnative else ">u4")
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+            raise Refused(f"array {name} holds a character that no text has")
+
+
+# -- Parquet --------------------------------------------------------------------------------------------------
+
+
+def parquet_in(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """These columns (None: all) of a Parquet file, within `most` of its size, with texts that are valid UTF-8.
+
+    Raises OSError, KeyError, pyarrow's errors and Refused.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    place = path.absolute()
+    limit = most(place.stat().st_size)
+    schema = parquet.read_schema(place)
+    names = schema.names if columns is None else [name for name in columns if name in schema.names]
+    fields = [schema.field(place) for place, name in enumerate(schema.names) if name in names]
+    texts = [field.name for field in fields if _of_texts(field.type)]
+    for field in fields:
+        if pa.types.is_nested(field.type):
+            raise Refused(f"column {shown(field.name, 40)!r}: expected numbers or texts, got {field.type}")
+    # A text that is repeated a million times is stored once: it is read as such, and counted before it is repeated.
+    with parquet.ParquetFile(place, read_dictionary=texts) as file:
+        about = file.metadata
+        groups = [about.row_group(group) for group in range(about.num_row_groups)]
+        cells = sum(group.column(at).num_values for group in groups for at in range(group.num_columns))
+        stored = sum(group.column(at).total_uncompressed_size for group in groups for at in range(group.num_columns))
+        need = max(8 * (cells if columns is None else about.num_rows * len(names)), stored if columns is None else 0)
+        if need > limit:
+            raise Refused(
+                f"unpacked it takes {need / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB for a file of its size"
+            )
+        table = file.read(columns=names)
+    table.validate(full=True)
+    for name in texts:
+        table = _spelt(table, name, limit)
+    return table
+
+
+def _of_texts(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _spelt(table: pa.Table, name: str, limit: int) -> pa.Table:
+    """The table with a column of numbered texts as the texts themselves."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        return table
+    need = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary)
+        need += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+    if need > limit:
+        raise Refused(f"column {shown(name, 40)!r} takes {need / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB")
+    at = table.column_names.index(name)
+    return table.set_column(at, name, column.cast(column.type.value_type))

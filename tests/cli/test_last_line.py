@@ -1,0 +1,191 @@
+"""Whatever happens to a command, it ends in at most one line, with a status that says what kind of end it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedkin.cli import catalogue, main
+from tiny import TABLE
+
+FEDKIN = "import sys; sys.argv[0] = 'fedkin'; from fedkin.cli import main; main()"
+
+
+def fails(error: BaseException) -> Callable[..., None]:
+    def work(*args: Any, **options: Any) -> None:
+        raise error
+
+    return work
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
+    """Status and standard error of a command in which this happens."""
+    monkeypatch.setattr(catalogue, "_catalogue", fails(error))
+    monkeypatch.setattr(sys, "argv", ["fedkin", "models"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, err
+
+
+def test_a_fault_is_one_line_with_the_file_of_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    status, err = ends(monkeypatch, capsys, RuntimeError("odd \x1b[31m\n\udcff [/x]"))
+    (file,) = tmp_path.iterdir()
+    assert status == 70
+    assert err == (
+        r"error: fedkin itself failed (RuntimeError: odd \x1b[31m \udcff [/x]): please attach "
+        f"{file} to a report\n"
+    )  # fmt: skip
+    text = file.read_text()
+    assert "Traceback" in text
+    assert "'fedkin' 'models'" in text
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fault_on_a_machine_without_a_place_for_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "mkstemp", fails(OSError(28, "No space left on device")))
+    status, err = ends(monkeypatch, capsys, AssertionError("odd"))
+    assert status == 70
+    assert "No space left on device" in err
+    assert "raise error" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 GB")])
+def test_too_little_memory_is_said_to_be_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    status, err = ends(monkeypatch, capsys, error)
+    assert status == 70
+    assert err.startswith("error: memory ran out")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (PermissionError(13, "Permission denied", "a/b"), 2, "error: a/b: Permission denied\n"),
+        (OSError(36, "File name too long", b"x\xff"), 2, "error: x\\udcff: File name too long\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(3), 3, ""),
+        (SystemExit(), 0, ""),
+    ],
+)
+def test_what_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
+) -> None:
+    assert ends(monkeypatch, capsys, error) == (status, line)
+
+
+def test_recursion_without_end_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    status, err = ends(monkeypatch, capsys, RecursionError("maximum recursion depth exceeded"))
+    assert status == 70
+    assert "RecursionError" in err
+
+
+# -- standard output and error that take nothing ----------------------------------------------------------------
+
+
+def command(*words: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", FEDKIN, *words], text=True, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_standard_output() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = command("scenarios", stdout=full, stderr=subprocess.PIPE)
+    assert ended.communicate()[1] == "error: standard output: No space left on device\n"
+    assert ended.returncode == 2
+
+
+def test_a_reader_that_has_gone() -> None:
+    there, here = os.pipe()
+    os.close(there)
+    ended = command("methods", stdout=here, stderr=subprocess.PIPE)
+    os.close(here)
+    assert ended.communicate()[1] == ""
+    assert ended.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_run_goes_on_though_its_progress_cannot_be_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(tomli_w.dumps(TABLE))
+    with Path("/dev/full").open("w") as full:
+        ended = command(
+            "run", "a.toml", "--rounds", "2", "--out", "o", cwd=tmp_path, stdout=subprocess.PIPE, stderr=full
+        )
+        out = ended.communicate()[0]
+    assert ended.returncode == 0
+    assert "records: o" in out
+
+
+# -- Ctrl-C -------------------------------------------------------------------------------------------------------
+
+
+def interrupted(module: str) -> tuple[int, str]:
+    """Status of a command, and what it wrote on standard error, if Ctrl-C comes when this module has been imported."""
+    ended = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-c", FEDKIN, "methods"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert ended.stderr is not None
+    for line in ended.stderr:
+        if line.rpartition("|")[2].strip() == module:
+            ended.send_signal(signal.SIGINT)
+            break
+    else:
+        raise AssertionError(f"{module} is not imported")
+    _, err = ended.communicate()
+    return ended.returncode, "".join(line for line in err.splitlines(True) if not line.startswith("import time:"))
+
+
+@pytest.mark.parametrize("module", ["fedkin.cli.ending", "numpy", "torch._C"])
+def test_ctrl_c_in_the_first_seconds_is_quiet(module: str) -> None:
+    assert interrupted(module) == (130, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(24))
+def test_ctrl_c_at_any_import_is_quiet(place: int) -> None:
+    listed = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", FEDKIN, "methods"], capture_output=True, text=True, check=True
+    )
+    modules = [line.rpartition("|")[2].strip() for line in listed.stderr.splitlines()]
+    after = modules[modules.index("fedkin.cli") + 1 :]
+    assert interrupted(after[place * len(after) // 24]) == (130, "")
+
+
+def test_ctrl_c_in_a_run_is_quiet_and_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(tomli_w.dumps({**TABLE, "training": {**TABLE["training"], "rounds": 40}}))
+    ended = command("run", "a.toml", "--out", "o", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ended.stderr is not None
+    said = next(line for line in ended.stderr if "round " in line)
+    ended.send_signal(signal.SIGINT)
+    out, err = ended.communicate()
+    assert ended.returncode == 130, said + err
+    assert out == ""
+    assert "Traceback" not in err
+    assert "--resume o" in err
+    again = command("run", "--resume", "o", "--json", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    again.communicate()
+    assert again.returncode == 0
