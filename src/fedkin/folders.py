@@ -21,10 +21,13 @@ _LOCK, _HOLDER = "lock", "lock.json"
 LOCKS = (_LOCK, _HOLDER)
 
 
-def made(folder: Path) -> None:
-    """Make the folder and those above it, and see to it that they survive a crash of the system; raises OSError."""
+def made(folder: Path, mode: int = 0o777) -> None:
+    """Make the folder and those above it, and see to it that they survive a crash of the system; raises OSError.
+
+    mode: that of the folder, if it is new.
+    """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
     for place in missing:
         synced(place.parent)
 
@@ -51,7 +54,8 @@ def held(folder: Path) -> Iterator[None]:
     """
     lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
     try:
-        made(folder)
+        # It holds personal models: only its owner may look into it.
+        made(folder, 0o700)
         lock.acquire()
     except Timeout:
         raise RunError(_refusal(folder)) from None

@@ -9,6 +9,7 @@ from fedkin import codec
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 from fedkin.keys import rng
+from fedkin.untrusted import said
 
 __all__ = ["SERVER", "BytesTransport", "Envelope", "Lossy", "Transport"]
 
@@ -40,8 +41,8 @@ class Envelope(NamedTuple):
         fields = codec.decode(data)
         try:
             return cls(**{**fields, "message": Message(**fields["message"])})
-        except (KeyError, TypeError) as error:
-            raise MethodError(f"not an envelope: {len(data)} bytes ({error})") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MethodError(f"not an envelope: {len(data)} bytes ({said(error)})") from None
 
 
 class Transport:

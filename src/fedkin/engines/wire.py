@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import builtins
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from socket import socket
 from typing import Any
 
 from fedkin import codec
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
-from fedkin.errors import RunError
+from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
+from fedkin.untrusted import said
 
 __all__ = ["messages_of", "outboxes_of", "receive", "scores_of", "send", "tree_of_messages", "tree_of_outboxes",
            "tree_of_scores"]  # fmt: skip
@@ -58,8 +60,18 @@ def tree_of_messages(messages: Mapping[str, Message]) -> dict[str, Any]:
     return {id: dict(message) for id, message in messages.items()}
 
 
+@contextmanager
+def _as_sent() -> Iterator[None]:
+    """Raise MethodError for a tree of another form."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise MethodError(f"a tree of another form was sent ({said(error)})") from None
+
+
+@_as_sent()
 def messages_of(tree: Mapping[str, Any]) -> dict[str, Message]:
-    """Return the messages of a tree from `tree_of_messages`."""
+    """Return the messages of a tree from `tree_of_messages`; raises MethodError for any other."""
     return {id: Message(**fields) for id, fields in tree.items()}
 
 
@@ -77,8 +89,9 @@ def tree_of_outboxes(posts: Mapping[str, Outbox]) -> dict[str, Any]:
     return tree
 
 
+@_as_sent()
 def outboxes_of(tree: Mapping[str, Any]) -> dict[str, Outbox]:
-    """Return the outboxes of a tree from `tree_of_outboxes`."""
+    """Return the outboxes of a tree from `tree_of_outboxes`; raises MethodError for any other."""
     posts = {}
     for id, post in tree.items():
         each = {number: Message(**fields) for number, fields in post["each"].items()}
@@ -94,8 +107,9 @@ def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
     }
 
 
+@_as_sent()
 def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
-    """Return the scores of a tree from `tree_of_scores`."""
+    """Return the scores of a tree from `tree_of_scores`; raises MethodError for any other."""
     return {
         id: Score(
             fields["n"], fields["loss"], fields["right"], tuple(fields["figures"]),

@@ -109,6 +109,10 @@ def read_volume(file: Path) -> Volume:
         nibabel = import_module("nibabel")
     except ImportError:
         raise ConfigError('data.source: "nifti" reads volumes with nibabel: pip install "fedkin[nifti]"') from None
+    log = import_module("nibabel.imageglobals").logger
+    before = log.level
+    # It would write what is odd about a header on standard error.
+    log.setLevel(100)
     try:
         held = nibabel.load(file)
         if 4 * math.prod(held.shape) > most(file.stat().st_size):
@@ -118,6 +122,8 @@ def read_volume(file: Path) -> Volume:
     # With a damaged file the readers of gzip and NIfTI raise many kinds of exceptions.
     except Exception as error:
         raise DataError(f"{file}: not readable as a NIfTI volume ({said(error)})") from None
+    finally:
+        log.setLevel(before)
     if not np.isfinite(volume).all():
         raise DataError(f"{file}: holds NaN or infinite values")
     return volume

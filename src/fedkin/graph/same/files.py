@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,16 +118,19 @@ def _from_table(path: Path, client: str, target: str | None) -> Rows:
             table = csv.read_csv(path, convert_options=options)
         else:
             table = parquet_in(path)
+        known = table.column_names
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DataError(f"{path}: not a readable table: {said(error)}") from None
+    if twice := sorted(name for name, count in Counter(known).items() if count > 1):
+        raise DataError(f"{path}: column {twice[0]!r} occurs twice; expected unique column names")
     for name in (client, target):
-        if name is not None and name not in table.column_names:
-            raise DataError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
+        if name is not None and name not in known:
+            raise DataError(f"{path}: no column {name!r}; {nearest(name, known)}")
     ids = np.array(["" if id is None else str(id) for id in table[client].to_pylist()])
     if (ids == "").any():
         raise DataError(f"{path}: row {int(np.argmax(ids == '')) + 1} has no id in column {client!r}")
     columns, names = [], []
-    for name in table.column_names:
+    for name in known:
         if name not in (client, target):
             values = np.asarray(_column(path, table, name))
             labels, block = _features(path, name, values)
@@ -144,6 +148,8 @@ def _column(path: Path, table: Any, name: str) -> Any:
         row = column.is_null().to_pylist().index(True)
         raise DataError(f"{path}: row {row + 1}, column {name!r}: missing; fill in or leave out such rows")
     values = column.to_numpy(zero_copy_only=False)
+    if values.dtype == object and not all(isinstance(value, str) for value in values):
+        raise DataError(f"{path}: column {name!r}: expected numbers or texts, got {column.type}")
     return values.astype(str) if values.dtype == object else values
 
 
@@ -206,9 +212,11 @@ def read_signed(path: str | Path) -> dict[str, Signature] | None:
     if len(arrays) < 3:
         return None
     ids, ends, data = arrays["ids"], arrays["ends"], arrays["signatures"]
-    starts = np.concatenate([[0], ends[:-1]]) if ends.ndim == 1 and ends.dtype.kind in "iu" else ends
-    whole = ids.ndim == 1 and ids.dtype.kind == "U" and ids.shape == starts.shape and data.dtype == np.uint8
-    if not whole or (ends < starts).any() or (len(ends) and ends[-1] > data.size) or len(set(ids.tolist())) < len(ids):
+    named = ids.ndim == ends.ndim == 1 and ids.dtype.kind == "U" and ends.dtype.kind in "iu" and len(ids) == len(ends)
+    ends = ends.astype(np.int64) if named else np.zeros(0, dtype=np.int64)
+    starts = np.concatenate([[0], ends])[: len(ends)]
+    whole = named and data.dtype == np.uint8 and not (ends < starts).any() and (ends <= data.size).all()
+    if not whole or len(set(ids.tolist())) < len(ids):
         raise DataError(f"{path}: not signatures as write_signed writes them; make the file again")
     for row, id in enumerate(ids.tolist()):
         check_id(path, row, id)

@@ -1,0 +1,57 @@
+"""What is installed: every package in one version, and every file of it by its hash."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = [ROOT / "constraints.txt", *sorted((ROOT / "constraints").glob("*.txt"))]
+
+
+def locked(path: Path) -> dict[str, list[str]]:
+    """The hashes of every package in a file."""
+    found: dict[str, list[str]] = {}
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("#"))
+    for entry in text.replace("\\\n", " ").strip().splitlines():
+        pinned, *hashes = entry.split()
+        match = re.fullmatch(r"([A-Za-z0-9_.-]+)==[0-9A-Za-z.+!]+", pinned)
+        assert match, f"{path}: {entry[:80]}"
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), f"{path}: {pinned}"
+        found[_plain(match[1])] = hashes
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_every_package_has_a_version_and_hashes(path: Path) -> None:
+    found = locked(path)
+    assert found
+    assert all(found.values())
+
+
+def test_everything_that_the_project_names_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["dev"],
+        *project["optional-dependencies"]["ray"],
+    ]
+    wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
+    assert wanted <= {*locked(ROOT / "constraints.txt"), *locked(ROOT / "constraints/ray.txt"), "torch"}
+    files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
+    (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}
+    assert f"$(PIP) {version})" in (ROOT / "Makefile").read_text()
+
+
+def test_whatever_installs_asks_for_hashes() -> None:
+    for path in (ROOT / "Makefile", ROOT / ".ci/run", ROOT / ".ci/audit"):
+        for line in path.read_text().splitlines():
+            if "install" in line and "-r " in line:
+                assert "--require-hashes" in line or "$(LOCKED)" in line, f"{path}: {line}"
