@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,7 @@ def mutate(name: str, count: int, seed: int, found: Path) -> Counter[str]:
                 path.write_bytes(data)
                 path.with_suffix(".txt").write_text("".join(traceback.format_exception(error))[-6000:])
         longest = max(longest, time.perf_counter() - start)
+    shutil.rmtree(folder)
     ends["longest ms"] = round(1e3 * longest)
     ends["most MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return ends
@@ -226,9 +228,7 @@ def main() -> None:
         start = time.monotonic()
         ends = (guided if arguments.guided else forked)(name, arguments)
         good = ends["accepted"] + ends["refused"] + ends["guided"]
-        wrong = {
-            what: n for what, n in ends.items() if what not in ("accepted", "refused", "guided") and " " not in what
-        }
+        wrong = {what: count for what, count in ends.items() if what not in KNOWN}
         spent = f"longest {ends['longest ms']} ms, {ends['most MiB']} MiB, {time.monotonic() - start:.0f} s"
         print(f"{name:40} {good:7} inputs, {ends['accepted']:6} read; {wrong or 'no other end'}; {spent}", flush=True)
         total, bad = total + good + sum(wrong.values()), bad + sum(wrong.values())
