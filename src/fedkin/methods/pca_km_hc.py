@@ -17,6 +17,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import distances
 from fedkin.methods.blocks.means import Weights
@@ -50,6 +51,9 @@ class State(TypedDict):
     models: dict[str, Params]
     common: Params
     same: Same | None
+
+
+_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
 
 
 class PcaKmHc(SigningMethod):
@@ -94,13 +98,13 @@ class PcaKmHc(SigningMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(mean=Shaped("size"), factor=Shaped(Upto("size"), "size"), n=COUNT)
     def moments(self, client: ClientView, message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
         mean, rows = factor(rows_of(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
-    @phase
+    @phase(centres=_CENTRES, n=COUNT)
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
         axes = {name: tensor.double() for name, tensor in message.items()}
@@ -108,7 +112,7 @@ class PcaKmHc(SigningMethod):
         found = component_centres(rows_of(client.train), axes, self.components, self.centres, seed)
         return Message(centres=found.to(client.net.dtype), n=client.size)
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)

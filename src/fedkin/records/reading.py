@@ -19,7 +19,7 @@ from fedkin.records.metrics import metric_of
 from fedkin.records.schema import Form, Settings, Statistics, Summary
 from fedkin.tasks import Metric
 
-__all__ = ["MEND", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
+__all__ = ["MEND", "checked", "columns_in", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
 
 # Advice about a file that is damaged or that someone has changed.
 MEND = "put the file back as it was, or run this anew in another folder"
@@ -128,6 +128,14 @@ def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), m
         if column.null_count and name not in gaps:
             raise RunError(f"{path}: column {name!r}: {column.null_count} values are missing; {MEND}")
     return table
+
+
+def columns_in(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file; none if it cannot be read."""
+    try:
+        return list(pq.read_schema(path.absolute()).names)
+    except (OSError, ValueError, pa.ArrowException):
+        return []
 
 
 def files_in(folder: Path, kind: str) -> dict[int, Path]:
