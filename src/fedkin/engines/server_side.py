@@ -56,8 +56,7 @@ class ServerSide:
     def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """Yield requests to clients that never took part; returns their offers, and keeps the server's state."""
         assert isinstance(self.method, ServerMethod)
-        state = {name: apart(item) for name, item in self.view.state.items()}
-        view = replace(self.view, state=state, clients=tuple(ids))
+        view = replace(self.view, state=apart(self.view.state), clients=tuple(ids))
         offers: Mapping[str, Message] = yield from self._checked(self.method.welcome(view, ids), ids)
         return {id: offers[id] for id in ids}
 

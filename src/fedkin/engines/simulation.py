@@ -102,7 +102,7 @@ class Simulation(Engine):
         late, skipped, sampled = self.transport.state(), "", []
         self.turn_to(number)
         self.exchange.late(self.transport.arrived(number), number)
-        before = apart(dict(self.server.state))
+        before = apart(self.server.state)
         with self.site.exact():
             try:
                 sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
@@ -164,15 +164,13 @@ class Simulation(Engine):
 
     def evaluate(self) -> dict[str, Score]:
         with self.clock.of("evaluate"), self._looking():
-            offers = self._offers()
-            scores = self.site.scores(offers)
+            scores = self.site.scores(offers := self._offers())
             self._missed(len(offers))
             return scores
 
     def models(self) -> dict[str, Params]:
         with self._looking():
-            offers = self._offers()
-            models = self.site.models(offers)
+            models = self.site.models(offers := self._offers())
             self._missed(len(offers))
             return models
 

@@ -62,11 +62,15 @@ class States(Mapping[str, dict[str, Any]]):
             self._offload.close()
 
 
-def apart(tree: Any) -> Any:
+def apart(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a state that a flow may change; parameters are not copied, as no flow changes them in place."""
+    return {name: _copied(item) for name, item in state.items()}
+
+
+def _copied(tree: Any) -> Any:
     if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
         return tree
-    return {name: apart(item) for name, item in tree.items()}
+    return {name: _copied(item) for name, item in tree.items()}
 
 
 class BytesStates(States):

@@ -129,7 +129,9 @@ def unsound(tensor: Tensor) -> Fault | None:
     if flat.dtype in (torch.float32, torch.float64):
         # A sum of squares is finite only if every number is; on a CPU, this is far faster than torch.isfinite.
         values = flat.numpy()
-        if math.isfinite(np.dot(values, values)):
+        with np.errstate(all="ignore"):
+            square = np.dot(values, values)
+        if math.isfinite(square):
             return None
     wrong = flat.numel() - int(torch.isfinite(flat).sum())
     if wrong:
@@ -191,7 +193,7 @@ def shape_of(tensor: Tensor) -> str:
 def shortened(value: object) -> str:
     """Return at most 60 characters of what a stranger sent, without line breaks and control characters."""
     try:
-        text = value if isinstance(value, str) else repr(value)
+        text = str(value) if isinstance(value, (str, Exception)) else repr(value)
     except Exception:
         text = "?"
     text = "".join(letter if letter.isprintable() else "?" for letter in text[:61])
