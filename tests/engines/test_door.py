@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_only_what_was_asked_for_now_gets_in_and_once() -> None:
         ({"more": 1}, "form: more is not declared"),
         ({"params": {}}, "form: params: not the net's tensors: 'body.1.bias', 'body.1.weight', 'head.bias'"),
         ({"params": None}, "form: params: expected tensors by name, got NoneType None"),
-        ({"params": dict(reversed(FINE.params.items()))}, "form: params: not in the net's order"),
+        ({"params": dict(reversed(list(FINE.params.items())))}, "form: params: not in the net's order"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(change: dict[str, object], words: str) -> None:
@@ -192,7 +193,7 @@ def test_the_door_is_the_same_for_messages_that_pass_through_bytes() -> None:
 class Greedy(FedAvg):
     """Asks twice in a round."""
 
-    def round(self, server: ServerView, sampled: object) -> ServerFlow[None]:
+    def round(self, server: ServerView[Any], sampled: object) -> ServerFlow[None]:
         for _ in range(2):
             yield from Ask("train", {id: self.offer(server, id) for id in server.clients})
 

@@ -38,7 +38,7 @@ class Door:
         self.places: dict[int, Place] = {}
 
     def look(self, envelopes: Iterable[Envelope], awaited: Awaited) -> Iterator[tuple[Envelope, Fault | None]]:
-        """Yield each envelope with what is wrong with it, if anything. The messages must stay alive meanwhile."""
+        """Yield each envelope with what is wrong with it, if anything."""
         came: set[tuple[str, str]] = set()
         # What a peer shares with many neighbours is looked at once.
         known: dict[tuple[int, str, str], Fault | None] = {}

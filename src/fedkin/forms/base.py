@@ -128,10 +128,10 @@ def unsound(tensor: Tensor) -> Fault | None:
     flat = tensor.detach().reshape(-1)
     if flat.dtype in (torch.float32, torch.float64):
         # A sum of squares is finite only if every number is; on a CPU, this is far faster than torch.isfinite.
-        values = flat.numpy()
+        numbers = flat.numpy()
         with np.errstate(all="ignore"):
-            square = np.dot(values, values)
-        if math.isfinite(square):
+            total = np.dot(numbers, numbers)
+        if math.isfinite(total):
             return None
     wrong = flat.numel() - int(torch.isfinite(flat).sum())
     if wrong:

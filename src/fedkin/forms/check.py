@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedkin import codec
@@ -33,15 +34,17 @@ def fault_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, plac
     try:
         if declared is None:
             return _undeclared(message, place)
-        fields = next((one for one in declared if _keys(message, one, place) is None), None)
-        if fields is None:
-            return _keys(message, declared[0], place)
+        sent = dict(message)
+        faults = [_keys(sent, fields, place) for fields in declared]
+        if None not in faults:
+            return faults[0]
         known: dict[str, int] = {}
-        for name, form in fields.items():
-            if name in message:
-                found = form.fault(message[name], place, known)
-                if found is not None:
-                    return found._replace(words=f"{name}: {found.words}")
+        with np.errstate(all="ignore"):
+            for name, form in declared[faults.index(None)].items():
+                if name in sent:
+                    found = form.fault(sent[name], place, known)
+                    if found is not None:
+                        return found._replace(words=f"{name}: {found.words}")
         return None
     except Exception as error:  # whoever made the message may have put anything into it
         return bad_form(f"it cannot be read ({type(error).__name__}: {shortened(error)})")
