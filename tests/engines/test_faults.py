@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from fedkin.engines.faults import KINDS, Faulty, spoiled
 from fedkin.engines.simulation import Simulation
 from fedkin.engines.transport import SERVER, Envelope, Transport
 from fedkin.errors import ConfigError, MethodError, RunError
-from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.flow import ClientFlow, Fit, Message, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.net import Net
@@ -31,7 +30,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
-from fedkin.views import ClientView, ServerView
+from fedkin.views import ClientView
 from support import small_federation, small_setup
 from tiny import TABLE, CutAt
 
@@ -188,8 +187,8 @@ class Choosy:
 
     def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
         name = "no such key" if extras["n"] == self.rows else "n"
-        loss: Tensor = CrossEntropy()(model, batch, {}, {})
-        return loss + 0 * extras[name]
+        loss: Tensor = CrossEntropy()(model, batch, {}, {}) + 0 * extras[name]
+        return loss
 
 
 class Fragile(FedAvg):
@@ -282,17 +281,6 @@ def test_a_client_whose_test_samples_break_the_net_has_no_score() -> None:
 
 
 # -- too few replies --------------------------------------------------------------------------------------------------
-
-
-class Twice(SfmtlGraph):
-    """A method whose second request finds nobody: its server and clients have changed before."""
-
-    name = "twice"
-
-    def round(self, server: ServerView, sampled: Sequence[str]) -> ServerFlow[None]:
-        yield from super().round(server, sampled)
-        server.state["rounds"] = server.state.get("rounds", 0) + 1
-        yield from Ask("update", {id: Message() for id in sampled})
 
 
 def losing(setup: Setup, round: int, phase: str = "update") -> LocalEngine:
