@@ -93,8 +93,8 @@ def looked_at(result: fedkin.Result) -> dict[str, str]:
     }
 
 
-def everything(only: str, modes: list[str]) -> dict[str, Any]:
-    """Return the hashes of every run, or the error with which it ended."""
+def everything(only: str, modes: list[str], before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the hashes of every run, or the error with which it ended; what differs from `before` is printed."""
     found: dict[str, Any] = {}
     for name, (federation, training, faults) in federations().items():
         for case, method in methods().items():
@@ -107,7 +107,8 @@ def everything(only: str, modes: list[str]) -> dict[str, Any]:
                     found[at] = looked_at(result)
                 except fedkin.FedkinError as error:
                     found[at] = {"error": type(error).__name__}
-                print(at, flush=True)
+                same = before is None or found[at] == before.get(at)
+                print(at if same else f"{at}: DIFFERS", flush=True)
     return found
 
 
@@ -118,11 +119,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="methods and variants with this in their name")
     parser.add_argument("--modes", default=",".join(MODES))
     asked = parser.parse_args()
-    found = everything(asked.only, asked.modes.split(","))
-    if asked.what == "record":
+    before = None if asked.what == "record" else json.loads(asked.file.read_text(encoding="utf-8"))
+    found = everything(asked.only, asked.modes.split(","), before)
+    if before is None:
         asked.file.write_text(json.dumps(found, indent=1), encoding="utf-8")
         return 0
-    before = json.loads(asked.file.read_text(encoding="utf-8"))
     differ = [
         f"{at}: {', '.join(part for part in now if now[part] != before.get(at, {}).get(part))}"
         for at, now in found.items()

@@ -28,6 +28,8 @@ from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
 
+_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
+
 
 class Signature(TypedDict):
     """What a client sent once: its k-means centres [k, d], and its number of samples."""
@@ -53,9 +55,6 @@ class State(TypedDict):
     same: Same | None
 
 
-_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
-
-
 class PcaKmHc(SigningMethod):
     """A client sends its signature once, before it first trains; groups never change after they are made.
 
@@ -64,8 +63,7 @@ class PcaKmHc(SigningMethod):
     components: dimensions that are kept. centres: k of the clients' k-means.
     basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
     rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
-    distance: between two clients' sets of centres. linkage: of the hierarchy. weights: of clients in means, "samples"
-    (n_k) or "equal".
+    distance: between two clients' sets of centres. linkage: of the hierarchy. weights: in means, "samples" or "equal".
     """
 
     name: ClassVar[str] = "pca-km-hc"
@@ -93,8 +91,7 @@ class PcaKmHc(SigningMethod):
 
     def sample(self, server: ServerView[State]) -> list[str]:
         """This round's clients, and every client without a signature; only the former train."""
-        unsigned = [id for id in server.clients if id not in server.state["signatures"]]
-        return sorted({*super().sample(server), *unsigned})
+        return sorted({*super().sample(server), *(id for id in server.clients if id not in server.state["signatures"])})
 
     # -- at a client ------------------------------------------------------------------------------------------
 
