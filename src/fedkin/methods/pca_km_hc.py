@@ -20,7 +20,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import distances
-from fedkin.methods.blocks.means import Weights
+from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.pca import component_centres, factor, pooled, rows_of
 from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
 from fedkin.methods.blocks.signing import SigningMethod
@@ -131,8 +131,7 @@ class PcaKmHc(SigningMethod):
             state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights)
             state["common"] = mean_of_clusters(state["models"], state["cluster"])
         elif replies:
-            together = dict.fromkeys(replies, "0")
-            state["common"] = cluster_means({"0": state["common"]}, together, replies, self.weights)["0"]
+            state["common"] = mean_model(replies, self.weights)
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
