@@ -50,7 +50,7 @@ def moving() -> Federation:
 
 
 def federations() -> dict[str, tuple[Federation, dict[str, Any], dict[str, Any]]]:
-    """Return clients, training and settings of the run, by name."""
+    """Return clients, training and faults of the run, by name."""
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4}
     return {
         "still": (small_federation(), plan, {}),
@@ -70,6 +70,11 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
+def without(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a row without an entry that older versions did not write."""
+    return {key: value for key, value in row.items() if key != name}
+
+
 def looked_at(result: fedkin.Result) -> dict[str, str]:
     """Return a hash of each part of a result."""
     models = [
@@ -80,28 +85,30 @@ def looked_at(result: fedkin.Result) -> dict[str, str]:
     graph = result.outcome.graph if result.outcome is not None else None
     return {
         "models": digest(models),
-        "rounds": digest([json.dumps(row, sort_keys=True) for row in result.rounds]),
+        "rounds": digest([json.dumps(without(row, "missing"), sort_keys=True) for row in result.rounds]),
         "clients": digest([tuple(row) for row in result.clients]),
-        "messages": digest([tuple(row) for row in result.messages]),
+        # Without the reason why a message is missing, and without those that were never sent.
+        "messages": digest([tuple(row[:6]) for row in result.messages if row[4]]),
         "graph": "" if graph is None else graph.digest(),
     }
 
 
-def everything(only: str, modes: list[str]) -> dict[str, Any]:
-    """Return the hashes of every run, or the error with which it ended."""
+def everything(only: str, modes: list[str], before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the hashes of every run, or the error with which it ended; what differs from `before` is printed."""
     found: dict[str, Any] = {}
-    for name, (federation, training, settings) in federations().items():
+    for name, (federation, training, faults) in federations().items():
         for case, method in methods().items():
             if only not in case:
                 continue
             for mode in modes:
                 at = f"{case} / {name} / {mode}"
                 try:
-                    result = fedkin.run(method, federation, training=training, settings={**settings, **MODES[mode]})
+                    result = fedkin.run(method, federation, training=training, settings=MODES[mode], faults=faults)
                     found[at] = looked_at(result)
                 except fedkin.FedkinError as error:
                     found[at] = {"error": type(error).__name__}
-                print(at, flush=True)
+                same = before is None or found[at] == before.get(at)
+                print(at if same else f"{at}: DIFFERS", flush=True)
     return found
 
 
@@ -112,11 +119,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="methods and variants with this in their name")
     parser.add_argument("--modes", default=",".join(MODES))
     asked = parser.parse_args()
-    found = everything(asked.only, asked.modes.split(","))
-    if asked.what == "record":
+    before = None if asked.what == "record" else json.loads(asked.file.read_text(encoding="utf-8"))
+    found = everything(asked.only, asked.modes.split(","), before)
+    if before is None:
         asked.file.write_text(json.dumps(found, indent=1), encoding="utf-8")
         return 0
-    before = json.loads(asked.file.read_text(encoding="utf-8"))
     differ = [
         f"{at}: {', '.join(part for part in now if now[part] != before.get(at, {}).get(part))}"
         for at, now in found.items()

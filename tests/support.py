@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedkin.engines import (
     Engine,
-    EngineSettings,
     Envelope,
+    Faults,
     LocalEngine,
     Outcome,
     Setup,
@@ -22,8 +22,8 @@ from fedkin.engines import (
     Witness,
 )  # fmt: skip
 from fedkin.engines.base import SERVER
+from fedkin.engines.local_site import LocalSite
 from fedkin.engines.simulation import Simulation
-from fedkin.engines.site import LocalSite
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
@@ -72,7 +72,7 @@ def small_setup(
     federation = federation if federation is not None else small_federation()
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
-    return Setup(method, federation, net, Training.model_validate(plan), seed, EngineSettings(dropout=dropout))
+    return Setup(method, federation, net, Training.model_validate(plan), seed, faults=Faults(dropout=dropout))
 
 
 def local_site(engine: Engine) -> LocalSite:

@@ -7,6 +7,7 @@ import io
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,7 +132,8 @@ def test_images_and_volumes_that_grow_too_much_are_refused_unread(tmp_path: Path
         read_image(tmp_path / "a.png", (8, 8))
     import nibabel
 
-    volume = nibabel.nifti1.Nifti1Image(np.zeros((100, 100, 100), np.int16), np.eye(4))
+    made: Any = nibabel.nifti1.Nifti1Image
+    volume = made(np.zeros((100, 100, 100), np.int16), np.eye(4))
     nibabel.save(volume, tmp_path / "a.nii.gz")
     with pytest.raises(DataError, match="too many for a file of its size"):
         read_volume(tmp_path / "a.nii.gz")

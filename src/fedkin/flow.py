@@ -18,13 +18,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from torch import Tensor
 
 from fedkin import codec
 from fedkin.codec import Params
 from fedkin.federation import Federation, Samples, Task
+from fedkin.forms import Fields, Form
 from fedkin.learning.training import Fitted, Training
 from fedkin.settings import Settings
 
@@ -173,13 +174,27 @@ class ClassVectors(NamedTuple):
     known: Tensor
 
 
-def phase(function: F) -> F:
+@overload
+def phase(function: F, /) -> F: ...
+@overload
+def phase(*sets: Fields, **fields: Form) -> Callable[[F], F]: ...
+def phase(*sets: Any, **fields: Form) -> Any:
     """Declare a method of a ServerMethod as a phase: `(client, message)` gives a Message or a ClientFlow[Message].
 
-    A server can ask for phases only. An override in a subclass is a phase without a new declaration.
+    A server can ask for phases only. `@phase(params=NET, n=COUNT)` also declares the fields of the reply, by which
+    replies are checked before the server sees them; `@phase({...}, {...})` declares several possible sets of fields.
+    A bare `@phase` lets any reply pass that has finite numbers. An override in a subclass is a phase without a new
+    declaration, but its reply is checked only if it declares fields itself.
     """
-    function.__dict__["is_phase"] = True
-    return function
+    if len(sets) == 1 and not fields and callable(sets[0]):
+        sets[0].__dict__["is_phase"] = True
+        return sets[0]
+
+    def declare(function: F) -> F:
+        function.__dict__.update({"is_phase": True, "sends": tuple(sets) or (fields,)})
+        return function
+
+    return declare
 
 
 class Method(Settings):
@@ -209,6 +224,11 @@ class Method(Settings):
         drawn = server.rng("sample").permutation(len(server.clients))
         return sorted(server.clients[i] for i in drawn[: server.training.count(len(server.clients))])
 
+    @classmethod
+    def declared(cls, phase: str) -> Sequence[Fields] | None:
+        """Return the sets of fields that messages of this phase may have; None: nothing is declared."""
+        return None
+
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
         """Return the class vectors that a client, a peer or the server keeps, for the report; None: it keeps none."""
         return None
@@ -221,6 +241,11 @@ class ServerMethod(Method):
     def phases(cls) -> frozenset[str]:
         """Return the names of the phases: the methods declared with `@phase` here or in a base class."""
         return _phases(cls)
+
+    @classmethod
+    def declared(cls, phase: str) -> Sequence[Fields] | None:
+        sets: Sequence[Fields] | None = vars(getattr(cls, phase)).get("sends")
+        return sets
 
     def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
@@ -264,7 +289,18 @@ def _phases(kind: type[ServerMethod]) -> frozenset[str]:
 
 
 class PeerMethod(Method):
-    """A method without a server: `round` runs at every peer, on its samples, its state and its neighbours' messages."""
+    """A method without a server: `round` runs at every peer, on its samples, its state and its neighbours' messages.
+
+    shares: the fields of the messages of each phase of `Share`, or several possible sets of fields, as for `phase`;
+    "report": those of `report`. Messages of other phases are only checked for finite numbers.
+    """
+
+    shares: ClassVar[Mapping[str, Fields | Sequence[Fields]]] = {}
+
+    @classmethod
+    def declared(cls, phase: str) -> Sequence[Fields] | None:
+        fields = cls.shares.get(phase)
+        return [fields] if isinstance(fields, Mapping) else fields
 
     def join(self, peer: PeerView[Any]) -> None:
         """Set a peer's state before its first round."""

@@ -79,7 +79,8 @@ def _explain(model: type[BaseModel], item: Any, where: str) -> str:
     location = [str(part) for part in item["loc"]]
     if item["type"] == "renamed":
         old, new = (_dotted([where, *location, item["ctx"][age]]) for age in ("old", "new"))
-        return f"{old}: renamed; write {new}"
+        # A new name with a dot is a setting of another section.
+        return f"{old}: renamed; write {item['ctx']['new'] if '.' in item['ctx']['new'] else new}"
     name = _dotted([where, *location])
     if item["type"] == "extra_forbidden":
         return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"

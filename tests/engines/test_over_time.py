@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from engines.faulty import Spoiling
 from fedkin import codec
-from fedkin.engines import LocalEngine, Lossy, Setup, Transport
+from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, PeerFlow, PeerMethod, ServerFlow, Share, phase
@@ -93,7 +94,7 @@ def test_a_drifting_client_that_kept_its_model_is_scored_on_its_new_samples() ->
     )
     engine.round(1)
     before = engine.evaluate()
-    engine.post.transport = Lossy(Transport(), 1.0, seed=0)
+    engine.post.transport = Spoiling(lambda envelope: True)
     engine.round(2)
     after = engine.evaluate()
     assert (after[first].loss, after[first].right) == (after[other].loss, after[other].right)

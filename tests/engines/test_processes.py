@@ -63,13 +63,13 @@ def few() -> Federation:
 
 @pytest.mark.parametrize("name", ["cfl", "mapl"])
 def test_it_is_the_local_engine_bit_for_bit(name: str) -> None:
-    agree(small_setup(ALL[name], few()).having(dropout=0.2))
+    agree(small_setup(ALL[name], few()).having({"dropout": 0.2}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"cfl", "mapl"}))
 def test_every_method_is_the_same(name: str) -> None:
-    agree(small_setup(ALL[name], few() if "planted" in name else small_federation(clients=4)).having(dropout=0.2))
+    agree(small_setup(ALL[name], few() if "planted" in name else small_federation(clients=4)).having({"dropout": 0.2}))
 
 
 def test_a_client_that_fails_is_named() -> None:

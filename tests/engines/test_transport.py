@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedkin.engines.transport import SERVER, BytesTransport, Envelope, Lossy, Transport
+from fedkin.engines.faults import Faults, Faulty
+from fedkin.engines.transport import SERVER, BytesTransport, Envelope, Transport
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 
@@ -46,9 +47,9 @@ def test_memory_delivers_the_very_message_and_bytes_a_copy() -> None:
 
 
 def test_an_exchange_is_lost_one_way_or_the_other_never_both() -> None:
-    lossy = Lossy(Transport(), 0.6, seed=1)
-    there = {id: lossy.loses(envelope(receiver=id)) for id in map(str, range(2000))}
-    back = {id: lossy.loses(envelope(sender=id, receiver=SERVER)) for id in there}
+    lossy = Faulty(Transport(), Faults(dropout=0.6), seed=1)
+    there = {id: lossy.loses(envelope(receiver=id)) == "lost" for id in map(str, range(2000))}
+    back = {id: lossy.loses(envelope(sender=id, receiver=SERVER)) == "lost" for id in there}
     assert not any(there[id] and back[id] for id in there)
     # Binomial: 600 expected each way, standard deviation 20.5.
     assert 500 < sum(there.values()) < 700
@@ -56,10 +57,17 @@ def test_an_exchange_is_lost_one_way_or_the_other_never_both() -> None:
 
 
 def test_losses_between_peers_are_drawn_for_each_pair_and_turn() -> None:
-    lossy = Lossy(Transport(), 0.5, seed=1)
+    lossy = Faulty(Transport(), Faults(dropout=0.5), seed=1)
     sent = envelope(sender="a", receiver="b")
-    drawn = [lossy.loses(sent._replace(turn=turn, receiver=to)) for turn in range(8) for to in "bcdefgh"]
+
+    def draws() -> list[bool]:
+        each = [sent._replace(turn=turn, receiver=to) for turn in range(8) for to in "bcdefgh"]
+        return [lossy.loses(envelope) == "lost" for envelope in each]
+
+    drawn = draws()
     assert 0 < sum(drawn) < len(drawn)
-    assert drawn == [lossy.loses(sent._replace(turn=turn, receiver=to)) for turn in range(8) for to in "bcdefgh"]
+    assert drawn == [
+        lossy.loses(sent._replace(turn=turn, receiver=to)) == "lost" for turn in range(8) for to in "bcdefgh"
+    ]
     # What phase a message counts under changes no draw between peers.
     assert lossy.loses(sent) == lossy.loses(sent._replace(phase="head"))

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def images() -> list[bytes]:
     from PIL import Image
 
     picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
-    return [saved(lambda file, kind=kind: picture.save(file, kind)) for kind in ("PNG", "JPEG", "BMP", "WEBP")]
+    return [saved(partial(picture.save, format=kind)) for kind in ("PNG", "JPEG", "BMP", "WEBP")]
 
 
 def matlab() -> bytes:
@@ -161,7 +161,8 @@ def matlab() -> bytes:
 def volumes() -> list[bytes]:
     import nibabel
 
-    image = nibabel.nifti1.Nifti1Image(np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.eye(4))
+    made: Any = nibabel.nifti1.Nifti1Image
+    image = made(np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.eye(4))
     return [image.to_bytes(), gzip.compress(image.to_bytes(), 1)]
 
 

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 
 from fedkin.errors import ConfigError, RunError
@@ -120,13 +122,13 @@ def test_a_run_from_before_a_setting_is_resumed_with_its_default(tmp_path: Path)
     with pytest.raises(RuntimeError):
         run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(5, "raise"))
     kept = folder / "experiment.toml"
-    lines = kept.read_text().splitlines(keepends=True)
-    older = [line for line in lines if not line.startswith("state_limit_mb") and not line.startswith("dropout")]
-    assert len(older) < len(lines)
-    kept.write_text("".join(older))
+    table = tomllib.loads(kept.read_text())
+    # It had no section for faults, and a setting in another place.
+    del table["faults"], table["run"]["min_replies"]
+    kept.write_text(tomli_w.dumps({**table, "run": {**table["run"], "dropout": 0.0}}))
     reseal(folder)  # it names the settings as they were written
-    with pytest.raises(RunError, match=r"run\.dropout: 0\.0 there, 0\.1 here"):
-        run_experiment(Experiment.of(TABLE).with_changes(**{"run.dropout": 0.1}), Path(), folder, resume=True)
+    with pytest.raises(RunError, match=r"faults\.dropout: 0\.0 there, 0\.1 here"):
+        run_experiment(Experiment.of(TABLE).with_changes(**{"faults.dropout": 0.1}), Path(), folder, resume=True)
     resumed = run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
     assert len(resumed.scores) > 5
 
@@ -159,7 +161,7 @@ def test_another_dtype_is_another_experiment() -> None:
         {"run.mode": "stacked"},
         {"run.mode": "auto"},
         {"run.mode": "workers", "run.workers": 2},
-        {"run.dropout": 0.3},
+        {"faults.dropout": 0.3},
         {"run.engine": "loopback"},
         {"method.anchors": "mean"},
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedkin.engines.base import Engine, Outcome, Score, Traffic
+from fedkin.engines.faults import Faults
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.loopback import LoopbackEngine
 from fedkin.engines.observer import Observer, Witness
@@ -11,11 +12,11 @@ from fedkin.engines.ray import RayEngine
 from fedkin.engines.settings import EngineSettings
 from fedkin.engines.setup import Setup
 from fedkin.engines.simulation import Simulation
-from fedkin.engines.transport import Envelope, Lossy, Transport
+from fedkin.engines.transport import Envelope, Transport
 
 __all__ = [
-    "ENGINES", "Engine", "EngineSettings", "Envelope", "LocalEngine", "LoopbackEngine", "Lossy", "Observer", "Outcome",
-    "ProcessesEngine",    "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
+    "ENGINES", "Engine", "EngineSettings", "Envelope", "Faults", "LocalEngine", "LoopbackEngine", "Observer", "Outcome",
+    "ProcessesEngine", "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
 ]  # fmt: skip
 
 ENGINES: dict[str, type[Simulation]] = {

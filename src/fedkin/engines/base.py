@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,7 +21,11 @@ __all__ = ["SERVER", "Engine", "Outcome", "Score", "Traffic"]
 
 
 class Traffic(NamedTuple):
-    """A message that was sent: sender, receiver, phase, bytes and floats."""
+    """A message that was sent: sender, receiver, phase, bytes and floats.
+
+    missing: why it does not count: "lost", "late", "gone", or "stale", "refused" or "failed" with the reason. One that
+    could not be sent at all has no bytes.
+    """
 
     round: int
     sender: str
@@ -29,6 +33,7 @@ class Traffic(NamedTuple):
     phase: str
     bytes: int
     floats: int
+    missing: str = ""
 
 
 class Score(NamedTuple):
@@ -52,6 +57,7 @@ class Outcome:
 
     sampled: ids of the clients that took part. graph: the learned graph. traffic: the messages. samples: training
     samples processed, by id. inferred: samples in inference (Infer). flops: floating-point operations of both.
+    skipped: why the round was skipped; empty if it was not.
     """
 
     round: int
@@ -61,16 +67,19 @@ class Outcome:
     samples: Mapping[str, int]
     inferred: int = 0
     flops: float = 0.0
+    skipped: str = ""
 
 
 class Engine(ABC):
     """An engine runs the rounds of one method.
 
-    setup: the setup with the nets that the method trains.
+    setup: the setup with the nets that the method trains. missed: the lines of clients that failed in the last
+    evaluation.
     """
 
     name: ClassVar[str]
     setup: Setup
+    missed: Sequence[Traffic] = ()
 
     @property
     @abstractmethod

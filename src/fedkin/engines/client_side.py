@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fedkin.engines.setup import Plan
-from fedkin.engines.states import States
+from fedkin.engines.states import States, apart
 from fedkin.errors import MethodError
 from fedkin.federation import Client
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod, Share
 from fedkin.views import ClientView, PeerView
 
 __all__ = ["ClientSide", "Outbox", "Running"]
+
+V = TypeVar("V", bound=ClientView)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,8 @@ class ClientSide:
             self.now = {id: client.at(max(number, 1)) for id, client in self.clients.items()}
         # Number of requests of each client in each phase of this round, which keys the randomness of the next request.
         self.steps: dict[tuple[str, str], int] = {}
+        # The states before this round of clients whose state has changed; None: they had none.
+        self.before: dict[str, Mapping[str, Any] | None] = {}
 
     def method(self) -> ServerMethod | PeerMethod:
         """Return the method for one flow."""
@@ -105,26 +109,31 @@ class ClientSide:
         """Return the current view of a peer."""
         return PeerView(**vars(self.view(id)), neighbours=tuple(sorted(set(near) - {id})))
 
+    def _apart(self, view: V) -> V:
+        """Give a flow a state of its own: the client's state stays as it was if the flow fails."""
+        view.state = apart(view.state)
+        return view
+
     def phase(self, id: str, phase: str, message: Message) -> Running:
         """Return a client's phase before its first step; raises MethodError for a phase that is not declared."""
         method = self.method()
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
-        view = self.view(id)
+        view = self._apart(self.view(id))
         return Running(id, phase, view, getattr(method, phase)(view, message))
 
     def peer_round(self, id: str, near: Iterable[str]) -> Running:
         """Return a peer's round before its first step."""
         method = self.method()
         assert isinstance(method, PeerMethod)
-        view = self.peer(id, near)
+        view = self._apart(self.peer(id, near))
         return Running(id, "round", view, method.round(view))
 
     def peer_welcome(self, id: str) -> Running:
         """Return the flow that sets the state of a peer that never took part, before its first step."""
         assert isinstance(self.plan.method, PeerMethod)
-        view = self.peer(id)
+        view = self._apart(self.peer(id))
         return Running(id, "welcome", view, self.plan.method.welcome(view))
 
     def reply(self, running: Running) -> Message:
@@ -152,7 +161,17 @@ class ClientSide:
 
     def keep(self, running: Running) -> None:
         """Store the state at the end of a flow."""
+        if self.plan.engine.min_replies and running.id not in self.before:
+            self.before[running.id] = self.states.get(running.id)
         self.states.keep(running.id, running.view.state)
+
+    def undo(self) -> None:
+        """Go back to the states before this round."""
+        for id, state in self.before.items():
+            self.states.drop(id)
+            if state is not None:
+                self.states.keep(id, state)
+        self.before = {}
 
     def step(self, id: str, phase: str) -> int:
         """Return the number, from 0, of this client's next request in this phase of this round."""

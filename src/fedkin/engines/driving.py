@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from fedkin.engines.accounting.clock import Clock
@@ -11,7 +10,8 @@ from fedkin.engines.accounting.operations import Work
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.executors.jobs import Executor, FitJob, ScoreJob, job_of
-from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.engines.failures import Failures
+from fedkin.errors import FedkinError, MethodError
 from fedkin.flow import Fitted, Share
 from fedkin.keys import key, rng
 
@@ -31,6 +31,7 @@ class Driver:
     ) -> None:  # fmt: skip
         self.side, self.executor, self.work, self.clock = side, executor, work, clock
         self.attack, self.adversaries = attack, adversaries
+        self.failures = Failures(side.plan.engine.errors == "stop")
 
     def drive(
         self, ids: Sequence[str], start: Callable[[str], Running], phase: str, answers: Mapping[str, Any] | None = None
@@ -38,8 +39,10 @@ class Driver:
         """Yield each flow with its Share, or None if it has ended, in the order in which flows reach that point.
 
         `start` makes the flow of a client only when the executor has room for it, so that few flows run at once.
-        answers: the answers for which flows that have begun before are waiting.
+        answers: the answers for which flows that have begun before are waiting. A flow that fails is not yielded; it is
+        in `failures`.
         """
+        self.failures.round = self.side.number
         waiting = list(reversed(ids))
         running: dict[str, Running] = {}
         busy = 0
@@ -48,13 +51,13 @@ class Driver:
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
                 while waiting and self.executor.room > 0:
                     id = waiting.pop()
-                    with self.named(id, phase):
+                    with self.failures.of(id, phase):
                         running[id] = start(id)
                         busy += self._advance(running, id, (answers or {}).get(id), stopped)
                 for job, result in self.executor.collect() if busy else ():
                     assert not isinstance(job, ScoreJob)
                     busy -= 1
-                    with self.named(job.id, phase):
+                    with self.failures.of(job.id, phase):
                         if isinstance(result, FedkinError):
                             raise result
                         self.work.add(job, result)
@@ -88,13 +91,3 @@ class Driver:
         step = self.side.steps[job.id, phase]
         draw = rng(plan.seed, job.id, self.side.number, f"{phase}.attack{step}")
         return self.attack(fitted, job.params, draw)
-
-    @contextmanager
-    def named(self, id: str, phase: str) -> Iterator[None]:
-        """Add round, client and phase to the errors of a user's code."""
-        try:
-            yield
-        except RunError:
-            raise  # the machine caused it, not this client
-        except FedkinError as error:
-            raise MethodError(f"round {self.side.number}, client {id!r}, phase {phase!r}: {error}") from None

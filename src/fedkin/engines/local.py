@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from fedkin.engines.executors.choose import make_executor
 from fedkin.engines.executors.jobs import Executor
+from fedkin.engines.local_site import LocalSite
 from fedkin.engines.simulation import Simulation
-from fedkin.engines.site import LocalSite
 from fedkin.engines.states import States
 from fedkin.learning.devices import opened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedkin.engines.local import LocalEngine
-from fedkin.engines.site import LocalSite
+from fedkin.engines.local_site import LocalSite
 from fedkin.engines.states import BytesStates
 from fedkin.engines.transport import BytesTransport
 

@@ -1,34 +1,100 @@
-"""The post of a simulation: it counts what is sent, has it carried, and tells observers what arrived."""
+"""The post of a simulation: it counts what is sent, has it carried and checked, and tells observers what arrived."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.accounting.traffic import Scales
 from fedkin.engines.base import Traffic
+from fedkin.engines.failures import words_of
 from fedkin.engines.observer import Observer
-from fedkin.engines.transport import Envelope, Transport
+from fedkin.engines.transport import SERVER, Envelope, Transport
+from fedkin.forms import Fault
 
-__all__ = ["Post"]
+__all__ = ["Check", "Post"]
+
+# What looks at envelopes and finds faults: see `Door.look`.
+Check = Callable[[Iterable[Envelope]], Iterator[tuple[Envelope, Fault | None]]]
 
 
 class Post:
-    """traffic: a line for each message of the round so far; a message that is lost was sent, and counts."""
+    """The messages of a simulation.
+
+    traffic: a line for each message of the round so far. One that is missing has the reason in its line; if it was sent
+    it counts. refused, unsent: of the last exchange, what the door refused for its form, and what could not be sent.
+    """
 
     def __init__(self, transport: Transport, clock: Clock, observers: Sequence[Observer]) -> None:
         self.transport, self.clock, self.observers = transport, clock, list(observers)
         self.scales = Scales()
         self.traffic: list[Traffic] = []
+        self.refused: list[tuple[Envelope, Fault]] = []
+        self.unsent: dict[str, Exception] = {}
 
-    def send(self, envelopes: Sequence[Envelope], there: Container[str] | None = None) -> list[Envelope]:
-        """Those that arrive, as they arrive. there: receivers that still listen (None: all)."""
+    def send(
+        self, envelopes: Sequence[Envelope], there: Container[str] | None = None, check: Check | None = None
+    ) -> list[Envelope]:
+        """Those that arrive, as they arrive. there: receivers that still listen (None: all). check: at the door."""
+        missing: dict[int, str] = {}
         with self.clock.of("messages"):
-            self.traffic += self.scales.weigh(envelopes)
-        carry = self.transport.carry
-        listened = (sent for sent in envelopes if there is None or sent.receiver in there)
-        arrived = [envelope for sent in listened if (envelope := carry(sent)) is not None]
+            rows = self._weighed(envelopes, missing)
+        places, carried = [], []
+        for place, envelope in enumerate(envelopes):
+            if place in missing or (there is not None and envelope.receiver not in there):
+                continue
+            came = self.transport.carry(envelope)
+            if came is None:
+                missing[place] = self.transport.loses(envelope) or "lost"
+            else:
+                places.append(place)
+                carried.append(came)
+        arrived = carried if check is None else self._checked(carried, places, check, missing)
+        for place, words in missing.items():
+            rows[place] = (rows[place] or _nothing(envelopes[place]))._replace(missing=words)
+        self.traffic += [row for row in rows if row is not None]
         for observer in self.observers:
             for envelope in arrived:
                 observer.travelled(envelope)
         return arrived
+
+    def miss(self, envelope: Envelope, words: str) -> None:
+        """Add a line for a message that is missing, without having been sent in this exchange."""
+        self.traffic.append(_nothing(envelope)._replace(missing=words))
+
+    def _weighed(self, envelopes: Sequence[Envelope], missing: dict[int, str]) -> list[Traffic | None]:
+        """Return the line of each message, and why some cannot be sent; raises the error of what the server sends."""
+        self.unsent = {}
+        try:
+            return list(self.scales.weigh(envelopes))
+        except Exception:
+            if any(envelope.sender == SERVER for envelope in envelopes):
+                raise
+        rows: list[Traffic | None] = [None] * len(envelopes)
+        for place, envelope in enumerate(envelopes):
+            try:
+                (rows[place],) = self.scales.weigh([envelope])
+            except Exception as error:  # the sender may have put anything into it
+                missing[place] = f"failed: {words_of(error)}"
+                self.unsent[envelope.sender] = error
+        return rows
+
+    def _checked(
+        self, carried: Sequence[Envelope], places: Sequence[int], check: Check, missing: dict[int, str]
+    ) -> list[Envelope]:
+        """Return what passes the door, and note the others as missing."""
+        arrived, self.refused = [], []
+        with self.clock.of("door"):
+            for place, (envelope, fault) in zip(places, check(carried), strict=True):
+                if fault is None:
+                    arrived.append(envelope)
+                    continue
+                missing[place] = f"{'stale' if fault.kind == 'stale' else 'refused'}: {fault.words}"
+                if fault.kind == "form":
+                    self.refused.append((envelope, fault))
+        return arrived
+
+
+def _nothing(envelope: Envelope) -> Traffic:
+    """Return the line of a message of no bytes."""
+    return Traffic(envelope.round, envelope.sender, envelope.receiver, envelope.phase, 0, 0)

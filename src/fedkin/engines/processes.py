@@ -23,9 +23,11 @@ from fedkin.engines.client_side import Outbox
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.executors.ray import own_rows
 from fedkin.engines.executors.starting import begin, check_script, ended, leave_if_imported
+from fedkin.engines.failures import Failure
+from fedkin.engines.local_site import LocalSite
 from fedkin.engines.setup import Plan, Setup
 from fedkin.engines.simulation import Simulation
-from fedkin.engines.site import LocalSite, Site
+from fedkin.engines.site import Site
 from fedkin.engines.states import States
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Client
@@ -58,7 +60,8 @@ def serve(line: socket, plan: Plan, client: Client, adversary: bool) -> None:
             except RunError:
                 return
             try:
-                wire.send(line, {"answer": _answered(site, asked)})
+                answer = _answered(site, asked)
+                wire.send(line, {"answer": answer, "failed": wire.list_of_failures(site.failed())})
             except FedkinError as error:
                 wire.send(line, {"error": str(error)})
 
@@ -90,6 +93,9 @@ def _answered(site: LocalSite, asked: Mapping[str, Any]) -> dict[str, Any]:
         case "features":
             (offer,) = wire.messages_of(asked["offers"]).items()
             return {"features": dict(site.features(*offer))}
+        case "undo":
+            site.undo()
+            return {}
         case "forget":
             site.forget(asked["ids"])
             return {}
@@ -114,6 +120,7 @@ class RemoteSite(Site):
 
     def __init__(self, setup: Setup, adversaries: frozenset[str]) -> None:
         self.total = Work(Operations(setup.net, setup.federation))
+        self.failures: list[Failure] = []
         self.parts: dict[str, dict[str, Any]] = {}
         self.lines: dict[str, socket] = {}
         self.processes: list[Any] = []
@@ -157,16 +164,25 @@ class RemoteSite(Site):
 
     def reports(self, ids: Iterable[str]) -> dict[str, Message]:
         answers = self._each("reports", {id: {"ids": [id]} for id in ids})
-        return {id: wire.messages_of(answer)[id] for id, answer in answers.items()}
+        return {id: message for answer in answers.values() for id, message in wire.messages_of(answer).items()}
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
-        return {id: wire.scores_of(answer)[id] for id, answer in self._each("scores", _offered(offers)).items()}
+        answers = self._each("scores", _offered(offers))
+        return {id: score for answer in answers.values() for id, score in wire.scores_of(answer).items()}
 
     def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
-        return {id: answer[id] for id, answer in self._each("models", _offered(offers)).items()}
+        answers = self._each("models", _offered(offers))
+        return {id: answer[id] for id, answer in answers.items() if id in answer}
 
     def features(self, id: str, offer: Message) -> Message:
         return Message(**self._each("features", _offered({id: offer}))[id]["features"])
+
+    def failed(self) -> list[Failure]:
+        found, self.failures = self.failures, []
+        return found
+
+    def undo(self) -> None:
+        self._all(self.lines, "undo")
 
     def forget(self, ids: Iterable[str]) -> None:
         self._each("forget", {id: {"ids": [id]} for id in ids})
@@ -205,6 +221,7 @@ class RemoteSite(Site):
         for answer in told.values():
             if "error" in answer:
                 raise MethodError(answer["error"])
+            self.failures += wire.failures_of(answer["failed"])
         answers = {id: answer["answer"] for id, answer in told.items()}
         for id, answer in answers.items():
             if "work" in answer:

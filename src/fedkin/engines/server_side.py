@@ -6,10 +6,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
+from fedkin.engines.states import apart
 from fedkin.errors import MethodError, nearest
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod
 from fedkin.views import ServerView, no_public_data
@@ -57,9 +56,8 @@ class ServerSide:
     def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """Yield requests to clients that never took part; returns their offers, and keeps the server's state."""
         assert isinstance(self.method, ServerMethod)
-        state = {name: _copied(item) for name, item in self.view.state.items()}
-        apart = replace(self.view, state=state, clients=tuple(ids))
-        offers: Mapping[str, Message] = yield from self._checked(self.method.welcome(apart, ids), ids)
+        view = replace(self.view, state=apart(self.view.state), clients=tuple(ids))
+        offers: Mapping[str, Message] = yield from self._checked(self.method.welcome(view, ids), ids)
         return {id: offers[id] for id in ids}
 
     def _checked(self, flow: ServerFlow[Any], clients: Container[str]) -> ServerFlow[Any]:
@@ -89,10 +87,3 @@ class ServerSide:
         if wrong:
             raise MethodError(f"{where}: phase {request.phase!r} sends no Message to {wrong[:5]}")
         return request
-
-
-def _copied(tree: Any) -> Any:
-    """Copy a state, so that a flow can change it; parameters are not copied, since no flow changes them in place."""
-    if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
-        return tree
-    return {name: _copied(item) for name, item in tree.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -24,23 +26,35 @@ class EngineSettings(Settings):
     processes (0: one per core).
     device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU, and its
     default mode is "stacked".
-    dropout: probability in [0, 1) that a client's exchange with the server is lost, half of it on the way to the
-    client, half on the way back.
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
     "planted" (the known groups); with ", changing" a new network each round.
     adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned (also "scale",
     "shuffle", "noise"); these clients are not evaluated.
     state_limit_mb: memory for clients' states in MB (2^20 bytes); states above it are kept in the folder for temporary
     files (None: all in memory). It is for personal models of many clients.
+    min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
+    1) of those asked. too_few: otherwise those that are missing are asked again, up to `ask_again` times ("wait", then
+    as for "skip"), or the round is skipped and leaves all states as before ("skip"), or the run stops and can be
+    resumed ("stop").
+    errors: a client whose own part fails (its samples, the net, the loss) counts as missing in that phase ("missing"),
+    or ends the run ("stop"). If all clients fail in a phase, the run ends in any case.
+    largest_n: replies with a larger number of samples are refused. message_limit_mb: largest size of a message in MB.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"dropout": "faults.dropout"}
 
     mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
     workers: int = Field(0, ge=0)
     device: str = "cpu"
-    dropout: float = Field(0.0, ge=0, lt=1)
     network: str = "full"
     adversaries: str = "none"
     state_limit_mb: float | None = Field(None, ge=0)
+    min_replies: int | float = Field(0, ge=0)
+    too_few: Literal["skip", "wait", "stop"] = "skip"
+    ask_again: int = Field(3, ge=1)
+    errors: Literal["missing", "stop"] = "missing"
+    largest_n: int = Field(10**9, ge=1)
+    message_limit_mb: float = Field(1024.0, gt=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -63,6 +77,18 @@ class EngineSettings(Settings):
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
         return spec
+
+    @field_validator("min_replies")
+    @classmethod
+    def _count_or_share(cls, least: int | float) -> int | float:
+        if least > 1 and least % 1:
+            raise ValueError("expected a whole number of replies, or a share below 1")
+        return least
+
+    def needed(self, asked: int) -> int:
+        """Return the fewest replies with which a round goes on, if this many clients were asked."""
+        least = math.ceil(self.min_replies * asked) if self.min_replies < 1 else int(self.min_replies)
+        return min(least, asked)
 
     @model_validator(mode="after")
     def _on_processors(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedkin.engines.faults import Faults
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
@@ -36,6 +37,7 @@ class Plan:
     seed: int
     engine: EngineSettings
     nets: Mapping[str, Net] | None = None
+    faults: Faults = field(default_factory=Faults)
 
     def net_of(self, id: str) -> Net:
         """Return the net of this client."""
@@ -47,7 +49,7 @@ class Setup:
     """The setup of a run: method, nets, samples and engine settings.
 
     nets: each client's own net, if they differ (`net` is then the server's net).
-    public(name): a data set that the server owns.
+    public(name): a data set that the server owns. faults: what goes wrong in this run.
     """
 
     method: ServerMethod | PeerMethod
@@ -58,20 +60,28 @@ class Setup:
     engine: EngineSettings = field(default_factory=EngineSettings)
     nets: Mapping[str, Net] | None = None
     public: Callable[[str], Dataset] = no_public_data
+    faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
         if self.method.needs_classes:
             self.federation.task.need_labels("method.name", repr(self.method.name))
+        if self.engine.min_replies and isinstance(self.method, PeerMethod):
+            raise ConfigError(
+                f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
+            )
 
     @property
     def plan(self) -> Plan:
         """Return the part that every participant knows."""
-        return Plan(self.method, self.federation.task, self.net, self.training, self.seed, self.engine, self.nets)
+        return Plan(
+            self.method, self.federation.task, self.net, self.training, self.seed, self.engine, self.nets, self.faults
+        )
 
-    def having(self, **settings: Any) -> Setup:
-        """Return the setup with other engine settings; raises ConfigError for an invalid setting."""
+    def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:
+        """Return the setup with other engine settings and faults; raises ConfigError for an invalid setting."""
         given = {**self.engine.model_dump(exclude_unset=True), **settings}
-        return replace(self, engine=parse(type(self.engine), given, "run"))
+        wrong = self.faults if faults is None else parse(Faults, faults, "faults")
+        return replace(self, engine=parse(type(self.engine), given, "run"), faults=wrong)
 
     def equipped(self) -> Setup:
         """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""

@@ -10,17 +10,20 @@ from typing import Any
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.adversaries import Attack
 from fedkin.engines.base import Engine, Outcome, Score, Traffic
-from fedkin.engines.client_side import Outbox
+from fedkin.engines.exchange import Exchange, Skipped
 from fedkin.engines.facts import facts_of
+from fedkin.engines.failures import TooFew, raise_if_all
+from fedkin.engines.faults import Faulty
 from fedkin.engines.observer import Observer
 from fedkin.engines.post import Post
 from fedkin.engines.roster import Roster
 from fedkin.engines.server_side import ServerSide
 from fedkin.engines.setup import Setup
 from fedkin.engines.site import Site
-from fedkin.engines.transport import SERVER, Envelope, Lossy, Transport
+from fedkin.engines.states import apart
+from fedkin.engines.transport import Transport
 from fedkin.federation import Federation
-from fedkin.flow import Ask, Message, Params, PeerMethod
+from fedkin.flow import Message, Params, PeerMethod
 from fedkin.graph import network
 from fedkin.views import ServerView
 
@@ -42,9 +45,11 @@ class Simulation(Engine):
         self.adversaries = frozenset() if attack is None else attack.clients(seen, setup.seed)
         self.site = self.make_site()
         carrier = transport or self.make_transport()
-        self.unlost = Post(carrier, self.clock, observers)
-        lossy = Lossy(carrier, setup.engine.dropout, setup.seed) if setup.engine.dropout else carrier
-        self.post = Post(lossy, self.clock, observers)
+        wrong = Faulty(carrier, setup.faults, setup.seed, setup.training.rounds)
+        self.post = Post(wrong if setup.faults.on_the_way else carrier, self.clock, observers)
+        self.exchange = Exchange(setup.plan, self.site, self.post)
+        # For clients that never took part: here nothing goes wrong, and nothing is recorded.
+        self.unlost = Exchange(setup.plan, self.site, Post(carrier, self.clock, observers), patient=False)
 
     def make_site(self) -> Site:
         """Return the site of the clients."""
@@ -94,19 +99,38 @@ class Simulation(Engine):
         return self.site.states
 
     def round(self, number: int) -> Outcome:
+        late, skipped, sampled = self.transport.state(), "", []
         self.turn_to(number)
+        self.exchange.late(self.transport.arrived(number), number)
+        before = apart(self.server.state)
         with self.site.exact():
-            sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
+            try:
+                sampled = self._peers_round() if isinstance(self.setup.method, PeerMethod) else self._server_round()
+            except Skipped as error:
+                skipped = str(error)
+                self._undo(before)
+            except TooFew:
+                self._undo(before)
+                self.turn_to(number - 1)
+                self.transport.restore(late)
+                raise
         work = self.site.work
         return Outcome(
-            number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops
-        )
+            number, tuple(sampled), self.server.graph, tuple(self.traffic), work.samples, work.inferred, work.flops,
+            skipped,
+        )  # fmt: skip
+
+    def _undo(self, before: dict[str, Any]) -> None:
+        """Go back to the states before this round."""
+        self.server.state, self.server.graph, self.server.info = before, None, {}
+        self.site.undo()
 
     def turn_to(self, number: int) -> None:
         """Set the current round for all participants."""
         self.server_side.turn_to(number)
         self.site.turn_to(number)
-        self.post.traffic = []
+        self.post.traffic, self.unlost.post.traffic = [], []
+        self.missed = ()
 
     def _server_round(self) -> list[str]:
         flow, answer = self.server_side.round(), None
@@ -117,19 +141,10 @@ class Simulation(Engine):
                 except StopIteration as stop:
                     sampled: list[str] = stop.value
                     return sampled
-            answer = self._answers(ask, turn)
+            answer = self.exchange.answers(ask, self.server.round, turn)
             for observer in self.post.observers:
                 observer.answered(self.server.round, ask, answer)
         raise AssertionError("unreachable")
-
-    def _answers(self, ask: Ask, turn: int) -> dict[str, Message]:
-        """Return replies as the server receives them, in the order in which clients are served."""
-        number = self.server.round
-        order = self.transport.order(ask.messages, number)
-        arrived = self.post.send([Envelope(number, ask.phase, turn, SERVER, id, ask.messages[id]) for id in order])
-        replies = self.site.ask(ask.phase, {envelope.receiver: envelope.message for envelope in arrived})
-        back = [Envelope(number, ask.phase, turn, id, SERVER, reply) for id, reply in replies.items()]
-        return {envelope.sender: envelope.message for envelope in self.post.send(back)}
 
     def _peers_round(self) -> list[str]:
         """Run all peers in step: each exchange waits for the messages of all, then all inboxes are delivered."""
@@ -143,36 +158,37 @@ class Simulation(Engine):
         for turn in itertools.count():
             if not inboxes:
                 break
-            inboxes = self._exchanged(self.site.step(inboxes), turn)
-        server.graph = method.graph_of(self.site.reports(server.clients))
+            inboxes = self.exchange.step(inboxes, server.round, turn)
+        server.graph = method.graph_of(self.exchange.reports(server.clients, server.round))
         return active
-
-    def _exchanged(self, posts: Mapping[str, Outbox], turn: int) -> dict[str, dict[str, Message] | None]:
-        """Return the inboxes of the peers that have sent; peers that have ended their round receive no messages."""
-        number = self.server.round
-        inboxes: dict[str, dict[str, Message]] = {id: {} for id in posts}
-        for sender in self.transport.order(posts, number):
-            phase, messages = posts[sender].phase, posts[sender].messages
-            sent = [Envelope(number, phase, turn, sender, receiver, message) for receiver, message in messages.items()]
-            for envelope in self.post.send(sent, inboxes):
-                inboxes[envelope.receiver][sender] = envelope.message
-        return {**inboxes}
 
     def evaluate(self) -> dict[str, Score]:
         with self.clock.of("evaluate"), self._looking():
-            return self.site.scores(self._offers())
+            scores = self.site.scores(offers := self._offers())
+            self._missed(len(offers))
+            return scores
 
     def models(self) -> dict[str, Params]:
         with self._looking():
-            return self.site.models(self._offers())
+            models = self.site.models(offers := self._offers())
+            self._missed(len(offers))
+            return models
 
     def model(self, id: str) -> Params:
         with self._looking():
-            return self.site.models(self._offer(id))[id]
+            models = self.site.models(self._offer(id))
+            self._missed(1)
+            return models[id]
 
     def features(self, id: str) -> Message:
         with self._looking():
             return self.site.features(id, self._offer(id)[id])
+
+    def _missed(self, asked: int) -> None:
+        """Note who was asked for its model and failed; raises the first error if all did."""
+        failed = self.exchange.failed(self.server.round, self.unlost.post)
+        self.missed = tuple(row for row in self.unlost.post.traffic if row.missing)
+        raise_if_all(asked, failed)
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -186,9 +202,8 @@ class Simulation(Engine):
     def _offers(self) -> dict[str, Message]:
         """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
         unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
-        return {
-            id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries
-        }  # fmt: skip
+        ids = (id for id in self.roster if id not in self.adversaries)
+        return {id: unseen[id] if id in unseen else offer(id) for id in ids}
 
     def _offer(self, id: str) -> dict[str, Message]:
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
@@ -197,32 +212,30 @@ class Simulation(Engine):
         """Return the offers to clients that never took part; here no message is lost, and nothing is recorded."""
         if not ids:
             return {}
-        held, self.post = self.post, self.unlost
-        try:
-            with self.site.uncounted():
-                if isinstance(self.setup.method, PeerMethod):
-                    self.site.welcome(ids)
-                    return {id: Message() for id in ids}
-                flow, answer = self.server_side.welcome(ids), None
-                while True:
-                    try:
-                        ask = flow.send(answer)
-                    except StopIteration as stop:
-                        offers: dict[str, Message] = stop.value
-                        return offers
-                    answer = self._answers(ask, 0)
-        finally:
-            self.post, self.unlost.traffic = held, []
+        with self.site.uncounted():
+            if isinstance(self.setup.method, PeerMethod):
+                self.site.welcome(ids)
+                return {id: Message() for id in ids}
+            flow, answer = self.server_side.welcome(ids), None
+            while True:
+                try:
+                    ask = flow.send(answer)
+                except StopIteration as stop:
+                    return dict(stop.value)
+                answer = self.unlost.answers(ask, self.server.round, 0)
 
     def state(self) -> dict[str, Any]:
         states = self.site.states
         clients = {id: states[id] for id in sorted(states)}
-        return {"round": self.server.round, "server": self.server.state, "clients": clients}
+        late = self.transport.state()
+        state = {"round": self.server.round, "server": self.server.state, "clients": clients}
+        return {**state, "late": late} if late else state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.turn_to(state["round"])
         self.server.state = dict(state["server"])
         self.site.restore(state["round"], state["clients"])
+        self.transport.restore(state.get("late", []))
 
     def close(self) -> None:
         self.site.close()

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedkin import codec
 from fedkin.engines.offload import Offload
 
-__all__ = ["BytesStates", "States"]
+__all__ = ["BytesStates", "States", "apart"]
 
 
 class States(Mapping[str, dict[str, Any]]):
@@ -60,6 +60,17 @@ class States(Mapping[str, dict[str, Any]]):
         """Remove the folder."""
         if self._offload is not None:
             self._offload.close()
+
+
+def apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a state that a flow may change; parameters are not copied, as no flow changes them in place."""
+    return {name: _copied(item) for name, item in state.items()}
+
+
+def _copied(tree: Any) -> Any:
+    if not isinstance(tree, dict) or any(isinstance(item, Tensor) for item in tree.values()):
+        return tree
+    return {name: _copied(item) for name, item in tree.items()}
 
 
 class BytesStates(States):

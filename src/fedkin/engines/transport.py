@@ -1,9 +1,9 @@
-"""Transports of messages between participants: as objects, as bytes, or with losses."""
+"""Transports of messages between participants: as objects or as bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedkin import codec
 from fedkin.errors import MethodError
@@ -11,7 +11,7 @@ from fedkin.flow import Message
 from fedkin.keys import rng
 from fedkin.untrusted import said
 
-__all__ = ["SERVER", "BytesTransport", "Envelope", "Lossy", "Transport"]
+__all__ = ["SERVER", "BytesTransport", "Envelope", "Transport"]
 
 SERVER = "server"
 
@@ -20,7 +20,7 @@ class Envelope(NamedTuple):
     """A message with its sender and receiver.
 
     round, phase: the round and phase of the message. turn: the number of the exchange in the round, from 0. run: an id
-    of the run.
+    of the run. attempt: how often this was asked before in the round.
     """
 
     round: int
@@ -30,6 +30,7 @@ class Envelope(NamedTuple):
     receiver: str
     message: Message
     run: str = ""
+    attempt: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the envelope and its message as safetensors bytes."""
@@ -56,6 +57,21 @@ class Transport:
         """Return the envelope as its receiver sees it; None if it is lost."""
         return envelope
 
+    def loses(self, envelope: Envelope) -> str | None:
+        """Return why `carry` returns None for this envelope, in a word."""
+        return "lost"
+
+    def arrived(self, round: int) -> list[Envelope]:
+        """Return what was sent in an earlier round and comes in this one."""
+        return []
+
+    def state(self) -> list[Any]:
+        """Return what is still under way, for a checkpoint."""
+        return []
+
+    def restore(self, state: list[Any]) -> None:
+        """Go back to what `state` returned."""
+
 
 class BytesTransport(Transport):
     """The transport that delivers each message through bytes, to clients in a shuffled order."""
@@ -70,31 +86,3 @@ class BytesTransport(Transport):
 
     def carry(self, envelope: Envelope) -> Envelope | None:
         return Envelope.from_bytes(envelope.to_bytes())
-
-
-class Lossy(Transport):
-    """The transport that loses exchanges with a probability; another transport delivers the other messages.
-
-    Of the lost exchanges between the server and a client, half are lost on the way to the client, and half on the way
-    back. Draws are keyed by (seed, client, round, phase), so a lost exchange does not change the other draws.
-    """
-
-    def __init__(self, inner: Transport, dropout: float, seed: int) -> None:
-        self.inner, self.dropout, self.seed = inner, dropout, seed
-
-    def order(self, ids: Iterable[str], round: int) -> list[str]:
-        return self.inner.order(ids, round)
-
-    def carry(self, envelope: Envelope) -> Envelope | None:
-        return None if self.loses(envelope) else self.inner.carry(envelope)
-
-    def loses(self, envelope: Envelope) -> bool:
-        """Whether this message does not arrive."""
-        there = envelope.sender == SERVER
-        if not there and envelope.receiver != SERVER:
-            return self._draw(envelope.sender, envelope, f"share {envelope.turn} to {envelope.receiver}") < self.dropout
-        draw = self._draw(envelope.receiver if there else envelope.sender, envelope, envelope.phase)
-        return draw < self.dropout / 2 if there else self.dropout / 2 <= draw < self.dropout
-
-    def _draw(self, client: str, envelope: Envelope, purpose: str) -> float:
-        return float(rng(self.seed, client, envelope.round, purpose, "dropout").random())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from socket import socket
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 from fedkin import codec
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
+from fedkin.engines.failures import Failure
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message
 from fedkin.untrusted import said
 
-__all__ = ["messages_of", "outboxes_of", "receive", "scores_of", "send", "tree_of_messages", "tree_of_outboxes",
-           "tree_of_scores"]  # fmt: skip
+__all__ = ["failures_of", "list_of_failures", "messages_of", "outboxes_of", "receive", "scores_of", "send",
+           "tree_of_messages", "tree_of_outboxes", "tree_of_scores"]  # fmt: skip
 
 _LENGTH = struct.Struct("<Q")
 # Bytes of one tree: more than any process can hold twice.
@@ -117,3 +118,13 @@ def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
         )
         for id, fields in tree.items()
     }  # fmt: skip
+
+
+def list_of_failures(failures: Iterable[Failure]) -> list[Any]:
+    """Return the fields of these failures, with the texts of their errors."""
+    return [[one.id, one.phase, one.words, str(one.error), one.injected] for one in failures]
+
+
+def failures_of(rows: Iterable[Any]) -> list[Failure]:
+    """Return the failures of a list from `list_of_failures`."""
+    return [Failure(id, phase, words, MethodError(error), injected) for id, phase, words, error, injected in rows]

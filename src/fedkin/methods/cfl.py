@@ -15,6 +15,7 @@ from pydantic import Field
 
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
 from fedkin.methods.blocks.directions import along, direction
@@ -79,13 +80,13 @@ class Cfl(SigningMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params, n=client.size)
 
-    @phase
+    @phase(params=NET)
     def settle(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model of a cluster that was split, to find out on which side this client is."""
         fitted = yield from Fit(message.params)

@@ -7,13 +7,14 @@ Sun, Li, Wang. Decentralized federated averaging. IEEE Transactions on Pattern A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
 
 from fedkin.errors import MethodError
 from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
+from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.training import Training
@@ -45,6 +46,10 @@ class DFedAvgM(PeerMethod):
     title: ClassVar[str] = "DFedAvgM"
     paper: ClassVar[str] = "Sun, Li and Wang, TPAMI 2023"
     kind: ClassVar[Literal["peer"]] = "peer"
+    shares: ClassVar[Mapping[str, Any]] = {
+        "share": {"params": NET, "degree": COUNT},
+        "report": {"row": Each(Number(low=0))},
+    }
     travels: ClassVar[str] = "the whole model and the degree, to every neighbour"
 
     momentum: float | None = Field(None, ge=0, lt=1)

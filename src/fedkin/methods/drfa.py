@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedkin.codec import Tree
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.minimax import Minimax, State, mean
@@ -59,7 +60,7 @@ class Drfa(Minimax):
     ask_losses: Literal["all", "sampled"] = "sampled"
     floor: float = Field(1e-3, ge=0)
 
-    @phase
+    @phase(params=NET, snapshot=NET.when(lambda at: at.method.snapshot), steps=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train; send the model, and its snapshot: the model as it was at the drawn step."""
         params, loss = message.params, default_loss(client.task)

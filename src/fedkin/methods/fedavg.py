@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.forms import COUNT, NET
 from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
@@ -31,7 +32,7 @@ class FedAvg(OneModel):
 
     weights: Weights = "samples"
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train the global model on the client's own samples."""
         fitted = yield from Fit(message.params)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import Shaped, Wholes
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.methods.blocks.classes import owned_classes
@@ -90,7 +91,11 @@ class FedProto(ServerMethod):
     def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
-    @phase
+    @phase(
+        prototypes=Shaped("owned", "width"),
+        classes=Wholes("owned", below="classes", rising=True),
+        counts=Wholes("owned", low=1),
+    )
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train, then send the mean feature of each owned class."""
         prototypes, known = spread(message, client.task.classes)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from fedkin.flow import ClientFlow, Fit, Message, phase
+from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.methods.blocks.one_model import State
 from fedkin.methods.fedavg import FedAvg
@@ -30,7 +31,7 @@ class FedProx(FedAvg):
 
     mu: float = Field(0.01, ge=0)
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
         """Train near the global model."""
         start = {name: message.params[name] for name in client.net.trainable}

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -69,7 +70,7 @@ class FedSem(SigningMethod):
     def start(self, server: ServerView[State]) -> None:
         server.state = State(models={}, cluster={}, common=server.initial, same=None)
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, HEAD
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
 from fedkin.views import ClientView, ServerView
@@ -51,7 +52,7 @@ class FedSim(ServerMethod):
     def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
-    @phase
+    @phase(head=HEAD, n=COUNT)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Put the shared head on the own body, train both, send the head."""
         fitted = yield from self.fit(client, {**client.state["params"], **message["head"]})

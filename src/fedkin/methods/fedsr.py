@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from fedkin.codec import Tree
 from fedkin.federation import Task
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
+from fedkin.forms import COUNT, Weights
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.one_model import State
@@ -134,7 +135,7 @@ class FedSr(FedAvg):
     def join(self, client: ClientView[ClientState]) -> None:
         client.state["reference"] = _part(client.initial, local=True)
 
-    @phase
+    @phase(params=Weights(but=_LOCAL), n=COUNT)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train model and class references; send the model."""
         loss = SimpleRepresentation(self.l2r, self.cmi, self.norm)

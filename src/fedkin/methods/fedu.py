@@ -16,6 +16,7 @@ from pydantic import Field
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
@@ -85,13 +86,13 @@ class FedU(ServerMethod):
     def start(self, server: ServerView[State]) -> None:
         server.state["models"] = {}
 
-    @phase
+    @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the client's own model."""
         fitted = yield from Fit(message.params)
         return Message(params=fitted.params)
 
-    @phase
+    @phase(params=NET)
     def adapt(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """A personal model for a client that never took part."""
         steps = {"local_steps": self.welcome_steps, "local_epochs": None}

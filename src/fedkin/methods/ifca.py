@@ -7,13 +7,14 @@ with model averaging; `docs/methods/ifca.md` says where paper, released code and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
@@ -85,7 +86,7 @@ class Ifca(SigningMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(params=NET, cluster=Whole(high=lambda at: len(_received(at.asked)) - 1), n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Find the model with the smallest loss (Algorithm 1, line 6), then train it (line 8)."""
         models = _received(message)
@@ -150,7 +151,7 @@ class Ifca(SigningMethod):
         yield
 
 
-def _received(message: Message) -> dict[str, Params]:
+def _received(message: Mapping[str, Any]) -> dict[str, Params]:
     """{cluster: params} in the order of the clusters."""
     if "heads" in message:
         models = {number: {**message["body"], **head} for number, head in message["heads"].items()}

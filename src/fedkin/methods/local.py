@@ -30,7 +30,7 @@ class Local(ServerMethod):
     def join(self, client: ClientView[ClientState]) -> None:
         client.state["params"] = client.initial
 
-    @phase
+    @phase()
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train the client's own model."""
         fitted = yield from Fit(client.state["params"])

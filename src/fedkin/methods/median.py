@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
+from fedkin.forms import NET
 from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
@@ -26,7 +27,7 @@ class Median(OneModel):
     kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model, down and up"
 
-    @phase
+    @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the global model on the client's own samples."""
         fitted = yield from Fit(message.params)

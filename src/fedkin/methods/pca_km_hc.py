@@ -17,15 +17,18 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import distances
-from fedkin.methods.blocks.means import Weights
+from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.pca import component_centres, factor, pooled, rows_of
 from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
 from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
+
+_CENTRES = Shaped(Upto(lambda at: at.method.centres), lambda at: len(at.asked.get("axes", range(at.size))))
 
 
 class Signature(TypedDict):
@@ -60,8 +63,7 @@ class PcaKmHc(SigningMethod):
     components: dimensions that are kept. centres: k of the clients' k-means.
     basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
     rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
-    distance: between two clients' sets of centres. linkage: of the hierarchy. weights: of clients in means, "samples"
-    (n_k) or "equal".
+    distance: between two clients' sets of centres. linkage: of the hierarchy. weights: in means, "samples" or "equal".
     """
 
     name: ClassVar[str] = "pca-km-hc"
@@ -89,18 +91,17 @@ class PcaKmHc(SigningMethod):
 
     def sample(self, server: ServerView[State]) -> list[str]:
         """This round's clients, and every client without a signature; only the former train."""
-        unsigned = [id for id in server.clients if id not in server.state["signatures"]]
-        return sorted({*super().sample(server), *unsigned})
+        return sorted({*super().sample(server), *(id for id in server.clients if id not in server.state["signatures"])})
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(mean=Shaped("size"), factor=Shaped(Upto("size"), "size"), n=COUNT)
     def moments(self, client: ClientView, message: Message) -> Message:
         """Mean and factor of the samples: what the server needs for a PCA of all clients' samples."""
         mean, rows = factor(rows_of(client.train), self.rank)
         return Message(mean=mean.to(client.net.dtype), factor=rows.to(client.net.dtype), n=client.size)
 
-    @phase
+    @phase(centres=_CENTRES, n=COUNT)
     def sign(self, client: ClientView, message: Message) -> Message:
         """k-means centres of the samples in the common basis, or of their own components in input space."""
         axes = {name: tensor.double() for name, tensor in message.items()}
@@ -108,7 +109,7 @@ class PcaKmHc(SigningMethod):
         found = component_centres(rows_of(client.train), axes, self.components, self.centres, seed)
         return Message(centres=found.to(client.net.dtype), n=client.size)
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """Train the model in the message on the client's own samples."""
         fitted = yield from Fit(message.params)
@@ -130,8 +131,7 @@ class PcaKmHc(SigningMethod):
             state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights)
             state["common"] = mean_of_clusters(state["models"], state["cluster"])
         elif replies:
-            together = dict.fromkeys(replies, "0")
-            state["common"] = cluster_means({"0": state["common"]}, together, replies, self.weights)["0"]
+            state["common"] = mean_model(replies, self.weights)
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 

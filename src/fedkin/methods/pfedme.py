@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.means import Weights, mean_model
@@ -55,7 +56,7 @@ class PFedMe(OneModel):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """R local steps; theta stays here, w goes to the server."""
         w = theta = message.params
@@ -69,7 +70,7 @@ class PFedMe(OneModel):
         client.state["params"] = theta
         return Message(params=w, n=client.size)
 
-    @phase
+    @phase(params=NET)
     def personalise(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Theta of a client that never took part."""
         start = {name: message.params[name] for name in client.net.trainable}

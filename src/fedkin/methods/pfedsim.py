@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
@@ -73,7 +74,7 @@ class PFedSim(ServerMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train the model that came and send all of it. A client with a model of its own keeps that model's head."""
         fitted = yield from Fit({**client.state.get("params", client.initial), **message.params})

@@ -161,10 +161,12 @@ def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
     """Sum messages: {"bytes": {"up", "down"}, "floats": {"up", "down"}, "messages": {"up", "down"}}.
 
     "up" is the sum over messages that clients send, "down" over those that they receive. A message between peers is
-    in both.
+    in both. What could not be sent has no bytes and is in neither.
     """
     total = {what: {"up": 0, "down": 0} for what in ("bytes", "floats", "messages")}
     for message in messages:
+        if not message.bytes:
+            continue
         ways = (("up", message.sender != SERVER), ("down", message.receiver != SERVER))
         for way, counts in ways:
             if counts:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from fedkin.errors import RunError
@@ -17,7 +18,7 @@ from fedkin.records.schema import Form, Settings, Statistics, Summary
 from fedkin.tasks import Metric
 from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
-__all__ = ["MEND", "checked", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
+__all__ = ["MEND", "checked", "columns_in", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
 
 # Advice about a file that is damaged or that someone has changed.
 MEND = "put the file back as it was, or run this anew in another folder"
@@ -126,6 +127,14 @@ def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), m
         if column.null_count and name not in gaps:
             raise RunError(f"{path}: column {name!r}: {column.null_count} values are missing; {MEND}")
     return table
+
+
+def columns_in(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file; none if it cannot be read."""
+    try:
+        return list(pq.read_schema(path.absolute()).names)
+    except (OSError, ValueError, pa.ArrowException):
+        return []
 
 
 def files_in(folder: Path, kind: str) -> dict[int, Path]:

@@ -5,7 +5,7 @@
     rounds.jsonl      a line per round: accuracy, groups, traffic (nothing that depends on the machine)
     rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
-    messages.parquet  round, from, to, phase, bytes, floats
+    messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does)
     timing.jsonl      a line per round: seconds
     graphs/*.npz      the graph of each round in which it changed
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
@@ -56,7 +56,7 @@ __all__ = ["MESSAGES", "Records", "client_schema", "rounds_so_far", "rows_of"]
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
 MESSAGES = pa.schema(
     [("round", pa.int32()), ("from", pa.string()), ("to", pa.string()), ("phase", pa.string()), ("bytes", pa.int64()),
-     ("floats", pa.int64())]
+     ("floats", pa.int64()), ("missing", pa.string())]
 )  # fmt: skip
 _TABLES = ("clients", "messages")
 _LINES = ("rounds", "timing")
@@ -280,10 +280,19 @@ def _ending(name: str) -> str:
 
 
 def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:
-    """Return the rows of a table that has at least these columns; raises RunError naming the file."""
+    """Return the rows of a table that has at least these columns; raises RunError naming the file.
+
+    A table of an older version, without the column `missing`, lacks nothing.
+    """
     kinds = {
         field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
         else "whole numbers" for field in columns
     }  # fmt: skip
-    table = reading.table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
+    gaps = [name for name, kind in kinds.items() if kind == "numbers"]
+    if "missing" in kinds and "missing" not in reading.columns_in(path):
+        del kinds["missing"]
+        table = reading.table_in(path, kinds, gaps)
+        table = table.append_column("missing", pa.array([""] * len(table), pa.string()))
+    else:
+        table = reading.table_in(path, kinds, gaps, more=True)
     return list(zip(*table.to_pydict().values(), strict=True))

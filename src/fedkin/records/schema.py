@@ -68,6 +68,18 @@ class _Seconds(Form):
     total: float | None = None
 
 
+class _Missed(Form):
+    count: int
+    round: int
+    phase: str
+    reason: str
+
+
+class _Missing(Form):
+    kinds: dict[str, int]
+    clients: dict[str, _Missed]
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -84,6 +96,7 @@ class Summary(Form):
     parameters: int | None = None
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
+    missing: _Missing | None = None
 
 
 class _Shares(_Ways):

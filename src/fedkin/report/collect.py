@@ -14,6 +14,7 @@ from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget, graph_of
 from fedkin.report.headline import facts, subject
+from fedkin.report.missing import missing_of
 from fedkin.report.packing import pack_values
 from fedkin.report.pairing import counterpart, labels_of, titles_of
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
@@ -85,6 +86,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             for name in titles
             for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
         ],
+        "missing": missing_of(runs, labels),
         "rerun": rerun(runs, labels),
     }
 

@@ -203,6 +203,8 @@ def _phases(path: Path, rounds: int) -> list[Phase]:
     """Phases and ways in the order in which they first occur."""
     texts, numbers = dict.fromkeys(("from", "to", "phase"), "texts"), ("round", "bytes", "floats")
     table = reading.table_in(path, {**texts, **dict.fromkeys(numbers, "whole numbers")})
+    # What was never sent has no bytes.
+    table = table.filter(pc.greater(table.column("bytes"), 0))
     for column in ("from", "to"):
         table = table.append_column(f"{column}_server", pc.equal(table.column(column), _SERVER))
     keys = ["phase", "from_server", "to_server"]

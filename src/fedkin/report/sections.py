@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from fedkin.report.missing import missing_tables
 from fedkin.report.sentence import LOCAL
 from fedkin.report.tables import megabytes
 from fedkin.report.templates import (
@@ -64,6 +65,9 @@ def sections(data: Data) -> list[Section]:
         _section("features", "Features", "Classes in feature space, and heads", FEATURES) if features else None,
         _section("traffic", "Traffic", "What was sent, once and every round", _traffic(data))
         if data["phases"]
+        else None,
+        _section("missing", "Missing", "What was lost, refused, or never came", _missing(data))
+        if data["missing"]
         else None,
         _section("settings", "Settings", "Settings, and how to run this again", _settings(data)),
     ]
@@ -209,6 +213,16 @@ def _traffic(data: Data) -> str:
         + '<p class="note">All messages of a run in their encoded size, graph building included'
         + (", mean over seeds" if len(data["seeds"]) > 1 else "")
         + ".</p>"
+    )
+
+
+def _missing(data: Data) -> str:
+    (heads, rows), (named, clients) = missing_tables(data["missing"], _titles(data))
+    return _table(heads, rows, "Messages that are missing") + (
+        '<p class="note">Messages were refused of these clients, or they failed; the first reason of each.</p>'
+        + _table(named, clients, "Clients whose messages were refused, or that failed")
+        if clients
+        else ""
     )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from fedkin.records.metrics import metric_of
+from fedkin.records.missing import sentence
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def one_run(result: Result) -> Table:
     table.add_row("largest upload", f"{summary['floats']['largest_upload']:,} floats")
     if (operations := summary["flops"]["local_training"]) is not None:
         table.add_row("local training", f"{operations:.3g} floating-point operations")
+    if summary.get("missing"):
+        table.add_row("missing", Text(sentence(summary["missing"])))
     seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")

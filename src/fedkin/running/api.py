@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ import tomli_w
 import torch
 from torch import nn
 
-from fedkin.engines import Setup
+from fedkin.engines import Faults, Setup
 from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
@@ -25,11 +26,12 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.records.claims import claimed
+from fedkin.records.missing import sentence
 from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.settings import RunSettings, without_none
+from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import choose, parse
 from fedkin.untrusted import toml_of
@@ -48,6 +50,7 @@ def run(
     model: AnyModel = "mlp",
     training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    faults: Faults | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     restart: bool = False,
     data_root: Path | str | None = None,
@@ -64,6 +67,7 @@ def run(
     training: local optimisation (Training or its fields); settings: fields of RunSettings
     (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
     `if __name__ == "__main__":`).
+    faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     data_root: folder of the data sets that the server owns, for methods that need one.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
@@ -93,15 +97,21 @@ def run(
     net, nets = _nets(model, federation, seed, chosen.torch_dtype)
     method.check(federation)
     training.count(len(federation.at(1).seen))
-    setup = Setup(method, federation, net, training, seed, chosen, nets)
+    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
+    setup = Setup(method, federation, net, training, seed, chosen, nets, faults=wrong)
     if data_root is not None:
         setup = replace(setup, public=public_from(Path(data_root)))
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    act = partial(
-        execute, setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart
-    )
+
+    def act() -> Result:
+        result = execute(
+            setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart
+        )
+        _warn(result.summary.get("missing", {}), wrong)
+        return result
+
     if folder is None:
         return act()
     described = {
@@ -109,6 +119,7 @@ def run(
         "method": {"name": method.name, **method.model_dump(mode="json")},
         "net": [each.fingerprint() for each in dict.fromkeys([net, *(nets or {}).values()])],
         "training": training.model_dump(mode="json"),
+        "faults": wrong.model_dump(mode="json"),
         "run": chosen.model_dump(mode="json"),
     }
     with claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method)):
@@ -119,10 +130,19 @@ def run(
         return act()
 
 
+def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
+    """Warn of clients that failed, unless a setting had them fail: who only looks at the result must not miss it."""
+    if missing.get("kinds", {}).get("failed") and not faults.crash:
+        warnings.warn(
+            f"{sentence(missing)}; with settings={{'errors': 'stop'}} the first of these ends the run, with its cause",
+            RuntimeWarning, stacklevel=4,
+        )  # fmt: skip
+
+
 def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
-    table = toml_of(text)
-    for section, kind in (("training", Training), ("run", RunSettings)):
+    table = modern(toml_of(text))
+    for section, kind in (("training", Training), ("faults", Faults), ("run", RunSettings)):
         table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
     own = dict(table.get("method", {}))
     if own.pop("name", None) == method.name:

@@ -14,7 +14,7 @@ import tomli_w
 
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
-from fedkin.engines import ENGINES, Setup
+from fedkin.engines import ENGINES, Faults, Setup
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -26,14 +26,14 @@ from fedkin.records.claims import check_claim, claimed
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.settings import RunSettings, without_none
+from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
 
-SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "run")
+SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "faults", "run")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Experiment:
     model: Model
     training: Training
     method: ServerMethod | PeerMethod
+    faults: Faults
     run: RunSettings
     table: Mapping[str, Any]
 
@@ -70,6 +71,7 @@ class Experiment:
             method=parse(choose(METHODS, method, "method.name"), rest, "method"),
             run=run,
             table=table,
+            faults=parse(Faults, _section(table, "faults", {}), "faults"),
         )
         for other in _section(table, "methods", {}):
             choose(METHODS, other, "methods")
@@ -105,7 +107,8 @@ class Experiment:
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
-        table["run"] = self.run.model_dump(mode="json")
+        for section in ("faults", "run"):
+            table[section] = getattr(self, section).model_dump(mode="json")
         filled: dict[str, Any] = without_none(table)
         return filled
 
@@ -140,13 +143,13 @@ class Experiment:
         check_trackers(run.trackers)
         opened(run.device)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
-        setup = Setup(self.method, federation, net, self.training, run.seed, run, nets)
+        setup = Setup(self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults)
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 
 def _completed(text: str) -> str:
     """Return an experiment's text with the defaults of settings that it lacks."""
-    return Experiment.of(toml_of(text)).to_toml()
+    return Experiment.of(modern(toml_of(text))).to_toml()
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:

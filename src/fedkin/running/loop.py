@@ -16,9 +16,11 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
+from fedkin.engines.failures import TooFew
 from fedkin.flow import Params
 from fedkin.learning.devices import title
 from fedkin.records import metrics
+from fedkin.records.missing import kinds_of, summary_of
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
 from fedkin.running.settings import RunSettings
@@ -53,7 +55,8 @@ class Stop(Exception):
 class Result:
     """A finished run: summary, a row per round, a row per client and round, last graph, and models.
 
-    clients: (round, client, n, loss, accuracy or the task's other figures) tuples. scores: those of the last
+    clients: (round, client, n, loss, accuracy or the task's other figures) tuples. messages: (round, from, to, phase,
+    bytes, floats, why it is missing) tuples. scores: those of the last
     evaluation, by client id. models: the final parameters of each client, without frozen ones, which are in the net
     (empty if the run was read from a folder). unseen: ids of clients that never took part.
     """
@@ -61,7 +64,7 @@ class Result:
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     clients: list[tuple[Any, ...]]
-    messages: list[tuple[int, str, str, str, int, int]]
+    messages: list[tuple[int, str, str, str, int, int, str]]
     scores: dict[str, Score]
     outcome: Outcome | None = None
     models: Mapping[str, Params] = field(default_factory=dict)
@@ -157,13 +160,15 @@ class _Loop:
     def rounds(self) -> None:
         """Run the rounds that are left; raises Stop."""
         for number in range(self.done + 1, self.total + 1):
-            self.outcome = self.engine.round(number)
+            self.outcome = self._round(number)
             # If the mode is still "auto", nothing was measured yet, and a resumed run may choose a mode.
             if self.mode is None and self.engine.mode != "auto":
                 self.mode = self.engine.mode
                 self.records.keep_mode(self.mode)
             last = number == self.total
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
+            if self.engine.missed:
+                self.outcome = replace(self.outcome, traffic=(*self.outcome.traffic, *self.engine.missed))
             self._record(self.outcome, keep=last or self.run.keeps_features(number))
             stop = self.watcher is not None and self.watcher.stopping() and not last
             if last or stop or number % self.run.checkpoint_every == 0:
@@ -171,6 +176,16 @@ class _Loop:
                     self.records.checkpoint(number, {"engine": self.engine.state(), "seconds": self.seconds()})
             if stop:
                 raise Stop(number, self.records.folder)
+
+    def _round(self, number: int) -> Outcome:
+        """Run a round; if too few clients answer and the run is to stop, write a checkpoint of the round before."""
+        try:
+            return self.engine.round(number)
+        except TooFew as error:
+            folder = self.records.folder
+            if number > 1:
+                self.records.checkpoint(number - 1, {"engine": self.engine.state(), "seconds": self.seconds()})
+            raise TooFew(f"{error}{'' if folder is None else f'; go on with --resume {folder}'}") from None
 
     def _record(self, outcome: Outcome, keep: bool) -> None:
         """Add a round to the records, and tell those who follow the run. keep: whether features are stored."""
@@ -213,7 +228,7 @@ class _Seconds(Clock):
 
 def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:
     total = {id: {"up": 0, "down": 0} for id in sorted(ids)}
-    for _, sender, receiver, _, size, _ in messages:
+    for _, sender, receiver, _, size, *_ in messages:
         if sender != SERVER:
             total[sender]["up"] += size
         if receiver != SERVER:
@@ -223,7 +238,7 @@ def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
     """Return the line of a round, in which nothing depends on the speed of the machine."""
-    figures = engine.server.info
+    figures, missing = engine.server.info, kinds_of(message.missing for message in outcome.traffic)
     return {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
@@ -233,6 +248,8 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
         "samples": sum(outcome.samples.values()),
         "inferred": outcome.inferred,
         "flops": outcome.flops,
+        **({"missing": missing} if missing else {}),
+        **({"skipped": outcome.skipped} if outcome.skipped else {}),
         **({"figures": dict(figures)} if figures else {}),
     }
 
@@ -242,6 +259,7 @@ def _summary(
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
+    missing = summary_of(records.rows["messages"])
     return {
         "name": name,
         "method": setup.method.name,
@@ -251,6 +269,7 @@ def _summary(
         "clients": len(everyone),
         **metrics.judged(scores, everyone),
         **_traffic_summary(records, everyone),
+        **({"missing": missing} if missing else {}),
         "groups": _group_summary(rounds),
         "flops": {"local_training": _flops(rounds)},
         "seconds": dict(seconds),

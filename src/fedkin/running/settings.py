@@ -12,7 +12,7 @@ from fedkin.engines.settings import EngineSettings
 from fedkin.errors import nearest
 from fedkin.running.trackers import TRACKERS
 
-__all__ = ["RunSettings", "without_none"]
+__all__ = ["RunSettings", "modern", "without_none"]
 
 
 class RunSettings(EngineSettings):
@@ -63,6 +63,15 @@ class RunSettings(EngineSettings):
     def torch_dtype(self) -> torch.dtype:
         """The torch type of `dtype`."""
         return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+def modern(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run of an older version under today's names, to go on with it."""
+    run = dict(table.get("run", {}))
+    if "dropout" not in run:
+        return table
+    dropout = run.pop("dropout")
+    return {**table, "faults": {"dropout": dropout, **table.get("faults", {})}, "run": run}
 
 
 def without_none(value: Any) -> Any:

@@ -23,13 +23,12 @@ class Scales:
     def __init__(self) -> None:
         self.known: dict[Hashable, tuple[int, int]] = {}
 
-    def weigh(self, sent: Iterable[Envelope]) -> Iterator[Traffic]:
-        """Yield the Traffic of each message that is not empty. The messages must stay alive meanwhile."""
+    def weigh(self, sent: Iterable[Envelope]) -> Iterator[Traffic | None]:
+        """Yield the Traffic of each message; None for an empty one. The messages must stay alive meanwhile."""
         # A message to all clients, or a set of parameters in several messages, is inspected once.
         seen: dict[int, Hashable] = {}
-        for round, phase, _, sender, receiver, message, _ in sent:
-            if len(message):
-                yield Traffic(round, sender, receiver, phase, *self._size(message, seen))
+        for round, phase, _, sender, receiver, message, *_ in sent:
+            yield Traffic(round, sender, receiver, phase, *self._size(message, seen)) if len(message) else None
 
     def _size(self, message: Message, seen: dict[int, Hashable]) -> tuple[int, int]:
         """Return (bytes, floats)."""

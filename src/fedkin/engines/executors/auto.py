@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, carry_out, samples_of
+from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.engines.executors.workers import Workers
 from fedkin.federation import Client
@@ -92,7 +92,7 @@ class Auto(Executor):
         ]
         first = fits[0]
         steps = first.training.steps(len(samples_of(first, self.federation)))
-        alone = _quickest(lambda: carry_out(once[0], self.net, self.modules, self.federation))
+        alone = _quickest(lambda: attempt(once[0], self.net, self.modules, self.federation))
         self.seconds["one-by-one"] = alone
         stack = Stacked(self.net, self.federation, self.modules)
         if stack.width > 1 and len(once) > 1:

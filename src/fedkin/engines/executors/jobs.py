@@ -157,7 +157,7 @@ class Executor(ABC):
         """Return results of some submitted jobs, at least one if there are any."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
-        """Do all these jobs; raises the first failure."""
+        """Do all these jobs; the result of a job that fails is its error."""
         waiting, busy = list(reversed(jobs)), 0
         while waiting or busy:
             while waiting and self.room > 0:
@@ -165,8 +165,6 @@ class Executor(ABC):
                 busy += 1
             for job, result in self.collect():
                 busy -= 1
-                if isinstance(result, FedkinError):
-                    raise result
                 yield job, result
 
     @property
@@ -207,12 +205,14 @@ class OneByOne(Executor):
 
 
 def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
-    """Do `carry_out`, and return an error that a user can act on as the result; torch's own errors stay as they are."""
+    """Do `carry_out`; the result of a job that fails is an error that a user can act on, with its cause."""
     try:
         return carry_out(job, net, modules, federation)
     except FedkinError as error:
         return error
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # the net, the loss and the samples are the user's
         wrapped = MethodError(f"{type(error).__name__} in the net or the loss: {error}")
         wrapped.__cause__ = error
         return wrapped

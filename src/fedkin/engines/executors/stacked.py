@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedkin.codec import Tree, leaves
 from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
-from fedkin.errors import FedkinError
 from fedkin.federation import Client
 from fedkin.flow import Fitted
 from fedkin.learning.dense import Layer, fit_dense, layers_of
@@ -71,7 +70,9 @@ class Stacked(OneByOne):
         except torch.OutOfMemoryError:
             cut = (len(stack) + 1) // 2
             self.width = min(self.width, cut)
-        except (FedkinError, RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+        except MemoryError:
+            raise
+        except Exception:  # the net, the loss and the samples are the user's
             cut = 1
         # This comes after the handler, whose error keeps the memory of the failed stack alive.
         if 1 < cut < len(stack):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, Number
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks import one_model
 from fedkin.methods.blocks.losses import training_loss
@@ -64,12 +65,12 @@ class Minimax(OneModel):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(n=COUNT)
     def size(self, client: ClientView, message: Message) -> Message:
         """The number of training samples."""
         return Message(n=client.size)
 
-    @phase
+    @phase(loss=Number())
     def losses(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """The training loss of the model in the message."""
         loss = yield from training_loss(client.task, message.params)

@@ -15,17 +15,29 @@ from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
+from fedkin.forms import Bytes, Fields, Shaped
 from fedkin.graph import Plan, Signature, Spread, sign
 from fedkin.methods.blocks.coded import rows_of, width_of
 from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Planned", "SigningMethod", "collected", "signature_of", "spread_of", "usable"]
+__all__ = ["SIGNED", "Planned", "SigningMethod", "collected", "signature_of", "spread_of", "usable"]
 
 Signatures = dict[str, Tensor]
 
 # A spread this many times the median one does not enter the plan: one client must not set the scale of all.
 _FAR = 100.0
+
+
+# The forms of both replies; a client without samples sends nothing.
+_SPREAD: tuple[Fields, ...] = (
+    {
+        "counts": Shaped(3, dtype=torch.int64), "target": Shaped(3, dtype=torch.float64),
+        "squares": Shaped(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64),
+    },
+    {},
+)  # fmt: skip
+SIGNED: tuple[Fields, ...] = ({"signature": Bytes(2**20, Signature.from_bytes)}, {})
 
 
 class Planned(TypedDict):
@@ -42,12 +54,12 @@ class SigningMethod(ServerMethod):
         """Whether the order of a client's samples may mean something (`fedkin.graph.sign`)."""
         return True
 
-    @phase
+    @phase(*_SPREAD)
     def spread(self, client: ClientView[Any], message: Message) -> Message:
         """How much the client's inputs vary."""
         return spread_of(client)
 
-    @phase
+    @phase(*SIGNED)
     def sign_moments(self, client: ClientView[Any], message: Message) -> Message:
         """The client's signature, by the plan in the message."""
         return signature_of(client, message, self.reads_order)

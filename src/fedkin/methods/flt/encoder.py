@@ -77,7 +77,13 @@ class EncoderSettings(Settings):
         if self.kind == "none":
             return None
         kind: Kind = kind_for(shape) if self.kind == "auto" else self.kind
-        return encoder_net(kind, shape, min(128, math.prod(shape)) if self.dims is None else self.dims, self.seed)
+        return encoder_net(kind, shape, self.length(shape), self.seed)
+
+    def length(self, shape: Shape) -> int:
+        """The length of a code of inputs of this shape."""
+        if self.kind == "none":
+            return math.prod(shape)
+        return min(128, math.prod(shape)) if self.dims is None else self.dims
 
     def measures(self, shape: Shape) -> bool:
         """Whether clients are asked for the moments of their inputs: for tables and vectors without pretraining."""

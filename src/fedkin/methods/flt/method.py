@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Upto
 from fedkin.learning.encoders import moments
-from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.methods.blocks.signing import SIGNED, SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups
@@ -29,6 +31,14 @@ from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
+
+# Sums over the clients' inputs, per feature; k centres of codes.
+_SUMS = Shaped(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
+_CENTRES = Shaped(
+    Upto(lambda at: at.method.k),
+    lambda at: at.method.encoder.length(at.task.numbers("method.encoder")),
+    dtype=torch.float32,
+)
 
 
 class Flt(SigningMethod):
@@ -96,13 +106,13 @@ class Flt(SigningMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(count=Number(low=1), total=_SUMS, squares=_SUMS)
     def measure(self, client: ClientView[ClientState], message: Message) -> Message:
         """Only for tables, not in the paper: count, sum and sum of squares of the inputs, to standardise them."""
         count, total, squares = moments(client.train)
         return Message(count=count, total=total, squares=squares)
 
-    @phase
+    @phase(centres=_CENTRES, n=COUNT.when(lambda at: at.method.stale))
     def sign(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Algorithm 2, lines 2 to 11: the client's signature."""
         embedding = yield from codes(client, message, self.encoder)  # 3 to 7: fine-tune, E_m = G(D_m)
@@ -110,13 +120,13 @@ class Flt(SigningMethod):
         client.state["signed"] = content(client.train)
         return Message(centres=centres, n=client.size) if self.stale else Message(centres=centres)  # 10
 
-    @phase
+    @phase(*SIGNED)
     def sign_moments(self, client: ClientView[ClientState], message: Message) -> Message:
         """Ours, in place of `sign`: a signature that tests can read."""
         client.state["signed"] = content(client.train)
         return super().sign_moments(client, message)
 
-    @phase
+    @phase(params=NET, n=COUNT, changed=Flag() | None)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Algorithm 3, lines 7 to 13: E epochs from w_m, and the flag delta if the data have changed."""
         fitted = yield from Fit(message.params)

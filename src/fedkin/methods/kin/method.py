@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, NET, Choice
 from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
 from fedkin.methods.blocks.same import Tests
@@ -72,7 +73,7 @@ class Kin(SigningMethod):
 
     # -- at a client ------------------------------------------------------------------------------------------
 
-    @phase
+    @phase(n=COUNT, params=NET.when(lambda at: at.asked["verdict"] != "alone"), keeps=Choice("group", "own") | None)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """Train the group's model as this client sees it; and its own beside it, where samples are held out."""
         verdict = message["verdict"]

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import ClassVectors, Fit, Message, Params, PeerFlow, PeerMethod, Share
+from fedkin.forms import COUNT, HEAD, Each, Fields, Flag, Number, Shaped
 from fedkin.graph import Graph
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Projection, prototypes
@@ -28,7 +30,7 @@ from fedkin.methods.mapl.prototypes import mixed_prototypes
 from fedkin.methods.mapl.weights import CollaborationSettings, Row, among, kept, previous, uniform
 from fedkin.views import PeerView, View
 
-__all__ = ["Mapl", "State"]
+__all__ = ["SHARED", "Mapl", "State"]
 
 
 class State(EdgeState):
@@ -40,6 +42,12 @@ class State(EdgeState):
 
     params: Params
     weights: Row
+
+
+# What travels along an edge in every round; a neighbour that is wanted no more gets the request alone.
+SHARED: Fields = {
+    "prototypes": Shaped("classes", "width"), "owned": Shaped("classes", dtype=torch.bool), "want": Flag() | None,
+}  # fmt: skip
 
 
 class Mapl(PeerMethod):
@@ -64,6 +72,11 @@ class Mapl(PeerMethod):
     unlike_models: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, str]] = {"graph_learning": "graph"}
+    shares: ClassVar[Mapping[str, Any]] = {
+        "head": {"head": HEAD, "n": COUNT},
+        "prototypes": [SHARED, {"want": Flag()}],
+        "report": {"weights": Each(Number(low=0))},
+    }
 
     ce: float = Field(1.0, ge=0)
     cont: float = Field(1.0, ge=0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedkin.flow import Message, Params
+from fedkin.forms import Flag, Weights
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.mapl.method import Mapl, State
+from fedkin.methods.mapl.method import SHARED, Mapl, State
 from fedkin.methods.mapl.weights import Row
 from fedkin.views import PeerView
 
@@ -24,6 +25,10 @@ class MaplPlus(Mapl):
     title: ClassVar[str] = "MAPL+"
     travels: ClassVar[str] = "what MAPL sends, and the body"
     unlike_models: ClassVar[bool] = False
+    shares: ClassVar[Mapping[str, Any]] = {
+        **Mapl.shares,
+        "prototypes": [{**SHARED, "body": Weights(only="body.")}, {"want": Flag()}],
+    }
 
     def message(self, peer: PeerView[State], params: Params) -> Message:
         """What MAPL sends, and the body."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.forms import COUNT, HEAD, Shaped, Wholes
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import head_of
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
@@ -90,7 +91,7 @@ class SfmtlGraph(SigningMethod):
         client.state["anchors"] = torch.zeros(classes, width, dtype=client.net.dtype)
         client.state["known"] = torch.zeros(classes, dtype=torch.bool)
 
-    @phase
+    @phase(head=HEAD, anchors=Shaped("owned", "width"), classes=Wholes("owned", below="classes", rising=True), n=COUNT)
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
         """R steps on f_k + lambda g_k, Eq. (6); send the head and the anchors of owned classes."""
         state = client.state
@@ -111,7 +112,7 @@ class SfmtlGraph(SigningMethod):
             head=head_of(fitted.params), anchors=state["anchors"][owned], classes=owned.tolist(), n=client.size
         )
 
-    @phase
+    @phase()
     def update(self, client: ClientView[ClientState], message: Message) -> Message:
         """Take the mixed head and the community's anchors for the next round."""
         anchors = client.state["anchors"].clone()

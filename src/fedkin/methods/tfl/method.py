@@ -17,6 +17,7 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import NET
 from fedkin.methods.blocks import minimax
 from fedkin.methods.blocks.minimax import Minimax, mean
 from fedkin.methods.blocks.simplex import entropy, figure, filled, tensors_by_id
@@ -64,7 +65,7 @@ class Tfl(Minimax):
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control=self.graph.control)
 
-    @phase
+    @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
         """theta_k: descend f_k from theta on the client's own samples, Eq. (7)."""
         fitted = yield from Fit(message.params)

@@ -85,6 +85,7 @@ def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any
         table = {
             "method": method,
             "training": setup.training.model_dump(mode="json"),
+            "faults": setup.faults.model_dump(mode="json"),
             "run": run.model_dump(mode="json"),
         }
     federation = setup.federation

@@ -1,0 +1,82 @@
+"""Clients whose own part fails: who, where and why; and the errors that end a run when that is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedkin.engines.faults import Crashed
+from fedkin.errors import FedkinError, MethodError, RunError
+
+__all__ = ["Failure", "Failures", "TooFew", "raise_if_all", "words_of"]
+
+_LONGEST = 300  # characters of a reason in the records
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A client that failed in a phase. injected: a setting of `[faults]` had it fail."""
+
+    id: str
+    phase: str
+    words: str
+    error: Exception | None = None
+    injected: bool = False
+
+
+class TooFew(RunError):
+    """Fewer clients answered than `run.min_replies`, and `run.too_few` says to stop."""
+
+
+class Failures:
+    """The failures of clients since they were last taken; with `stop`, the first one is raised at once."""
+
+    def __init__(self, stop: bool = False) -> None:
+        self.stop = stop
+        self.found: list[Failure] = []
+        self.round = 0
+
+    @contextmanager
+    def of(self, id: str, phase: str) -> Iterator[None]:
+        """Note an error of a client's own part. Errors of the machine are raised."""
+        try:
+            yield
+        except (RunError, MemoryError):
+            raise
+        except Exception as error:
+            named = self._named(error, id, phase)
+            if self.stop and not isinstance(error, Crashed):
+                if named is error:
+                    raise
+                raise named from error.__cause__
+            self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, Crashed)))
+
+    def _named(self, error: Exception, id: str, phase: str) -> Exception:
+        """Return an error that names round, client and phase; errors of a user's own code stay what they are."""
+        if not isinstance(error, FedkinError):
+            return error
+        named = MethodError(f"round {self.round}, client {id!r}, phase {phase!r}: {error}")
+        named.__cause__ = error.__cause__
+        return named
+
+    def take(self) -> list[Failure]:
+        """Return the failures so far, and forget them."""
+        found, self.found = self.found, []
+        return found
+
+
+def raise_if_all(asked: int, failures: Iterable[Failure]) -> None:
+    """Raise the first error if all that were asked have failed, and not because a setting had them fail."""
+    own = {failure.id: failure for failure in failures if not failure.injected}
+    if asked and len(own) == asked:
+        first = next(iter(own.values()))
+        raise first.error if first.error is not None else MethodError(first.words)
+
+
+def words_of(error: Exception) -> str:
+    """Return one line for the records, with the kind of an error that is not fedkin's."""
+    text = " ".join(str(error).split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = text if isinstance(error, FedkinError) else f"{type(error).__name__}: {text}"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -1,0 +1,240 @@
+"""The forms that fields can have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.errors import FedkinError
+from fedkin.forms.base import (
+    Dim,
+    Fault,
+    Form,
+    Place,
+    Upto,
+    bad_form,
+    bad_value,
+    fits,
+    kind_of,
+    length_of,
+    shape_of,
+    shortened,
+    tensor_fault,
+    unsound,
+)  # fmt: skip
+
+__all__ = [
+    "BODY",
+    "COUNT",
+    "HEAD",
+    "NET",
+    "Bytes",
+    "Choice",
+    "Each",
+    "Fields",
+    "Flag",
+    "Number",
+    "Shaped",
+    "Weights",
+    "Whole",
+    "Wholes",
+]  # fmt: skip
+
+Fields: TypeAlias = Mapping[str, Form]
+
+_LARGEST = 1e150  # the square of a larger number is not finite
+
+
+@dataclass(frozen=True)
+class Weights(Form):
+    """Tensors with names, order, shapes and types of the net's; `only` those, or all `but` those, with a prefix."""
+
+    only: str = ""
+    but: str = "\0"
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        if not isinstance(value, Mapping):
+            return bad_form(f"expected tensors by name, got {kind_of(value)}")
+        expected = place.weights.get((self.only, self.but))
+        if expected is None:
+            expected = place.weights[self.only, self.but] = {
+                name: (tensor.shape, tensor.dtype) for name, tensor in place.net.initial.items()
+                if name.startswith(self.only) and not name.startswith(self.but)
+            }  # fmt: skip
+        if list(value) != list(expected):
+            odd = sorted(map(repr, set(value) ^ set(expected)))
+            return bad_form(f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
+        if _sound(value, expected):
+            return None
+        for name, (shape, dtype) in expected.items():
+            found = tensor_fault(value[name], shape, dtype) or unsound(value[name])
+            if found is not None:
+                return found._replace(words=f"{name}: {found.words}")
+        return None
+
+
+def _sound(value: Mapping[str, Any], expected: Mapping[str, tuple[torch.Size, torch.dtype]]) -> bool:
+    """Whether all is well at first sight, which is most of the time; False: it needs a closer look.
+
+    This runs for every tensor of every reply, and is written for speed.
+    """
+    total = 0.0
+    for name, (shape, dtype) in expected.items():
+        tensor = value[name]
+        if type(tensor) is not Tensor or tensor.shape != shape or tensor.dtype is not dtype:
+            return False
+        if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.requires_grad:
+            return False
+        if dtype is torch.float32 or dtype is torch.float64:
+            # A sum of squares is finite only if every number is.
+            numbers = tensor.numpy()
+            total += np.vdot(numbers, numbers)
+        elif tensor.is_floating_point():
+            return False
+    return math.isfinite(total)
+
+
+@dataclass(frozen=True)
+class Shaped(Form):
+    """A tensor of these lengths. dtype: None is the net's."""
+
+    dims: tuple[Dim, ...]
+    dtype: torch.dtype | None = None
+
+    def __init__(self, *dims: Dim, dtype: torch.dtype | None = None) -> None:
+        object.__setattr__(self, "dims", dims)
+        object.__setattr__(self, "dtype", dtype)
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        found = tensor_fault(value, None, place.net.dtype if self.dtype is None else self.dtype)
+        if found is not None:
+            return found
+        if value.ndim != len(self.dims):
+            return bad_form(f"expected {len(self.dims)} axes, got shape {shape_of(value)}")
+        for length, dim in zip(value.shape, self.dims, strict=True):
+            if not fits(length, dim, place, known):
+                return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
+        return unsound(value)
+
+
+@dataclass(frozen=True)
+class Whole(Form):
+    """A whole number from `low` to `high`; None: to the largest number of samples (`run.largest_n`)."""
+
+    low: int = 0
+    high: Dim | None = None
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        if type(value) is not int:
+            return bad_form(f"expected a whole number, got {kind_of(value)}")
+        high = place.most_n if self.high is None else length_of(self.high, place)
+        return (
+            None
+            if self.low <= value <= high
+            else bad_value(f"{shortened(value)} is not within {self.low} and {high:g}")
+        )
+
+
+@dataclass(frozen=True)
+class Number(Form):
+    """A finite number of at least `low`, as a float or as a 0-d tensor."""
+
+    low: float = -math.inf
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        if isinstance(value, Tensor):
+            found = tensor_fault(value, torch.Size(()), value.dtype) or unsound(value)
+            if found is not None:
+                return found
+            value = value.item()
+        if type(value) not in (int, float):
+            return bad_form(f"expected a number, got {kind_of(value)}")
+        if not abs(value) < _LARGEST:
+            return bad_value(f"{shortened(value)} is not a finite number")
+        return None if value >= self.low else bad_value(f"{shortened(value)} is below {self.low:g}")
+
+
+@dataclass(frozen=True)
+class Flag(Form):
+    """True or False."""
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        return None if type(value) is bool else bad_form(f"expected true or false, got {kind_of(value)}")
+
+
+@dataclass(frozen=True)
+class Choice(Form):
+    """One of these texts."""
+
+    texts: tuple[str, ...]
+
+    def __init__(self, *texts: str) -> None:
+        object.__setattr__(self, "texts", texts)
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        fits = isinstance(value, str) and value in self.texts
+        return None if fits else bad_form(f"expected one of {', '.join(self.texts)}, got {kind_of(value)}")
+
+
+@dataclass(frozen=True)
+class Wholes(Form):
+    """A list of whole numbers from `low` to below `below` (None: to `run.largest_n`). rising: each above the last."""
+
+    dim: Dim
+    low: int = 0
+    below: Dim | None = None
+    rising: bool = False
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        if not isinstance(value, (list, tuple)) or any(type(item) is not int for item in value):
+            return bad_form(f"expected a list of whole numbers, got {kind_of(value)}")
+        if not fits(len(value), self.dim, place, known):
+            return bad_form(f"a list of {len(value)} is not as long as the others")
+        most = place.most_n if self.below is None else length_of(self.below, place) - 1
+        if value and not self.low <= min(value) <= max(value) <= most:
+            return bad_value(
+                f"{shortened(min(value))} to {shortened(max(value))} are not within {self.low} and {most:g}"
+            )
+        if self.rising and any(after <= before for before, after in pairwise(value)):
+            return bad_value("the list does not rise")
+        return None
+
+
+@dataclass(frozen=True)
+class Each(Form):
+    """Any number of values of one form, by name."""
+
+    form: Form
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        if not isinstance(value, Mapping):
+            return bad_form(f"expected values by name, got {kind_of(value)}")
+        return next((found for item in value.values() if (found := self.form.fault(item, place, known))), None)
+
+
+@dataclass(frozen=True)
+class Bytes(Form):
+    """A tensor of at most `most` bytes. reads: a function that raises FedkinError for bytes that make no sense."""
+
+    most: int
+    reads: Callable[[bytes], object] | None = None
+
+    def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
+        found = Shaped(Upto(self.most), dtype=torch.uint8).fault(value, place, known)
+        if found is None and self.reads is not None:
+            try:
+                self.reads(value.numpy().tobytes())
+            except (FedkinError, ValueError, OverflowError) as error:
+                return bad_value(str(error))
+        return found
+
+
+NET, HEAD, BODY = Weights(), Weights(only="head."), Weights(but="head.")
+COUNT = Whole(1)

@@ -1,0 +1,108 @@
+"""Clients that send garbage, are lost, or fail, in one phase of one round: what the tests of the door share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from fedkin import codec
+from fedkin.engines import Envelope, LocalEngine, Setup, Traffic, Transport, Witness
+from fedkin.engines.base import SERVER
+from fedkin.engines.client_side import ClientSide, Running
+from fedkin.engines.faults import spoiled
+from fedkin.flow import Message, PeerMethod, ServerMethod
+from fedkin.methods import METHODS
+from support import cases, small_setup
+
+CASES: dict[str, ServerMethod | PeerMethod] = {**{name: kind() for name, kind in METHODS.items()}, **cases()}
+ROUNDS = 3
+GARBAGE: dict[str, Callable[[Message], Message]] = {
+    **{kind: lambda m, kind=kind: spoiled(m, kind) for kind in ("nan", "inf", "shape", "type", "missing", "extra")},  # type: ignore[misc]
+    "count": lambda m: spoiled(m, "count"),
+    "negative": lambda m: Message(**{name: -20 if type(v) is int else v for name, v in m.items()}, more=-20),
+    "objects": lambda m: Message(**dict.fromkeys([*m, "thing"], object())),
+}
+FAILS = ("at once", "later")
+
+
+class Spoiling(Transport):
+    """Replaces messages of which `where(envelope)` is true: `change(message)`, or None for a message that is lost."""
+
+    def __init__(self, where: Callable[[Envelope], bool], change: Callable[[Message], Message] | None = None) -> None:
+        self.where, self.change = where, change
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        if not self.where(envelope):
+            return envelope
+        return None if self.change is None else envelope._replace(message=self.change(envelope.message))
+
+
+@cache
+def phases(name: str) -> dict[str, int]:
+    """The phases in which client `victim` answers, or shares, and the first round of each; nothing is ever refused."""
+    witness = Witness()
+    engine = LocalEngine(setup(name), observers=[witness])
+    for number in range(1, ROUNDS + 1):
+        assert not [row for row in engine.round(number).traffic if row.missing]
+    engine.evaluate()
+    assert not engine.missed
+    found: dict[str, int] = {}
+    for envelope in witness.envelopes:
+        if envelope.sender == victim(name):
+            found.setdefault(envelope.phase, envelope.round)
+    return found
+
+
+def setup(name: str) -> Setup:
+    """The setup of a case, with two local steps."""
+    return small_setup(CASES[name], local_steps=2)
+
+
+def victim(name: str) -> str:
+    """The client that something is wrong with."""
+    return sorted(setup(name).federation)[2]
+
+
+def ran(setup: Setup, transport: Transport, rounds: int) -> tuple[bytes, list[Traffic], LocalEngine]:
+    """The engine's state after these rounds, as bytes; the lines of all that is missing; the engine."""
+    engine, missing = LocalEngine(setup, transport=transport), []
+    for number in range(1, rounds + 1):
+        missing += [row for row in engine.round(number).traffic if row.missing]
+    return codec.encode(engine.state()), missing, engine
+
+
+def of(id: str, phase: str, round: int, to_client: bool = False) -> Callable[[Envelope], bool]:
+    """Whether an envelope is this client's message of this phase and round, or the request for it."""
+    return lambda envelope: (
+        (envelope.phase, envelope.round) == (phase, round)
+        and (envelope.sender == SERVER and envelope.receiver == id if to_client else envelope.sender == id)
+    )
+
+
+def failing(patch: pytest.MonkeyPatch, how: str, id: str, phase: str, round: int) -> None:
+    """Let this client's phase (a peer's round) raise: at once, or when it is resumed with its first answer."""
+    if how == "at once":
+        name = "peer_round" if phase == "round" else "phase"
+        real = getattr(ClientSide, name)
+
+        def start(self: ClientSide, who: str, *args: Any) -> Running:
+            if who == id and self.number == round and (phase == "round" or args[0] == phase):
+                raise OSError("the disk of this client is gone")
+            running: Running = real(self, who, *args)
+            return running
+
+        patch.setattr(ClientSide, name, start)
+        return
+    resume = Running.resume
+
+    def resumed(self: Running, answer: Any) -> Any:
+        request = resume(self, answer)
+        here = (self.id, self.phase, self.view.round) == (id, phase, round)
+        if here and (answer is not None or self.ended):
+            raise ZeroDivisionError("a bug\nthat only this client's samples find")
+        return request
+
+    patch.setattr(Running, "resume", resumed)

@@ -1,0 +1,351 @@
+"""Faults as a setting, clients that fail, and what a run does with too few replies."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedkin
+from engines.faulty import CASES, Spoiling
+from fedkin import codec
+from fedkin.engines import Faults, LocalEngine, LoopbackEngine, Outcome, ProcessesEngine, Setup
+from fedkin.engines.failures import TooFew
+from fedkin.engines.faults import KINDS, Faulty, spoiled
+from fedkin.engines.simulation import Simulation
+from fedkin.engines.transport import SERVER, Envelope, Transport
+from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.flow import ClientFlow, Fit, Message, phase
+from fedkin.forms import COUNT, NET
+from fedkin.learning.losses import CrossEntropy
+from fedkin.learning.net import Net
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.sfmtl_graph import SfmtlGraph
+from fedkin.running.compare import run_experiment
+from fedkin.running.experiment import Experiment
+from fedkin.views import ClientView
+from support import small_federation, small_setup
+from tiny import TABLE, CutAt
+
+NAMES = sorted(small_federation())
+
+
+def kinds(outcome: Outcome) -> Counter[str]:
+    return Counter(row.missing.partition(":")[0] for row in outcome.traffic if row.missing)
+
+
+def faulty(faults: dict[str, Any], method: Any = None, **training: Any) -> LocalEngine:
+    return LocalEngine(small_setup(method or FedAvg(), **training).having(faults))
+
+
+# -- faults -------------------------------------------------------------------------------------------------------
+
+
+def sent(count: int = 2000, round: int = 4) -> list[Envelope]:
+    return [Envelope(round, "train", 0, f"c{k}", SERVER, Message(n=3)) for k in range(count)]
+
+
+@pytest.mark.parametrize("what", ["late", "stale", "garbage"])
+def test_how_often_a_fault_happens(what: str) -> None:
+    made = Faulty(Transport(), Faults.model_validate({what: 0.3}), seed=2, rounds=9)
+    came = [made.carry(envelope) for envelope in sent()]
+    odd = sum(e is None or e.round != 4 or dict(e.message) != {"n": 3} for e in came)
+    assert 540 < odd < 660  # binomial: 600 expected, standard deviation 20.5
+    again = Faulty(Transport(), Faults.model_validate({what: 0.3}), seed=2, rounds=9)
+    assert [e is None for e in map(again.carry, sent())] == [e is None for e in came]
+
+
+def test_before_and_after_training() -> None:
+    for before, share in ((0.0, 0), (0.25, 150), (1.0, 600)):
+        made = Faulty(Transport(), Faults(dropout=0.3, before=before), seed=1)
+        down = [e._replace(sender=SERVER, receiver=e.sender) for e in sent()]
+        lost = [sum(made.carry(envelope) is None for envelope in way) for way in (down, sent())]
+        assert abs(lost[0] - share) < 60
+        assert abs(lost[1] - (600 - share)) < 60
+
+
+def test_a_late_reply_is_refused_when_it_comes() -> None:
+    engine = faulty({"late": 0.5, "late_by": 2})
+    outcomes = [engine.round(number) for number in range(1, 6)]
+    late = [kinds(outcome)["late"] for outcome in outcomes]
+    assert sum(late) > 0
+    assert [kinds(outcome)["stale"] for outcome in outcomes] == [0, 0, *late[:3]]
+    row = next(row for row in outcomes[2].traffic if row.missing.startswith("stale"))
+    assert row.missing == "stale: of round 1, and this is round 3"
+
+
+def test_what_is_under_way_is_in_the_checkpoint() -> None:
+    engine, again = faulty({"late": 0.5, "late_by": 3}), faulty({"late": 0.5, "late_by": 3})
+    for number in (1, 2, 3):
+        engine.round(number)
+    again.restore(codec.decode(codec.encode(engine.state())))
+    for number in (4, 5):
+        assert engine.round(number).traffic == again.round(number).traffic
+
+
+def test_a_client_that_is_gone_never_comes_back() -> None:
+    engine = faulty({"gone": 0.5}, rounds=4)
+    gone: set[str] = set()
+    for number in range(1, 7):
+        rows = [row for row in engine.round(number).traffic if row.missing]
+        assert {row.missing for row in rows} <= {"gone"}
+        now = {row.receiver for row in rows}
+        assert gone <= now
+        gone = now
+    assert 0 < len(gone) < 6
+    assert set(engine.evaluate()) == set(engine.setup.federation)
+
+
+def test_a_crash_is_a_client_that_was_not_reached() -> None:
+    engine = faulty({"crash": 0.4})
+    rows = [row for row in engine.round(1).traffic if row.missing]
+    assert {row.missing for row in rows} == {"failed: crashed, as faults.crash has it"}
+    crashed = {row.sender for row in rows}
+    absent = LocalEngine(small_setup(FedAvg()), transport=Spoiling(lambda e: e.receiver in crashed))
+    absent.round(1)
+    assert codec.encode(engine.state()) == codec.encode(absent.state())
+
+
+def test_all_may_crash_and_the_run_goes_on() -> None:
+    engine = faulty({"crash": 0.999})
+    before = codec.encode({"state": engine.server.state})
+    assert kinds(engine.round(1)) == {"failed": 6}
+    assert codec.encode({"state": engine.server.state}) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_garbage_is_refused(kind: str) -> None:
+    engine = faulty({"garbage": 0.9, "kinds": [kind]}, SfmtlGraph())
+    found = kinds(engine.round(1))
+    assert found.keys() == {"refused"}
+    assert found["refused"] >= 3
+    message = Message(params={"w": torch.ones(3)}, n=3)
+    assert spoiled(message, kind).to_bytes() != message.to_bytes()
+    assert torch.equal(message.params["w"], torch.ones(3))
+    assert len(spoiled(Message(), kind)) == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_ends_finite_with_all_faults_at_once(name: str) -> None:
+    faults = {"dropout": 0.3, "garbage": 0.1, "late": 0.1, "stale": 0.1, "crash": 0.1, "gone": 0.1}
+    engine = faulty(faults, METHODS[name](), local_steps=1)
+    for number in range(1, 5):
+        engine.round(number)
+    for id in engine.setup.federation:
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in engine.model(id).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_faults_are_the_same_behind_bytes(name: str) -> None:
+    setup = small_setup(CASES[name]).having({"dropout": 0.2, "garbage": 0.2, "late": 0.1, "stale": 0.1, "crash": 0.1})
+    one, other = LocalEngine(setup), LoopbackEngine(setup)
+    for number in (1, 2, 3):
+        rows = [sorted(row for row in engine.round(number).traffic if row.missing) for engine in (one, other)]
+        assert rows[0] == rows[1]
+
+
+def test_the_old_name_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ConfigError, match=r"^run\.dropout: renamed; write faults\.dropout$"):
+        Experiment.of(TABLE).with_changes(**{"run.dropout": 0.1})
+    with pytest.raises(ConfigError, match=r"faults\.drop: no such setting; did you mean 'dropout'"):
+        Experiment.of(TABLE).with_changes(**{"faults.drop": 0.1})
+
+
+def test_a_run_with_faults_resumes_byte_for_byte(tmp_path: Path) -> None:
+    changes = {"faults.dropout": 0.2, "faults.garbage": 0.2, "faults.late": 0.3, "faults.crash": 0.1}
+    experiment = Experiment.of(TABLE).with_changes(**changes, **{"faults.late_by": 2})
+    whole = run_experiment(experiment, Path(), tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5, "raise"))
+    again = run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    assert again.messages == whole.messages
+    for name in ("rounds.jsonl", "messages.parquet", "clients.parquet"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    missing = whole.summary["missing"]
+    assert set(missing["kinds"]) == {"lost", "late", "stale", "refused", "failed"}
+    assert sum(missing["kinds"].values()) == sum(bool(row[6]) for row in whole.messages)
+    assert all(one["count"] > 0 and one["reason"] for one in missing["clients"].values())
+    assert [row.get("missing", {}) for row in whole.rounds] != [{}] * len(whole.rounds)
+
+
+# -- clients that fail ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choosy:
+    """A loss that has a bug for clients of some size."""
+
+    rows: int
+
+    def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
+        name = "no such key" if extras["n"] == self.rows else "n"
+        loss: Tensor = CrossEntropy()(model, batch, {}, {}) + 0 * extras[name]
+        return loss
+
+
+class Fragile(FedAvg):
+    """FedAvg with that loss."""
+
+    rows: int = 0
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        fitted = yield from Fit(message.params, Choosy(self.rows), extras={"n": client.size})
+        return Message(params=fitted.params, n=client.size)
+
+
+@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine, ProcessesEngine])
+def test_a_bug_that_only_one_client_finds(engine: type[Simulation], mode: str) -> None:
+    federation = small_federation()
+    setup = small_setup(Fragile(rows=federation[NAMES[1]].size), federation).having(mode=mode)
+    made = engine(setup)
+    try:
+        (row,) = [row for row in made.round(1).traffic if row.missing]
+    finally:
+        made.close()
+    assert row[:4] == (1, NAMES[1], SERVER, "train")
+    assert row.bytes == 0
+    assert row.missing == "failed: KeyError in the net or the loss: 'no such key'"
+
+
+def test_errors_may_stop_the_run_at_the_first_client() -> None:
+    federation = small_federation()
+    setup = small_setup(Fragile(rows=federation[NAMES[1]].size), federation).having(errors="stop")
+    with pytest.raises(MethodError, match=rf"round 1, client '{NAMES[1]}', phase 'train': KeyError in the net") as told:
+        LocalEngine(setup).round(1)
+    assert isinstance(told.value.__cause__, KeyError)
+
+
+def test_a_bug_that_all_clients_find_stops_the_run_in_any_case() -> None:
+    class Broken(FedAvg):
+        name = "broken"
+
+        @phase
+        def train(self, client: ClientView[Any], message: Message) -> Message:  # type: ignore[override]
+            raise AttributeError("misspelt")
+
+    with pytest.raises(AttributeError, match="misspelt"):
+        LocalEngine(small_setup(Broken())).round(1)
+
+
+def test_python_users_are_warned_of_clients_that_failed() -> None:
+    federation = small_federation()
+    broken = Fragile(rows=federation[NAMES[1]].size)
+    with pytest.warns(RuntimeWarning, match=rf"client '{NAMES[1]}' in round 1, phase 'train': failed: KeyError"):
+        result = fedkin.run(broken, federation, rounds=2)
+    assert result.summary["missing"]["clients"] == {
+        NAMES[1]: {
+            "count": 2, "round": 1, "phase": "train",
+            "reason": "failed: KeyError in the net or the loss: 'no such key'",
+        }
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedkin.run("fedavg", federation, rounds=2, faults={"crash": 0.3})
+
+
+class Picky(nn.Module):
+    """A body that cannot take large inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.max()) > 50:
+            raise RuntimeError("such inputs were never thought of")
+        return torch.relu(self.layer(x))
+
+
+def test_a_client_whose_test_samples_break_the_net_has_no_score() -> None:
+    federation = small_federation()
+    bad = federation[NAMES[2]]
+    wild = replace(bad.test, x=torch.full((len(bad.test), 5), 99.0))
+    clients = [replace(bad, test=wild) if id == bad.id else client for id, client in federation.items()]
+    setup = small_setup(FedAvg(), type(federation)(clients, federation.task, "odd"))
+    engine = LocalEngine(replace(setup, net=Net(Picky(), nn.Linear(7, 4))))
+    engine.round(1)
+    assert set(engine.evaluate()) == set(NAMES) - {bad.id}
+    ((sender, told, words),) = [(row.sender, row.phase, row.missing) for row in engine.missed]
+    assert (sender, told) == (bad.id, "evaluate")
+    assert words == "failed: RuntimeError in the net or the loss: such inputs were never thought of"
+
+
+# -- too few replies --------------------------------------------------------------------------------------------------
+
+
+def losing(setup: Setup, round: int, phase: str = "update") -> LocalEngine:
+    return LocalEngine(
+        setup, transport=Spoiling(lambda e: (e.round, e.phase) == (round, phase) and e.receiver == SERVER)
+    )
+
+
+def test_a_round_with_too_few_replies_is_skipped_as_if_it_had_not_been() -> None:
+    engine = losing(small_setup(SfmtlGraph()).having(min_replies=2), 2)
+    engine.round(1)
+    before = engine.state()
+    outcome = engine.round(2)
+    assert outcome.skipped == "round 2, phase 'update': 0 of 6 clients answered, fewer than the 2 of run.min_replies"
+    assert outcome.graph is None
+    assert codec.encode({**engine.state(), "round": 1}) == codec.encode(before)
+    assert not engine.round(3).skipped
+
+
+@pytest.mark.parametrize(("least", "skipped"), [(0, False), (4, False), (5, True), (0.6, False), (0.7, True)])
+def test_the_least_is_a_number_or_a_share(least: float, skipped: bool) -> None:
+    lost = set(NAMES[:2])
+    setup = small_setup(FedAvg()).having(min_replies=least)
+    engine = LocalEngine(setup, transport=Spoiling(lambda e: e.sender in lost))
+    assert bool(engine.round(1).skipped) is skipped
+
+
+class Deaf(Transport):
+    """Loses the first messages of each client on the way back."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        return None if envelope.receiver == SERVER and envelope.attempt < self.times else envelope
+
+
+def test_who_is_asked_again_answers_the_same_and_trains_once() -> None:
+    plain = LocalEngine(small_setup(FedAvg()))
+    plain.round(1)
+    setup = small_setup(FedAvg()).having(min_replies=1.0, too_few="wait", ask_again=2)
+    engine = LocalEngine(setup, transport=Deaf(2))
+    outcome = engine.round(1)
+    assert not outcome.skipped
+    assert codec.encode(engine.state()) == codec.encode(plain.state())
+    assert sum(outcome.samples.values()) == sum(plain.site.work.samples.values())
+    assert kinds(outcome) == {"lost": 12}
+    assert LocalEngine(setup, transport=Deaf(3)).round(1).skipped
+
+
+def test_a_run_that_stops_for_too_few_replies_can_be_resumed(tmp_path: Path) -> None:
+    changes = {"faults.dropout": 0.5, "run.min_replies": 0.5, "run.checkpoint_every": 10}
+    stops = Experiment.of(TABLE).with_changes(**changes, **{"run.too_few": "stop"})
+    with pytest.raises(TooFew, match=r"round \d, phase '\w+': . of 4 clients .*; go on with --resume .*run$") as told:
+        run_experiment(stops, Path(), tmp_path / "run")
+    assert isinstance(told.value, RunError)
+    stopped = int(str(told.value)[6])
+    # The draws are keyed, so it stops at the same place; all rounds before it are safe.
+    with pytest.raises(TooFew, match=rf"round {stopped}, "):
+        run_experiment(stops, Path(), tmp_path / "run", resume=True)
+    if stopped > 1:
+        (kept,) = (tmp_path / "run" / "checkpoint").iterdir()
+        assert kept.name == f"round-{stopped - 1:06d}.safetensors"
+
+
+def test_peers_have_no_server_that_waits() -> None:
+    with pytest.raises(ConfigError, match=r"run\.min_replies: method 'mapl' has no server"):
+        small_setup(METHODS["mapl"]()).having(min_replies=2)
