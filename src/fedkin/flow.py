@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from torch import Tensor
 
@@ -244,8 +244,8 @@ class ServerMethod(Method):
 
     @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:
-        sets: Sequence[Fields] | None = vars(getattr(cls, phase)).get("sends")
-        return sets
+        """Return what `@phase` declared for this phase."""
+        return cast("Sequence[Fields] | None", vars(getattr(cls, phase)).get("sends"))
 
     def start(self, server: ServerView[Any]) -> None:
         """Set the server's state before the first round."""
@@ -299,8 +299,8 @@ class PeerMethod(Method):
 
     @classmethod
     def declared(cls, phase: str) -> Sequence[Fields] | None:
-        fields = cls.shares.get(phase)
-        return [fields] if isinstance(fields, Mapping) else fields
+        """Return what `shares` declares for this phase."""
+        return [fields] if isinstance(fields := cls.shares.get(phase), Mapping) else fields
 
     def join(self, peer: PeerView[Any]) -> None:
         """Set a peer's state before its first round."""

@@ -265,7 +265,7 @@ def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.M
     Path("a/summary.json").unlink()
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    again = CliRunner().invoke(app, ["run", "--resume", "../a"])
+    again = CliRunner().invoke(app, ["run", "--resume", "../a", "--restart"])
     assert again.exit_code == 0, again.output
 
 

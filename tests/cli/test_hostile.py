@@ -23,7 +23,7 @@ from rich.console import Console
 from fedkin.cli import main
 from fedkin.cli.progress import LiveProgress, StopFlag
 from report.made import make_run
-from tiny import TABLE
+from tiny import TABLE, reseal
 
 Told = Callable[..., tuple[int, str, str]]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
@@ -256,6 +256,7 @@ def test_figures_that_are_no_numbers(
     good = json.loads(kept.read_text())
     for name, value in {"stderr": "x", "pooled": [], "clients": {}, "left_out": "y", "mean": "0.5"}.items():
         kept.write_text(json.dumps({**good, "accuracy": {**good["accuracy"], name: value}}))
+        reseal(kept.parent)
         line = fails("run", "--resume", "run")
         assert "summary.json" in line
         assert name in line

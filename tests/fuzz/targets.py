@@ -42,7 +42,6 @@ from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_sig
 from fedkin.graph.table import read_signatures
 from fedkin.records import listing, reading, schema
 from fedkin.records.files import read_json
-from fedkin.records.recorder import Records
 from fedkin.report.collect import collect
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import load
@@ -212,10 +211,7 @@ def message(path: Path, folder: Path) -> None:
 
 
 def checkpoint(path: Path, folder: Path) -> None:
-    kept = folder / "run" / "checkpoint" / "round-000002.safetensors"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(path.read_bytes())
-    Records(folder / "run").resume()
+    codec.read(path)
 
 
 def signature(path: Path, folder: Path) -> None:

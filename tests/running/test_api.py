@@ -74,8 +74,8 @@ def test_a_run_of_an_older_version_has_the_defaults_of_newer_settings(tmp_path: 
     assert len(kept.read_text().splitlines()) == len(lines) - 2
     reseal(folder)
     assert fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder).summary == first.summary
-    with pytest.raises(RunError, match=r"run\.dropout: 0\.0 there, 0\.1 here"):
-        fedkin.run("fedavg", fed, rounds=2, training=PLAN, settings={"dropout": 0.1}, out=folder)
+    with pytest.raises(RunError, match=r"faults\.dropout: 0\.0 there, 0\.1 here"):
+        fedkin.run("fedavg", fed, rounds=2, training=PLAN, faults={"dropout": 0.1}, out=folder)
 
 
 def test_a_run_with_the_old_name_of_a_setting_is_refused_with_the_new_one(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ bytes pass between processes. For speed on one machine, use the mode "workers".
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.executors.ray import own_rows
-from fedkin.engines.executors.starting import begin, check_script, ended, leave_if_imported
+from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
 from fedkin.engines.failures import Failure
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.setup import Plan, Setup
@@ -126,7 +125,7 @@ class RemoteSite(Site):
         self.processes: list[Any] = []
         leave_if_imported()
         check_script()
-        context, plan = _context(), setup.plan
+        context, plan = clean_context(), setup.plan
         for id, client in setup.federation.items():
             self.lines[id], there = socketpair()
             own = replace(plan, net=plan.net_of(id), nets=None)
@@ -242,15 +241,6 @@ def _named(id: str) -> Iterator[None]:
         yield
     except RunError:
         raise RunError(f"the process of client {id!r} has ended: go on from the checkpoint with --resume") from None
-
-
-def _context() -> Any:
-    """Return the way to start processes: if possible, forked from a clean process that has imported the library."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedkin.engines", "fedkin.methods", "fedkin.learning.models", "torch._dynamo"])
-    return context
 
 
 def _offered(offers: Mapping[str, Message]) -> dict[str, dict[str, Any]]:

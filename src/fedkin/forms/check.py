@@ -23,6 +23,7 @@ def fault_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, plac
     to travel, have finite numbers, and not be too large.
 
     >>> from torch import nn
+    >>> from fedkin.forms import COUNT, NET
     >>> from fedkin.learning.net import Net
     >>> from fedkin.tasks import Task
     >>> net = Net(nn.Linear(4, 3), nn.Linear(3, 2))

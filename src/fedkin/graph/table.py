@@ -15,7 +15,7 @@ from fedkin.untrusted import Refused, arrays_in, parquet_in, printable, said, sh
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Signatures", "check_id", "read_signatures"]
+__all__ = ["Signatures", "read_signatures"]
 
 
 @dataclass(frozen=True)

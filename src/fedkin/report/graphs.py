@@ -230,7 +230,7 @@ def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
     """The weights in 1/255 of the range between different clients; means of neighbours if there are many."""
     matrix, starts = blocks(both, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
-    low, high = float(apart.min()), float(apart.max())
+    low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
     return {
         "side": len(matrix),

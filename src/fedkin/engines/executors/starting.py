@@ -14,7 +14,7 @@ from typing import Any
 
 from fedkin.errors import RunError
 
-__all__ = ["begin", "check_script", "ended", "leave_if_imported"]
+__all__ = ["begin", "check_script", "clean_context", "ended", "leave_if_imported"]
 
 _NAME = "fedkin "
 _UNGUARDED = 77  # an exit status that Python and signals do not use
@@ -53,3 +53,12 @@ def ended(name: str, process: Any, doing: str, hint: str = "") -> RunError:
             'if __name__ == "__main__":'
         )
     return RunError(f"{name} ended with status {process.exitcode} while it {doing}{hint}")
+
+
+def clean_context() -> Any:
+    """Return the way to start processes: if possible, forked from a clean process that has imported the library."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedkin.engines", "fedkin.methods", "fedkin.learning.models", "torch._dynamo"])
+    return context
