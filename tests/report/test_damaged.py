@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from typer.testing import CliRunner
 from fedkin.analysis.embeddings import Cloud, Features
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError, RunError
+from fedkin.graph import load_graph
 from fedkin.records.listing import read
 from fedkin.report.collect import collect
-from report.made import make_run
+from fedkin.report.page import page
+from report.made import data_in, make_run
 from tiny import TABLE
 
 MISSING = object()
@@ -233,6 +236,20 @@ def test_features_of_other_clients_are_named(run: Path, ids: tuple[str, ...], cl
         collect([run])
     one_line(caught.value, path)
     assert said in str(caught.value)
+
+
+# -- graphs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "b", "c"], [0.1, float("nan"), 0.3], [0.1, 0.2, float("inf")], [[1.0, 2.0], [3.0, 4.0], [5.0, 6]]]
+)
+def test_values_that_the_page_cannot_draw_are_left_out(run: Path, values: list[Any]) -> None:
+    path = run / "graphs" / "round-000001.npz"
+    graph = load_graph(path)
+    replace(graph, values={"prior": np.array(values), "centrality": np.array([0.5, 0.25, 0.25])}).save(path)
+    first = data_in(page(collect([run])))["runs"][0]["graph"]["frames"][0]
+    assert first["values"] == {"centrality": [0.5, 0.25, 0.25]}
 
 
 # -- going on -----------------------------------------------------------------------------------------------------

@@ -203,12 +203,18 @@ def _frame(
         "from": client[row].tolist(),
         "to": client[column].tolist(),
         "weight": [_short(value) for value in both[row, column].tolist()],
-        "values": {
-            name: [_short(value) for value in graph.values[name][order].tolist()]
-            for name in _VALUES if name in graph.values
-        },
+        "values": {name: [_short(value) for value in each[order].tolist()] for name, each in _numbers(graph).items()},
         "tree": _tree(both, most.side) if most.treed and len(both) > 1 else None,
         **_matrix(both, most.side),
+    }
+
+
+def _numbers(graph: Graph) -> dict[str, npt.NDArray[Any]]:
+    """The values that the page draws, where they are one finite number per client: a file may hold any others."""
+    found = {name: graph.values[name] for name in _VALUES if name in graph.values}
+    return {
+        name: each for name, each in found.items()
+        if each.ndim == 1 and each.dtype.kind in "biuf" and np.isfinite(each).all()
     }  # fmt: skip
 
 
