@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
+from scipy.stats import t as student
 
 __all__ = ["Lines", "Runs", "filled", "read", "tables", "write_csv"]
 
@@ -84,18 +87,50 @@ class Runs:
         Worse or better off: with the test samples of all seeds together, by more than one sample; where points are no
         accuracies, by more than one point of the mean over seeds.
         """
-        mine, alone = self.finished[federation, row], self.finished[federation, "local"]
-        lost: dict[str, list[tuple[float, int]]] = defaultdict(list)
-        for one, other in zip(mine, alone, strict=True):
+        pairs = self._pairs(federation, row)
+        below = [other > one + 1e-9 for each in pairs.values() for one, other, _ in each]
+        whole = np.array([self._gap(federation, each) for each in pairs.values()])
+        return float((whole > 1 + 1e-6).mean()), float((whole < -1 - 1e-6).mean()), float(np.mean(below))
+
+    def surely(self, federation: str, row: str) -> tuple[float, float]:
+        """Shares: clients surely worse off than by local training, clients surely better off.
+
+        Surely: the 95 % interval of the difference excludes zero. Of accuracies it is that of two shares of all seeds'
+        test samples, taken as independent, which makes it wider than one of pairs; else Student's, over the seeds.
+        """
+        pairs = self._pairs(federation, row)
+        gaps = np.array([self._gap(federation, each) for each in pairs.values()])
+        half = np.array([self._half(federation, each) for each in pairs.values()])
+        return float((gaps > half + 1e-9).mean()), float((gaps < -half - 1e-9).mean())
+
+    def _pairs(self, federation: str, row: str) -> dict[str, list[tuple[float, float, int]]]:
+        """{client: (points, local training's, test samples) by seed}, where both are determined."""
+        found: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+        for one, other in zip(self.finished[federation, row], self.finished[federation, "local"], strict=True):
             for id, points in one["points"].items():
                 if points is not None and other["points"][id] is not None:
-                    lost[id].append((other["points"][id] - points, one["tests"][id]))
-        below = [gap > 1e-9 for gaps in lost.values() for gap, _ in gaps]
-        if mine[0]["kind"] == "classification":
-            whole = np.array([sum(gap * n / 100 for gap, n in gaps) for gaps in lost.values()])
-        else:
-            whole = np.array([np.mean([gap for gap, _ in gaps]) for gaps in lost.values()])
-        return float((whole > 1 + 1e-6).mean()), float((whole < -1 - 1e-6).mean()), float(np.mean(below))
+                    found[id].append((points, other["points"][id], one["tests"][id]))
+        return found
+
+    def _accuracies(self, federation: str) -> bool:
+        return bool(self.finished[federation, "local"][0]["kind"] == "classification")
+
+    def _gap(self, federation: str, each: Sequence[tuple[float, float, int]]) -> float:
+        """How much is lost beside local training: test samples of all seeds, or mean points."""
+        if self._accuracies(federation):
+            return sum((other - one) * n / 100 for one, other, n in each)
+        return float(np.mean([other - one for one, other, _ in each]))
+
+    def _half(self, federation: str, each: Sequence[tuple[float, float, int]]) -> float:
+        """Half the length of the 95 % interval of `_gap`."""
+        if self._accuracies(federation):
+            n = sum(tests for *_, tests in each)
+            right = [sum(pair[kind] * pair[2] for pair in each) / 100 / n for kind in (0, 1)]
+            return float(norm.ppf(0.975) * np.sqrt(n * sum(share * (1 - share) for share in right)))
+        if len(each) < 2:
+            return math.inf
+        gaps = [other - one for one, other, _ in each]
+        return float(student.ppf(0.975, len(gaps) - 1) * np.std(gaps, ddof=1) / np.sqrt(len(gaps)))
 
     def ari(self, federation: str, row: str) -> float | None:
         """Mean over seeds of the adjusted Rand index with the clients' groups; None where there are none."""
@@ -113,11 +148,12 @@ class Runs:
         regrets = np.array([self.regret(name, row) for name in there])
         worst = int(regrets.mean(1).argmax())
         aris = [self.ari(name, row) for name in there if self.planted(name)]
-        hurts = np.array([self.hurt(name, row) for name in there])
+        hurts = np.array([[*self.hurt(name, row), *self.surely(name, row)] for name in there])
         return {
             "federations": len(there), "regret": regrets.mean(), "deviation": regrets.mean(0).std(),
             "worst": regrets.mean(1)[worst], "where": there[worst], "within": int((regrets.mean(1) <= 0.5).sum()),
             "hurt": hurts[:, 0].mean(), "helped": hurts[:, 1].mean(), "below": hurts[:, 2].mean(),
+            "surely": hurts[:, 3].mean(), "surely_helped": hurts[:, 4].mean(),
             "ari": float(np.mean(aris)) if aris and None not in aris else None,
         }  # fmt: skip
 
@@ -175,15 +211,16 @@ def _index(value: float | None) -> str:
 
 def _by_federation(runs: Runs) -> str:
     others = ["local", "fedavg", "flt, told", "flt, oracle", "flt, same", "flt, ratio"]
-    head = ["federation", "reference", "its points", "kin's regret", "hurts, helps", "groups", "ARI", *others]
+    head = ["federation", "reference", "its points", "kin's regret", "hurts, helps", "surely", "groups", "ARI", *others]
     body = []
     for name in runs.federations:
         best, means = runs.reference(name)
-        line = [name, best, _spread(means), *[""] * 4]
+        line = [name, best, _spread(means), *[""] * 5]
         if (name, "kin") in runs.finished:
             index = _index(runs.ari(name, "kin"))
             found = " ".join(str(run["found"]) for run in runs.finished[name, "kin"])
-            line[3:] = [_spread(runs.regret(name, "kin")), _both(runs.hurt(name, "kin")), found]
+            hurts = [_both(runs.hurt(name, "kin")), _both(runs.surely(name, "kin"))]
+            line[3:] = [_spread(runs.regret(name, "kin")), *hurts, found]
             line.append(index if runs.planted(name) or not index else f"({index})")
         body.append([*line, *(_spread(runs.regret(name, r)) if (name, r) in runs.finished else "-" for r in others)])
     return _table(head, body)
@@ -192,7 +229,7 @@ def _by_federation(runs: Runs) -> str:
 def _by_row(runs: Runs) -> str:
     head = [
         "method", "federations", "mean regret", "kin's on these", "regret at most .5 on", "worst", "where",
-        "hurts, helps", "below local", "ARI",
+        "hurts, helps", "surely", "below local", "ARI",
     ]  # fmt: skip
     found = {row: runs.of_row(row, runs.federations) for row in runs.rows}
     body = []
@@ -201,8 +238,8 @@ def _by_row(runs: Runs) -> str:
         kin = f"{runs.of_row('kin', there)['regret']:.2f}" if there else ""
         body.append([
             row, str(its["federations"]), f"{its['regret']:.2f}±{its['deviation']:.2f}", kin, str(its["within"]),
-            f"{its['worst']:.1f}", its["where"], _both((its["hurt"], its["helped"])), _share(its["below"]),
-            _index(its["ari"]),
+            f"{its['worst']:.1f}", its["where"], _both((its["hurt"], its["helped"])),
+            _both((its["surely"], its["surely_helped"])), _share(its["below"]), _index(its["ari"]),
         ])  # fmt: skip
     return _table(head, body)
 
@@ -256,7 +293,7 @@ def _missing(runs: Runs) -> str:
 def write_csv(runs: Runs, path: Path) -> None:
     """One line for each federation and row."""
     names = ("federation", "row", "reference", "points", "deviation", "regret", "regret_deviation", "hurt",
-             "helped", "below_local", "ari", "rate", "seconds")  # fmt: skip
+             "helped", "below_local", "surely_hurt", "surely_helped", "ari", "rate", "seconds")  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
@@ -269,7 +306,7 @@ def write_csv(runs: Runs, path: Path) -> None:
 def _figures(runs: Runs, name: str, row: str) -> list[str]:
     means, regret, ari = runs.means(name, row), runs.regret(name, row), runs.ari(name, row)
     made: list[Mapping[str, Any]] = list(runs.finished[name, row])
-    figures = [means.mean(), means.std(), regret.mean(), regret.std(), *runs.hurt(name, row)]
+    figures = [means.mean(), means.std(), regret.mean(), regret.std(), *runs.hurt(name, row), *runs.surely(name, row)]
     return [
         runs.reference(name)[0], *(f"{value:.4f}" for value in figures), "" if ari is None else f"{ari:.4f}",
         f"{made[0]['lr']:g}", f"{np.mean([run['seconds'] for run in made]):.1f}",

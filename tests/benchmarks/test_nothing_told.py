@@ -174,6 +174,28 @@ def test_hurt_is_counted_over_the_test_samples_of_all_seeds() -> None:
     assert runs.hurt("f", "fedavg") == (1, 0, 1)
 
 
+def test_surely_hurt_is_who_is_so_beyond_chance() -> None:
+    # Of 100 samples. The share .8 alone differs from .69 by 1.79 standard errors, from .67 by 2.10, from .92 by 2.48.
+    local = [line("local", seed, [80, 80, 80, 100]) for seed in (0, 1)]
+    fedavg = [line("fedavg", seed, [0, 80, 80, 100]) for seed in (0, 1)]
+    kin = [line("kin", 0, [70, 66, 92, 100]), line("kin", 1, [68, 68, 92, 100])]
+    runs = import_module("told_table").Runs(local + fedavg + kin, seeds=(0, 1))
+    assert runs.surely("f", "kin") == (1 / 4, 1 / 4)
+    assert runs.surely("f", "fedavg") == (1 / 4, 0)
+    its = runs.of_row("kin", ["f"])
+    assert (its["surely"], its["surely_helped"]) == (1 / 4, 1 / 4)
+
+
+@pytest.mark.parametrize(("mine", "found"), [([70, 71, 69], (1, 0)), ([70, 90, 60], (0, 0)), ([90, 91, 89], (0, 1))])
+def test_surely_hurt_is_judged_over_the_seeds_where_points_are_no_accuracies(
+    mine: list[float], found: tuple[float, float]
+) -> None:
+    lines = [line("local", seed, [80], kind="risk") for seed in range(3)]
+    lines += [line("fedavg", seed, [80], kind="risk") for seed in range(3)]
+    lines += [line("kin", seed, [points], kind="risk") for seed, points in enumerate(mine)]
+    assert import_module("told_table").Runs(lines).surely("f", "kin") == found
+
+
 def test_clients_without_a_figure_are_left_out() -> None:
     risk = {"kind": "risk", "groups": "natural"}
     lines = [line("local", 0, [80, None], **risk), line("fedavg", 0, [70, None], **risk)]
