@@ -50,11 +50,12 @@ def cut(federation: Federation, n: int, seed: int) -> Federation:
     return Federation(made, federation.task, federation.name)
 
 
-def patterned(federation: Federation, seed: int) -> Federation:
-    """Each client adds a pattern of its own, N(0, 1) per pixel, to all its images."""
+def patterned(federation: Federation, seed: int, deviation: float = 1.0) -> Federation:
+    """Each client adds a pattern of its own, N(0, deviation^2) per pixel, to all its images."""
     made = []
     for id, client in federation.items():
-        pattern = rng(seed, id, "pattern").normal(size=federation.task.shape).astype(np.float32)
+        drawn = rng(seed, id, "pattern").normal(size=federation.task.shape)
+        pattern = (deviation * drawn).astype(np.float32)
         train, test = (
             Samples(part.inputs(slice(None)) + torch.from_numpy(pattern), part.labels().clone())
             for part in (client.train, client.test)
