@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,10 @@ from torch import Tensor
 
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
+
+if TYPE_CHECKING:
+    from fedkin.federation.encoding import Encoding
+    from fedkin.federation.frame import Target
 
 __all__ = ["SPLITS", "Dataset", "Part", "Split"]
 
@@ -55,7 +59,7 @@ class Dataset:
     """Samples to assign to clients. Scenarios index or copy them, and never change them.
 
     unseen: groups whose samples the source did not use to fit anything (means, deviations); their clients must
-    not take part.
+    not take part. encoding, target: how columns became inputs, and what the targets mean, if it was made of a table.
     """
 
     name: str
@@ -64,6 +68,8 @@ class Dataset:
     task: Task
     scale: Scale | None = None
     unseen: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         for split in SPLITS:

@@ -14,7 +14,9 @@ from fedkin.errors import DataError
 from fedkin.keys import rng
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["Flags", "Floats", "arrays", "filled", "hold_out_people", "indicators", "read_csv", "standardised"]
+__all__ = [
+    "Flags", "Floats", "arrays", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv", "standardised",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -23,6 +25,8 @@ Kind = Literal["text", "number", "id"]
 
 # Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
 _FAR = 10.0
+# A packed CSV file is rarely more than so many times as large as it was.
+_TIMES = 30
 
 
 def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
@@ -51,6 +55,22 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
         if kind == "id" and table.column(column).null_count:
             raise DataError(f"{path}: column {column} is empty in some rows; expected a whole number in each")
     return table
+
+
+def read_any_csv(path: Path, delimiter: str = ",") -> pa.Table:
+    """All columns of a CSV file, in the types that their cells have in common.
+
+    Raises OSError, ValueError and pyarrow's errors.
+    """
+    import pyarrow.csv as pc
+
+    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    options = pc.ConvertOptions(strings_can_be_null=True)
+    # The types are guessed from the first block: of one as large as the file allows, they fit the whole file.
+    size = path.stat().st_size
+    reading = pc.ReadOptions(block_size=max(1 << 20, min(_TIMES * size, (1 << 31) - 1)))
+    with pc.open_csv(path, reading, parsing, options) as batches:
+        return pa.Table.from_batches(_within(batches, most(size)), batches.schema)
 
 
 def _within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

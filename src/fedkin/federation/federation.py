@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 import torch
@@ -18,6 +18,12 @@ from fedkin.federation.arrays import clients_of
 from fedkin.federation.inputs import codes_in, parts, shape_of
 from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
+
+if TYPE_CHECKING:
+    # Tables need pyarrow, which takes a fifth of a second to import.
+    from fedkin.federation.encoding import Encoding
+    from fedkin.federation.frame import Encoded, Target
+    from fedkin.federation.frame import Kind as TableKind
 
 __all__ = ["Federation"]
 
@@ -33,7 +39,12 @@ class Federation(Mapping[str, Client]):
     >>> fed = Federation.from_arrays(x, y, client=["a", "a", "a", "b", "b", "b"], test_fraction=0.34)
     >>> {id: client.size for id, client in fed.items()}
     {'a': 2, 'b': 2}
+
+    encoding, target: how columns became inputs, and what the targets mean, if the clients are made of a table.
     """
+
+    encoding: Encoding | None = None
+    target: Target | None = None
 
     def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
         self._clients: dict[str, Client] = {}
@@ -125,11 +136,16 @@ class Federation(Mapping[str, Client]):
     def relabel(self, names: Mapping[str, str]) -> Self:
         """The same federation under other ids; ids that `names` does not contain stay."""
         clients = [replace(client, id=names.get(id, id)) for id, client in self.items()]
-        return type(self)(clients, self.task, self.name)
+        return self._like(clients)
 
     def reorder(self, ids: Sequence[str]) -> Self:
         """The same clients in another order; a subset is allowed."""
-        return type(self)([self[id] for id in ids], self.task, self.name)
+        return self._like([self[id] for id in ids])
+
+    def _like(self, clients: Sequence[Client]) -> Self:
+        made = type(self)(clients, self.task, self.name)
+        made.encoding, made.target = self.encoding, self.target
+        return made
 
     @classmethod
     def from_arrays(
@@ -156,6 +172,64 @@ class Federation(Mapping[str, Client]):
         drawn with a key of (seed, client id).
         """
         return cls(*clients_of(x, y, client, group, split, test_fraction, classes, scale, seed, kind), name)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        target: str,
+        client: str,
+        time: str | None = None,
+        group: str | None = None,
+        kind: TableKind | None = None,
+        positive: str | None = None,
+        split: str | None = None,
+        test_fraction: float = 0.2,
+        leave_out: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        least: int = 10,
+        seed: int = 0,
+        name: str = "table",
+    ) -> Self:
+        """A federation from a table with one row per sample, which names its client in a column.
+
+        frame: a DataFrame of pandas or polars, an Arrow table, or a dict of columns. All columns that have no part of
+        their own are inputs, but for those to `leave_out`. Numbers, dates and booleans are standardised with the mean
+        and deviation of all clients' training rows; texts, and the columns named in `categories`, get a column for each
+        value that `least` training rows have, and one for all others. Missing values are the mean, or no category, and
+        have a column that says so if they are missing in `least` training rows. Only sums and counts of each client go
+        into this (`Profile`). `federation.encoding` has the names.
+
+        target: the column to predict. kind: without it, two values are a risk, texts and up to 20 whole numbers are
+        classes, other numbers a regression. positive: which of a risk's two values is the event (the later one in
+        order, if unset: 1, True, "yes"). Targets of a regression are in deviations from their mean over training rows.
+        group: the planted group of each client. split: "random" holds out `test_fraction` of each client's rows, drawn
+        with a key of (seed, client); "time" the latest by the column `time`, which is then the default; else the name
+        of a column of "train" and "test". Raises DataError naming column, row and client.
+
+        >>> rows = {"age": [61, 70, 55, 80], "died": [0, 1, 0, 1], "hospital": ["a", "a", "b", "b"]}
+        >>> fed = Federation.from_frame(rows, target="died", client="hospital", test_fraction=0.5)
+        >>> fed.task.kind, fed.encoding.names, fed.target.classes
+        ('risk', ('age',), ('0', '1'))
+        """
+        from fedkin.federation.frame import Reading, as_table, encoded
+
+        reading = Reading(
+            target, client, time, group, kind, positive, split, test_fraction, leave_out, categories, least, seed
+        )
+        return cls.of_encoded(encoded(as_table(frame), reading), name)
+
+    @classmethod
+    def of_encoded(cls, made: Encoded, name: str) -> Self:
+        """A federation of the arrays that `fedkin.federation.frame.encoded` has made of a table."""
+        split = ["test" if held else "train" for held in made.held]
+        federation = cls.from_arrays(
+            made.x, made.y, made.client, group=made.group, split=split, kind=made.target.kind, name=name,
+            classes=len(made.target.classes) or None,
+        )  # fmt: skip
+        federation.encoding, federation.target = made.encoding, made.target
+        return federation
 
 
 def _check_id(id: str) -> None:

@@ -43,8 +43,10 @@ class Scenario(Settings):
         With `pooled` the remaining clients are joined. Raises ConfigError also if `unseen` differs from the
         groups that the data set excluded when it was prepared.
         """
-        made = self._apart(dataset, seed)
-        return pooled(made) if self.pooled else made
+        apart = self._apart(dataset, seed)
+        made = pooled(apart) if self.pooled else apart
+        made.encoding, made.target = dataset.encoding, dataset.target
+        return made
 
     def _apart(self, dataset: Dataset, seed: int) -> Federation:
         made = self.build(dataset, seed)

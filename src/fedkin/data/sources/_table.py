@@ -1,0 +1,123 @@
+"""What the sources of tables share: settings that say what the columns are for, and the way to a data set."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import Field
+
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources.base import Source, locate
+from fedkin.errors import DataError
+from fedkin.untrusted import said, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TableSource"]
+
+# The column of the clients where each has a file of its own.
+FILE = "file"
+
+
+class TableSource(Source):
+    """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
+
+    path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the
+    column of clients; in a folder, without it, a client is a file by its name. What the other settings mean is said at
+    `Federation.from_frame`.
+    """
+
+    path: Path
+    target: str
+    client: str | None = None
+    time: str | None = None
+    group: str | None = None
+    kind: Literal["classification", "risk", "regression"] | None = None
+    positive: str | None = None
+    split: str | None = None
+    test_fraction: float = Field(0.2, ge=0, lt=1)
+    leave_out: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    least: int = Field(10, ge=1)
+    seed: int = Field(0, ge=0)
+
+    @property
+    @abstractmethod
+    def endings(self) -> tuple[str, ...]:
+        """Endings of the files that this source reads."""
+
+    @abstractmethod
+    def read(self, path: Path) -> pa.Table:
+        """The table of one file; raises OSError and ValueError."""
+
+    def table(self, root: Path) -> tuple[pa.Table, str]:
+        """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
+        place = locate(root, self.path)
+        if not place.exists():
+            raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}")
+        if place.is_dir():
+            return self._folder(place)
+        if self.client is None:
+            raise DataError(f"{place}: data.client: expected the name of the column that says whose each row is")
+        return self._file(place), self.client
+
+    def load(self, root: Path) -> Dataset:
+        """Read the files; raises DataError naming the file, the column and the row."""
+        from fedkin.federation.frame import Reading, encoded
+
+        table, client = self.table(root)
+        place = locate(root, self.path)
+        reading = Reading(
+            self.target, client, self.time, self.group, self.kind, self.positive, self.split, self.test_fraction,
+            self.leave_out, self.categories, self.least, self.seed,
+        )  # fmt: skip
+        made = encoded(table, reading, str(place))
+
+        def part(chosen: Any) -> Part:
+            return Part(
+                torch.from_numpy(made.x[chosen]), torch.from_numpy(made.y[chosen]), made.client[chosen],
+                None if made.group is None else made.group[chosen],
+            )  # fmt: skip
+
+        return Dataset(
+            place.stem, part(~made.held), part(made.held), made.task, encoding=made.encoding, target=made.target
+        )
+
+    def _file(self, path: Path) -> pa.Table:
+        import pyarrow as pa
+
+        try:
+            return self.read(path)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
+
+    def _folder(self, place: Path) -> tuple[pa.Table, str]:
+        """The tables of all files; the same columns are expected in each."""
+        import pyarrow as pa
+
+        files = sorted(path for path in place.iterdir() if path.is_file() and path.name.endswith(self.endings))
+        if not files:
+            raise DataError(f"{place}: no {' or '.join(self.endings)} in it; expected one file for each client")
+        tables = [self._file(path) for path in files]
+        columns = set(tables[0].column_names)
+        for path, table in zip(files, tables, strict=True):
+            odd = sorted(columns ^ set(table.column_names))
+            if odd:
+                where = path if odd[0] in columns else files[0]
+                raise DataError(f"{where}: no column {shown(odd[0])!r}, which other files have; expected the same ones")
+        if self.client is None:
+            if FILE in columns:
+                raise DataError(f"{files[0]}: a column is called {FILE!r}; name the column of clients: data.client")
+            tables = [
+                table.append_column(FILE, pa.array([path.name.split(".")[0]] * table.num_rows, pa.string()))
+                for path, table in zip(files, tables, strict=True)
+            ]
+        try:
+            whole = pa.concat_tables(tables, promote_options="permissive")
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            raise DataError(f"{place}: a column has values of different kinds in two files ({said(error)})") from None
+        return whole, self.client or FILE

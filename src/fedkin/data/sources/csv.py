@@ -1,0 +1,33 @@
+"""Your own tables as CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedkin.data.sources._table import TableSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Csv"]
+
+
+class Csv(TableSource):
+    """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
+
+    The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
+    are missing values. Files may be packed (.csv.gz). delimiter: what separates the cells.
+    """
+
+    source: Literal["csv"] = "csv"
+    delimiter: str = ","
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        return (".csv", ".csv.gz")
+
+    def read(self, path: Path) -> pa.Table:
+        from fedkin.data.tables import read_any_csv
+
+        return read_any_csv(path, self.delimiter)

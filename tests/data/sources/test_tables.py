@@ -1,0 +1,134 @@
+"""Sources of tables: one file or a folder of them, CSV or Parquet, and what is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fedkin
+from fedkin.cli import app
+from fedkin.data import SOURCES, federate
+from fedkin.errors import DataError
+from fedkin.federation import Federation
+from fedkin.running.compare import read_result
+from fedkin.settings import parse
+
+
+def rows(count: int = 90) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    return pd.DataFrame({
+        "site": np.repeat(["ann", "bob", "cy"], count // 3), "age": np.where(rng.random(count) < 0.2, np.nan, 40.5),
+        "unit": rng.choice(["icu", "er", "a, \"b\"\nc"], count), "x": rng.normal(size=count),
+        "day": pd.date_range("2020-01-01", periods=count).date, "died": rng.integers(0, 2, count),
+    })  # fmt: skip
+
+
+def read(source: str, path: Path, **options: Any) -> Federation:
+    settings = {"path": str(path), "target": "died", **options}
+    return federate(source, "natural", data=settings, data_root=path.parent)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    whole = rows()
+    whole.to_csv(tmp_path / "all.csv", index=False)
+    whole.to_parquet(tmp_path / "all.parquet", index=False)
+    (tmp_path / "all.csv.gz").write_bytes(gzip.compress((tmp_path / "all.csv").read_bytes()))
+    for kind in ("csv", "parquet"):
+        (tmp_path / kind).mkdir()
+        for site, own in whole.groupby("site"):
+            getattr(own.drop(columns="site"), f"to_{kind}")(tmp_path / kind / f"{site}.{kind}", index=False)
+    return tmp_path
+
+
+def test_all_ways_give_the_federation_of_the_frame(written: Path) -> None:
+    frame = Federation.from_frame(rows(), target="died", client="site", time="day")
+    found = [
+        read("csv", written / "all.csv", client="site", time="day"),
+        read("csv", written / "all.csv.gz", client="site", time="day"),
+        read("parquet", written / "all.parquet", client="site", time="day"),
+        read("csv", written / "csv", time="day"),
+        read("parquet", written / "parquet", time="day"),
+    ]
+    for federation in found:
+        assert federation.fingerprint() == frame.fingerprint()
+        assert federation.encoding == frame.encoding
+        assert federation.target == frame.target
+    assert found[0].encoding is not None
+    assert 'unit=a, "b"\nc' in found[0].encoding.names
+
+
+def test_an_experiment_file_runs_on_a_folder_of_files(written: Path) -> None:
+    experiment = written / "own.toml"
+    experiment.write_text(
+        'name = "own"\n[data]\nsource = "csv"\npath = "csv"\ntarget = "died"\n[scenario]\nname = "natural"\n'
+        '[method]\nname = "fedavg"\n[training]\nrounds = 2\n[model]\nname = "mlp"\n'
+    )
+    out = written / "out"
+    ended = CliRunner().invoke(app, ["run", str(experiment), "--data-root", str(written), "--out", str(out)])
+    assert ended.exit_code == 0, ended.output
+    assert sorted(read_result(out).scores) == ["ann", "bob", "cy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "said"),
+    [
+        ("missing.csv", None, {}, "missing.csv: no such file or folder; expected .csv"),
+        ("one.csv", "a,died\n1,0\n", {}, "data.client: expected the name of the column that says whose"),
+        ("one.csv", "a,died,s\n1,0,x\n2,1,x\n", {"client": "site"}, "one.csv: client: no column 'site'"),
+        ("one.csv", "a,b\n1\n", {"client": "b"}, "one.csv: cannot be read as a table"),
+        ("one.csv", "", {"client": "b"}, "one.csv: cannot be read as a table"),
+        ("one.csv", "a,a,died\n1,2,0\n", {"client": "a"}, "two columns are called 'a'"),
+        ("one.csv", "died,s\n0,x\n1,x\n", {"client": "s"}, "no column is left for the inputs"),
+        (
+            "one.csv",
+            "a,died,s\n1,0,x\n2,,x\n",
+            {"client": "s"},
+            "target 'died' is unknown in 1 rows, the first is row 1",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, name: str, text: str | None, options: dict[str, Any], said: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        read("csv", tmp_path / name, **options)
+
+
+def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no \.csv or \.csv\.gz in it"):
+        read("csv", tmp_path)
+    (tmp_path / "a.csv").write_text("x,died\n1,0\n2,1\n")
+    (tmp_path / "b.csv").write_text("x,dead\n1,0\n2,1\n")
+    with pytest.raises(DataError, match=r"a.csv: no column 'dead', which other files have"):
+        read("csv", tmp_path)
+    (tmp_path / "b.csv").write_text("x,died\nhigh,0\nlow,1\n")
+    with pytest.raises(DataError, match="a column has values of different kinds in two files"):
+        read("csv", tmp_path)
+    (tmp_path / "b.csv").write_text("x,died\n1.5,0\n,1\n")
+    assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]
+
+
+def test_a_column_called_file_is_not_taken_for_the_clients(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("file,died\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="a column is called 'file'"):
+        read("csv", tmp_path)
+
+
+def test_a_typo_in_a_setting_is_refused() -> None:
+    with pytest.raises(fedkin.FedkinError, match="did you mean 'target'"):
+        parse(SOURCES["csv"], {"path": "a.csv", "tagret": "died"}, "data")
+
+
+def test_numbers_that_begin_late_in_a_column_do_not_end_the_reading(tmp_path: Path) -> None:
+    lines = ["x,died,s", *("1,0,a" for _ in range(200_000)), "text,1,a"]
+    (tmp_path / "late.csv").write_text("\n".join(lines))
+    federation = read("csv", tmp_path / "late.csv", client="s")
+    assert federation.encoding is not None
+    assert federation.encoding.names == ("x=1", "x=(other)")

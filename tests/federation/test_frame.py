@@ -1,0 +1,164 @@
+"""`Federation.from_frame`: what the columns are for, the kind of task, the split, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import fedkin
+from fedkin.errors import DataError
+from fedkin.federation import Federation
+
+
+def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.normal(60, 10, rows)
+    return pd.DataFrame({
+        "hospital": rng.choice(["north", "south", "west"], rows), "age": age,
+        "sex": rng.choice(["f", "m"], rows), "day": rng.permutation(rows),
+        "died": (rng.random(rows) < 1 / (1 + np.exp(-(age - 60) / 5))).astype(int), "stay": rng.exponential(5, rows),
+    })  # fmt: skip
+
+
+def made(**options: Any) -> Federation:
+    return Federation.from_frame(frame(), **{"target": "died", "client": "hospital", **options})
+
+
+def test_a_table_trains() -> None:
+    federation = made()
+    assert federation.encoding is not None
+    assert federation.encoding.names == ("age", "sex=f", "sex=m", "sex=(other)", "day", "stay")
+    assert federation.task.kind == "risk"
+    result = fedkin.run("fedavg", federation, rounds=10, training={"local_steps": 5, "lr": 0.1}, model="mlp")
+    assert np.mean([score.figures[0] for score in result.scores.values()]) > 0.6
+
+
+def test_the_order_of_rows_and_names_of_clients_change_no_sample() -> None:
+    federation, whole = made(split="time", time="day"), frame()
+    other = Federation.from_frame(
+        whole.sample(frac=1, random_state=1).replace({"north": "n"}), target="died", client="hospital", time="day"
+    )
+    for id, client in federation.items():
+        twin = other["n" if id == "north" else id]
+        for mine, its in ((client.train, twin.train), (client.test, twin.test)):
+            a, b = (np.sort(one.inputs(slice(None)).numpy(), axis=0) for one in (mine, its))
+            np.testing.assert_array_equal(a, b)
+
+
+def test_only_training_rows_shape_the_inputs() -> None:
+    whole = frame()
+    federation = Federation.from_frame(whole, target="died", client="hospital", time="day")
+    latest = {id: rows.nlargest(len(federation[id].test), "day").index for id, rows in whole.groupby("hospital")}
+    for rows in latest.values():
+        whole.loc[rows, "age"] = 1e6
+    again = Federation.from_frame(whole, target="died", client="hospital", time="day")
+    assert again.encoding == federation.encoding
+    assert all((again[id].test.inputs(slice(None))[:, 0] == 10).all() for id in again)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "classes"),
+    [
+        ([0, 1, 1, 0], "risk", ("0", "1")),
+        ([True, False, True, False], "risk", ("false", "true")),
+        (["yes", "no", "no", "yes"], "risk", ("no", "yes")),
+        (["a", "b", "c", "a"], "classification", ("a", "b", "c")),
+        ([10, 9, 2, 10], "classification", ("2", "9", "10")),
+        ([1.0, 2.0, 3.0, 1.0], "classification", ("1", "2", "3")),
+        ([0.5, 1.5, 2.5, 3.0], "regression", ()),
+    ],
+)
+def test_the_kind_of_task_is_found(values: list[Any], kind: str, classes: tuple[str, ...]) -> None:
+    rows = {"x": [1.0, 2.0, 3.0, 4.0], "y": values, "site": ["a"] * 4}
+    federation = Federation.from_frame(rows, target="y", client="site", test_fraction=0)
+    assert federation.task.kind == kind
+    assert federation.target is not None
+    assert federation.target.classes == classes
+    if classes:
+        seen = ["false" if v is False else "true" if v is True else f"{v:g}" if isinstance(v, float) else str(v)
+                for v in values]  # fmt: skip
+        assert federation["a"].train.labels().tolist() == [classes.index(value) for value in seen]
+    else:
+        expected = (np.array(values) - np.mean(values)) / np.std(values)
+        np.testing.assert_allclose(federation["a"].train.labels()[:, 0], expected, rtol=1e-6)
+
+
+def test_the_event_of_a_risk_can_be_named() -> None:
+    rows = {"x": [1.0, 2.0], "y": ["alive", "dead"], "site": ["a", "a"]}
+    first = Federation.from_frame(rows, target="y", client="site", test_fraction=0, positive="alive")
+    assert first["a"].train.labels().tolist() == [1, 0]
+    with pytest.raises(DataError, match="positive: no value 'died'; expected 'alive' or 'dead'"):
+        Federation.from_frame(rows, target="y", client="site", positive="died")
+
+
+def test_a_column_can_say_the_split_and_the_groups() -> None:
+    whole = frame()
+    whole["part"] = np.where(np.arange(len(whole)) % 4 == 0, "test", "train")
+    whole["region"] = np.where(whole["hospital"] == "north", "cold", "warm")
+    federation = Federation.from_frame(whole, target="died", client="hospital", split="part", group="region")
+    assert sum(len(client.test) for client in federation.values()) == 30
+    assert federation.planted == {"north": "cold", "south": "warm", "west": "warm"}
+    assert federation.encoding is not None
+    assert not {"part", "region"} & set(federation.encoding.kinds)
+    assert federation.relabel({"north": "n"}).encoding is federation.encoding
+
+
+def test_arrow_dicts_and_categories_are_the_same() -> None:
+    whole = frame().astype({"sex": "category"})
+    options: Any = {"target": "died", "client": "hospital"}
+    first = Federation.from_frame(whole, **options)
+    arrow = pa.Table.from_pandas(frame(), preserve_index=False)
+    for other in (arrow, {name: frame()[name].tolist() for name in frame()}):
+        assert Federation.from_frame(other, **options).fingerprint() == first.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target": "dead"}, "target: no column 'dead'; did you mean 'died'"),
+        ({"client": "site"}, "client: no column 'site'"),
+        ({"leave_out": ["days"]}, "leave_out: no column 'days'; did you mean 'day'"),
+        ({"target": "hospital"}, "target and client are both 'hospital'"),
+        ({"split": "time"}, "split 'time' needs the name of the column"),
+        ({"time": "sex"}, "column 'sex': expected a date, a time or a number"),
+        ({"split": "sex"}, "column 'sex': expected 'train' or 'test', got"),
+        ({"kind": "regression", "target": "sex"}, "column 'sex': expected numbers to predict"),
+        ({"kind": "risk", "target": "day"}, "has 120 values; a risk has two"),
+        ({"leave_out": ["age", "sex", "day", "stay"]}, "no column is left for the inputs"),
+        ({"client": "stay"}, "column 'stay': expected texts or whole numbers"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        made(**options)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [("died", "target 'died' is unknown in 2 rows, the first is row 3, of client"),
+     ("hospital", "column 'hospital' is empty in 2 rows, the first is row 3")],
+)  # fmt: skip
+def test_rows_without_target_or_client_are_counted(column: str, said: str) -> None:
+    whole = frame()
+    whole[column] = whole[column].astype(object)
+    whole.loc[[3, 5], column] = None
+    with pytest.raises(DataError, match=said):
+        Federation.from_frame(whole, target="died", client="hospital")
+
+
+def test_targets_that_do_not_differ_are_refused() -> None:
+    rows = {"x": [1.0, 2.0, 3.0], "y": [4, 4, 4], "site": ["a", "a", "b"]}
+    with pytest.raises(DataError, match="target 'y' is '4' in every row"):
+        Federation.from_frame(rows, target="y", client="site")
+    with pytest.raises(DataError, match="is 4 in every training row"):
+        Federation.from_frame(rows, target="y", client="site", kind="regression")
+
+
+@pytest.mark.parametrize("other", [3, "rows.csv", {"a": [1], "b": [1, 2]}, pd.DataFrame({"a": [1, "x"]})])
+def test_what_is_no_table_is_refused(other: Any) -> None:
+    with pytest.raises(DataError, match="expected a frame of pandas or polars"):
+        Federation.from_frame(other, target="a", client="b")
