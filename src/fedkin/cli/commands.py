@@ -10,6 +10,7 @@ from fedkin.cli.check import check
 from fedkin.cli.graph import graph
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
+from fedkin.cli.tables import init, inspect
 from fedkin.cli.tune import tune
 
 __all__ = ["app"]
@@ -36,6 +37,8 @@ def _root(
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
 app.command("tune")(tune)
+app.command("inspect")(inspect)
+app.command("init")(init)
 app.command("check")(check)
 app.command("report")(report)
 app.command("graph")(graph)

@@ -17,6 +17,8 @@ from fedkin.untrusted import said, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedkin.federation.frame import Reading
+
 __all__ = ["TableSource"]
 
 # The column of the clients where each has a file of its own.
@@ -54,28 +56,39 @@ class TableSource(Source):
     def read(self, path: Path) -> pa.Table:
         """The table of one file; raises OSError and ValueError."""
 
-    def table(self, root: Path) -> tuple[pa.Table, str]:
-        """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
+    def rows(self, root: Path) -> tuple[pa.Table, str | None]:
+        """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
         place = locate(root, self.path)
         if not place.exists():
             raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}")
-        if place.is_dir():
-            return self._folder(place)
-        if self.client is None:
-            raise DataError(f"{place}: data.client: expected the name of the column that says whose each row is")
-        return self._file(place), self.client
+        return self._folder(place) if place.is_dir() else (self._file(place), self.client)
 
-    def load(self, root: Path) -> Dataset:
-        """Read the files; raises DataError naming the file, the column and the row."""
-        from fedkin.federation.frame import Reading, encoded
+    def table(self, root: Path) -> tuple[pa.Table, str]:
+        """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
+        table, client = self.rows(root)
+        if client is None:
+            raise DataError(
+                f"{locate(root, self.path)}: data.client: expected the name of the column that says whose each row is; "
+                f"the table has {', '.join(map(shown, table.column_names))}"
+            )
+        return table, client
 
-        table, client = self.table(root)
-        place = locate(root, self.path)
-        reading = Reading(
+    def reading(self, client: str) -> Reading:
+        """What the columns are for; client: the column of the clients."""
+        from fedkin.federation.frame import Reading
+
+        return Reading(
             self.target, client, self.time, self.group, self.kind, self.positive, self.split, self.test_fraction,
             self.leave_out, self.categories, self.least, self.seed,
         )  # fmt: skip
-        made = encoded(table, reading, str(place))
+
+    def load(self, root: Path) -> Dataset:
+        """Read the files; raises DataError naming the file, the column and the row."""
+        from fedkin.federation.frame import encoded
+
+        table, client = self.table(root)
+        place = locate(root, self.path)
+        made = encoded(table, self.reading(client), str(place))
 
         def part(chosen: Any) -> Part:
             return Part(

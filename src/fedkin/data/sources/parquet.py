@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Parquet"]
+
+_INDEX = re.compile(r"__index_level_\d+__")
 
 
 class Parquet(TableSource):
@@ -24,4 +27,6 @@ class Parquet(TableSource):
         return (".parquet", ".pq")
 
     def read(self, path: Path) -> pa.Table:
-        return parquet_in(path)
+        table = parquet_in(path)
+        # pandas stores the numbers of its rows as a column, if nobody tells it not to.
+        return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)])

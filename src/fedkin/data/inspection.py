@@ -1,0 +1,231 @@
+"""A look at a table before it is trained on: its clients, and what looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fedkin.federation.encoding import kinds_of, numbers, texts
+from fedkin.federation.frame import Encoded, Reading, encoded
+from fedkin.federation.split import rows_by_name
+
+__all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
+
+Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift"]
+Labels = npt.NDArray[np.int64]
+
+# Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
+_NUMBERS = 0.5
+_MISSING = 0.5
+# A leak leaves at most this share of what is to be explained.
+_LEFT = 0.02
+_BINS, _PER_BIN = 50, 20
+# Below these numbers nothing is said about a client's figures, or its drift.
+_EVENTS, _TESTS, _DRIFT = 10, 30, 60
+_ALPHA = 0.001
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What looks wrong: of which kind, in a sentence, and which columns or clients it is about."""
+
+    kind: Kind
+    text: str
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """A client: training and test rows, its targets (rows by class, or their mean), share of missing values."""
+
+    id: str
+    train: int
+    test: int
+    classes: Mapping[str, int]
+    mean: float | None
+    missing: float
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts of the clients in the order of their ids, what looks wrong, and the arrays that training would see."""
+
+    clients: tuple[ClientFacts, ...]
+    findings: tuple[Finding, ...]
+    encoded: Encoded
+
+
+def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
+    """What looks wrong with single columns: ids, constants, numbers written as texts, mostly missing values."""
+    roles = {reading.target, reading.client, reading.time, reading.group, reading.split, *reading.leave_out}
+    inputs = table.select([name for name in table.column_names if name not in roles])
+    kinds = kinds_of(inputs, reading.categories)
+    return [finding for name, kind in kinds.items() for finding in _of_column(inputs, name, kind)]
+
+
+def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
+    values = texts(table, name)
+    known = [value for value in values if value is not None]
+    different = len(set(known))
+    if len(known) < (1 - _MISSING) * len(values):
+        share = 1 - len(known) / len(values)
+        yield Finding("missing", f"column {name!r} is empty in {share:.0%} of the rows", (name,))
+    if different <= 1:
+        what = f"is {known[0]!r} in every row" if known else "is empty"
+        yield Finding("constant", f"column {name!r} {what}: it says nothing; leave it out", (name,))
+        return
+    stored = table.schema.field(name).type
+    counted = not pa.types.is_floating(stored) and not pa.types.is_temporal(stored)
+    if counted and different == len(known) >= 20:
+        what = "it looks like a number of the row or person; leave it out"
+        yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
+    elif kind == "category":
+        odd = [value for value in known if not _is_number(value)]
+        if len(odd) < (1 - _NUMBERS) * len(known):
+            yield Finding(
+                "text", f"column {name!r} is read as text, although {1 - len(odd) / len(known):.0%} of its values are "
+                f"numbers; not a number is {odd[0]!r}: write a number there, or leave it empty", (name,),
+            )  # fmt: skip
+
+
+def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
+    """Facts and findings of a table. Raises DataError as `fedkin.federation.frame.encoded` does."""
+    made = encoded(table, reading, where)
+    found = _of_columns(table, reading)
+    dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
+    found += [*_leaks(table, reading, made, dull), *_duplicates(made), *_few(made), *_drift(table, reading, made)]
+    return Inspection(tuple(_facts(table, made)), tuple(found), made)
+
+
+def _facts(table: pa.Table, made: Encoded) -> Iterator[ClientFacts]:
+    inputs = list(made.encoding.kinds)
+    empty = np.mean([table.column(name).is_null(nan_is_null=True).to_numpy() for name in inputs], axis=0)
+    for id, rows in sorted(rows_by_name(made.client).items()):
+        count = np.bincount(made.y[rows], minlength=len(made.target.classes)) if made.target.classes else ()
+        classes = {name: int(often) for name, often in zip(made.target.classes, count, strict=True)}
+        mean = None if classes else float(made.y[rows].mean() * made.target.deviation + made.target.mean)
+        held = int(made.held[rows].sum())
+        yield ClientFacts(id, len(rows) - held, held, classes, mean, float(np.mean(empty[rows])))
+
+
+def _leaks(table: pa.Table, reading: Reading, made: Encoded, dull: set[str]) -> Iterator[Finding]:
+    for name, kind in made.encoding.kinds.items():
+        place = _places(table, name, kind)
+        if name in dull or place is None:
+            continue
+        left = _left(place, made.y)
+        if left is not None and left < _LEFT:
+            share = f"{1 - left:.1%} of what there is to predict"
+            ask = "is it known before the target is? If not, leave it out"
+            yield Finding("leak", f"column {name!r} alone predicts {reading.target!r} ({share}): {ask}", (name,))
+
+
+def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
+    """[n] the number of each row's value, or of its bin; None if there are too many values for the rows."""
+    bins = min(_BINS, table.num_rows // _PER_BIN)
+    if kind == "category":
+        known, place = np.unique([value or "" for value in texts(table, name)], return_inverse=True)
+        return place.astype(np.int64) if len(known) <= max(bins, 2) else None
+    values = numbers(table, name)
+    values = np.where(np.isnan(values), -np.inf, values)
+    known, place = np.unique(values, return_inverse=True)
+    if len(known) <= bins:
+        return place.astype(np.int64)
+    if bins < 2:
+        return None
+    cuts = np.unique(np.quantile(values[np.isfinite(values)], np.linspace(0, 1, bins + 1)[1:-1]))
+    return np.searchsorted(cuts, values, side="right").astype(np.int64)
+
+
+def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
+    """The share of errors, or of variance, that is left once the row's bin is known; None if little can be said."""
+    if y.dtype.kind == "i":
+        count = np.zeros((place.max() + 1, y.max() + 1))
+        np.add.at(count, (place, y), 1)
+        errors = len(y) - count.sum(0).max()
+        return float((len(y) - count.max(1).sum()) / errors) if errors >= _EVENTS else None
+    values = y[:, 0].astype(np.float64)
+    size = np.maximum(np.bincount(place), 1)
+    means = np.bincount(place, values) / size
+    return float(((values - means[place]) ** 2).sum() / ((values - values.mean()) ** 2).sum())
+
+
+def _duplicates(made: Encoded) -> Iterator[Finding]:
+    """Rows that are equal in all inputs and the target, where most rows are not."""
+    rows = np.ascontiguousarray(np.concatenate([made.x, made.y.reshape(len(made.y), -1).astype(np.float32)], axis=1))
+    _, number, often = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    number = number.reshape(-1)
+    if len(often) < 0.5 * len(rows):
+        return
+    owner = np.unique(made.client, return_inverse=True)[1].reshape(-1)
+    shared = np.zeros(len(often), dtype=bool)
+    both = np.zeros(len(often), dtype=bool)
+    first = np.full(len(often), -1)
+    first[number] = owner
+    np.logical_or.at(shared, number, owner != first[number])
+    trained = np.zeros(len(often), dtype=bool)
+    trained[number[~made.held]] = True
+    both[number[made.held]] = trained[number[made.held]]
+    at_others = int(shared[number].sum())
+    if at_others:
+        yield Finding("duplicates", f"{at_others} rows have an equal row at another client: is somebody in two tables?")
+    again = int((both[number] & made.held).sum())
+    if again:
+        yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
+
+
+def _few(made: Encoded) -> Iterator[Finding]:
+    """Clients of whose test rows nothing can be said."""
+    ids = {id: made.y[rows[made.held[rows]]] for id, rows in rows_by_name(made.client).items()}
+    if made.target.kind == "risk":
+        few = sorted(id for id, y in ids.items() if min((y == 0).sum(), (y == 1).sum()) < _EVENTS)
+        event = made.target.classes[1]
+        what = f"fewer than {_EVENTS} test rows with, or without, {event!r}"
+    else:
+        few = sorted(id for id, y in ids.items() if len(y) < _TESTS)
+        what = f"fewer than {_TESTS} test rows"
+    if few:
+        text = f"{len(few)} of {len(ids)} clients have {what}: their own figures say little"
+        yield Finding("few", text, tuple(few))
+
+
+def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:
+    """Clients whose earlier and later rows can be told apart, at .001 over all clients (`fedkin.graph.same`)."""
+    if reading.time is None:
+        return
+    from fedkin.graph.same import Plan, Spread, find, sign
+
+    when = numbers(table, reading.time)
+    large = {id: rows for id, rows in sorted(rows_by_name(made.client).items()) if len(rows) >= _DRIFT}
+    y = made.y if made.y.dtype.kind == "i" else made.y[:, 0]
+    changed = []
+    for id, rows in large.items():
+        order = rows[np.argsort(when[rows], kind="stable")]
+        halves = {"early": order[: len(order) // 2], "late": order[len(order) // 2 :]}
+        plan = Plan.of(Spread.of(made.x[half], y[half]) for half in halves.values())
+        signed = {name: sign(plan, made.x[half], y[half], ordered=False) for name, half in halves.items()}
+        if find(signed, alpha=_ALPHA / len(large)).verdicts != ("same",):
+            changed.append(id)
+    if changed:
+        what = "their earlier and later rows can be told apart (1 in 1,000 by chance)"
+        text = f"{len(changed)} of {len(large)} clients changed over time: {what}"
+        yield Finding("drift", text, tuple(changed))
+
+
+def without(reading: Reading, inspection: Inspection) -> Reading:
+    """The reading without columns that are ids or constant."""
+    dull = [name for finding in inspection.findings if finding.kind in ("id", "constant") for name in finding.about]
+    return replace(reading, leave_out=(*reading.leave_out, *dull))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""What looks wrong with a table is said, and nothing is said of a table that is in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedkin.data.inspection import Inspection, inspect, without
+from fedkin.federation.frame import Reading, as_table
+
+READING = Reading(target="died", client="site", time="day")
+
+
+def rows(count: int = 1200, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.normal(60, 10, count)
+    return pd.DataFrame({
+        "site": rng.choice(["a", "b", "c"], count), "day": pd.date_range("2020-01-01", periods=count, freq="h"),
+        "age": age, "ward": rng.choice(["icu", "er"], count), "beds": rng.integers(1, 9, count),
+        "died": (rng.random(count) < 1 / (1 + np.exp((60 - age) / 5))).astype(int),
+    })  # fmt: skip
+
+
+def looked(frame: pd.DataFrame, reading: Reading = READING) -> Inspection:
+    return inspect(as_table(frame), reading)
+
+
+def kinds(found: Inspection) -> dict[str, tuple[str, ...]]:
+    return {finding.kind: finding.about for finding in found.findings}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_said_of_a_table_that_is_in_order(seed: int) -> None:
+    found = looked(rows(seed=seed))
+    assert found.findings == ()
+    assert [one.id for one in found.clients] == ["a", "b", "c"]
+    frame = rows(seed=seed)
+    for one in found.clients:
+        own = frame[frame["site"] == one.id]
+        assert one.train + one.test == len(own)
+        assert one.test == round(0.2 * len(own))
+        assert one.classes == {"0": int((own["died"] == 0).sum()), "1": int((own["died"] == 1).sum())}
+        assert one.missing == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [
+        ("row", lambda frame: np.arange(len(frame)), "id"),
+        ("name", lambda frame: [f"person {row}" for row in range(len(frame))], "id"),
+        ("country", lambda frame: ["AT"] * len(frame), "constant"),
+        ("nothing", lambda frame: [None] * len(frame), "constant"),
+        ("years", lambda frame: [f"{age:.0f}" if age < 75 else "> 75" for age in frame["age"]], "text"),
+        ("ph", lambda frame: np.where(np.arange(len(frame)) % 3, np.nan, 7.4 + frame["age"] / 1000), "missing"),
+        ("left", lambda frame: np.where(frame["died"], "morgue", "home"), "leak"),
+        ("score", lambda frame: frame["died"] + 0.1 * np.sin(frame["age"]), "leak"),
+        ("code", lambda frame: 10 * frame["died"] + frame["beds"], "leak"),
+    ],
+)
+def test_columns_that_look_wrong_are_named(column: str, values: Any, kind: str) -> None:
+    frame = rows()
+    frame[column] = values(frame)
+    assert kinds(looked(frame))[kind] == (column,)
+
+
+def test_a_strong_feature_is_no_leak() -> None:
+    frame = rows()
+    frame["score"] = frame["died"] + np.random.default_rng(1).normal(0, 0.5, len(frame))
+    assert looked(frame).findings == ()
+
+
+def test_leaks_of_numbers_and_classes_are_found_too() -> None:
+    frame = rows().rename(columns={"died": "event"})
+    frame["died"] = frame["age"] ** 2 + np.random.default_rng(0).normal(0, 1, len(frame))
+    assert kinds(looked(frame))["leak"] == ("age",)
+    frame["died"] = pd.qcut(frame["age"], 5, labels=["v", "w", "x", "y", "z"]).astype(str)
+    assert kinds(looked(frame))["leak"] == ("age",)
+
+
+def test_people_in_two_tables_are_counted() -> None:
+    frame = rows()
+    twice = frame.iloc[:7].assign(site=lambda some: some["site"].map({"a": "b", "b": "c", "c": "a"}))
+    found = [one.text for one in looked(pd.concat([frame, twice])).findings]
+    assert any(text.startswith("14 rows have an equal row at another client") for text in found)
+    again = pd.concat([frame, frame.iloc[-5:].assign(day=pd.Timestamp("2000-01-01"))])
+    found = [one.text for one in looked(again).findings]
+    assert any(text.startswith("5 test rows have an equal row in training") for text in found)
+
+
+def test_rows_of_few_kinds_are_no_duplicates() -> None:
+    frame = rows()[["site", "day", "ward", "died"]]
+    assert looked(frame).findings == ()
+
+
+def test_clients_with_few_events_are_named() -> None:
+    frame = rows()
+    frame.loc[(frame["site"] == "b") & (frame.index > 900), "died"] = 0
+    assert kinds(looked(frame))["few"] == ("b",)
+    few = pd.concat([frame[frame["site"] != "c"], frame[frame["site"] == "c"].iloc[:40]])
+    numbers = Reading(target="age", client="site", time="day")
+    assert kinds(looked(few, numbers))["few"] == ("c",)
+
+
+def test_clients_that_change_are_named() -> None:
+    frame = rows()
+    late = (frame["site"] == "c") & (frame.index > 700)
+    frame.loc[late, "age"] += 15
+    assert kinds(looked(frame)) == {"drift": ("c",)}
+
+
+def test_ids_and_constants_are_left_out() -> None:
+    frame = rows()
+    frame["row"], frame["country"] = np.arange(len(frame)), "AT"
+    found = looked(frame)
+    reading = without(READING, found)
+    assert set(reading.leave_out) == {"row", "country"}
+    assert looked(frame, reading).findings == ()
+
+
+def test_no_client_is_said_to_change_that_does_not() -> None:
+    changed = [looked(rows(600, seed)).findings for seed in range(20)]
+    assert not any(finding.kind == "drift" for findings in changed for finding in findings)
