@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import tomli_w
 import torch
@@ -23,12 +24,16 @@ import torch
 from fedkin import codec
 from fedkin.analysis.embeddings import read_features
 from fedkin.cli.experiments import listed, numbers
+from fedkin.data.inspection import inspect
 from fedkin.data.sources import cifar
 from fedkin.data.sources._images import read_image
+from fedkin.data.sources._table import TableSource
+from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.femnist import Femnist
 from fedkin.data.sources.idx import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
+from fedkin.data.sources.parquet import Parquet
 from fedkin.data.sources.svhn import Svhn
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
 from fedkin.data.tables import arrays, read_csv
@@ -107,6 +112,10 @@ SETS = b"client,centre,a\nann,0,1\nann,1,2\nbob,0,3\n"
 RAW = b"client,a,kind,t\n" + b"".join(
     b"c%d,%d,%s,%d\n" % (i % 2, i, b"xy"[i % 2 : i % 2 + 1], i % 3) for i in range(12)
 )
+OWN = b"client,age,day,ward,ok,died\n" + b"".join(
+    b"c%d,%s,2026-01-%02d,%s,%s,%d\n" % (i % 3, b"" if i == 5 else b"%d.5" % i, i + 1, b"ie"[i % 2 : i % 2 + 1],
+                                         (b"true", b"false")[i % 2], i % 4 == 0) for i in range(24)
+)  # fmt: skip
 STAYS = b'patientunitstayid,age,note\n1,2.5,a\n2,,"b\nc"\n'
 STATES = [*_EAST.split(), "CA", "TX"]
 
@@ -248,6 +257,14 @@ def record(name: str) -> Target:
     return Target(read, lambda: [base()[name]])
 
 
+def own_table(source: type[TableSource], path: Path, folder: Path) -> None:
+    """The table as training, and as `fedkin inspect`, would read it."""
+    table = source(path=path, target="died", client="client", time="day", least=2)
+    table.load(folder)
+    rows, client = table.table(folder)
+    inspect(rows, table.reading(client), str(path))
+
+
 def stays(path: Path, folder: Path) -> None:
     arrays(read_csv(folder, "stays", {"patientunitstayid": "id", "age": "number", "note": "text"}))
 
@@ -282,6 +299,10 @@ TARGETS: dict[str, Target] = {
     "csv": Target(table, lambda: [CSV, SETS, RAW], "input.csv"),
     "parquet": Target(table, lambda: [parquet({"client": IDS, "a": X[:, 0], "n": [1, 2, 3, 4]}),
                                       parquet({"client": np.repeat(IDS, 3), "k": ["x", "y"] * 6})], "input.parquet"),
+    "own-csv": Target(partial(own_table, Csv), lambda: [OWN], "input.csv"),
+    "own-parquet": Target(partial(own_table, Parquet), lambda: [
+        saved(partial(pq.write_table, pc.read_csv(io.BytesIO(OWN)))),
+    ], "input.parquet"),
     "own-npz": Target(lambda path, folder: Npz(path=path).load(folder), lambda: [
         npz(x=np.eye(8, dtype=np.float32), y=np.arange(8) % 2, client=np.repeat(IDS[:2], 4))], "input.npz"),
     "tpt48": Target(lambda path, folder: Tpt48(path=path).load(folder), lambda: [
