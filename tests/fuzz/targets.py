@@ -257,7 +257,7 @@ def record(name: str) -> Target:
     return Target(read, lambda: [base()[name]])
 
 
-def own_table(source: type[TableSource], path: Path, folder: Path) -> None:
+def own_table(source: Callable[..., TableSource], path: Path, folder: Path) -> None:
     """The table as training, and as `fedkin inspect`, would read it."""
     table = source(path=path, target="died", client="client", time="day", least=2)
     table.load(folder)
