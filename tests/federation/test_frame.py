@@ -150,6 +150,14 @@ def test_rows_without_target_or_client_are_counted(column: str, said: str) -> No
         Federation.from_frame(whole, target="died", client="hospital")
 
 
+@pytest.mark.parametrize("column", ["y", "site"])
+def test_bytes_and_lists_are_no_targets_and_no_names(column: str) -> None:
+    rows: dict[str, Any] = {"x": [1.0, 2.0], "y": ["a", "b"], "site": ["s", "s"]}
+    for wrong in ([b"\xff", b"a"], [[1], [2]]):
+        with pytest.raises(DataError, match=f"column '{column}': expected texts or numbers, got"):
+            Federation.from_frame({**rows, column: wrong}, target="y", client="site")
+
+
 def test_targets_that_do_not_differ_are_refused() -> None:
     rows = {"x": [1.0, 2.0, 3.0], "y": [4, 4, 4], "site": ["a", "a", "b"]}
     with pytest.raises(DataError, match="target 'y' is '4' in every row"):

@@ -130,6 +130,10 @@ def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise DataError(f"{where}: two columns are called {twice[0]!r}; expected different names")
+    for name in (reading.target, reading.client):
+        kind = table.schema.field(name).type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind):
+            raise DataError(f"{where}: column {name!r}: expected texts or numbers, got {kind}")
     if reading.target == reading.client:
         raise DataError(f"{where}: target and client are both {reading.target!r}; expected two columns")
     return [name for _, name in asked if name is not None]
