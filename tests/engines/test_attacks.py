@@ -18,6 +18,7 @@ from fedkin.flow import Fitted, Message
 from fedkin.methods import METHODS
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.ifca import Ifca
 from support import small_federation, small_setup
 
 SHARE = 0.5  # three adversaries of six clients
@@ -82,8 +83,8 @@ def test_flipping_labels_needs_labels() -> None:
     task = type(one.task)(0, (5,), "regression", 1)
     clients = []
     for client in one.values():
-        parts = [type(s)(s.x, s.y.float()[:, None]) for s in (client.train, client.test)]
-        clients.append(type(client)(client.id, *parts))
+        train, test = (type(s)(s.x, s.y.float()[:, None]) for s in (client.train, client.test))
+        clients.append(type(client)(client.id, train, test))
     setup = small_setup(FedAvg(), Federation(clients, task, "numbers"))
     with pytest.raises(ConfigError, match=r"run\.adversaries: 'label-flip' needs a class label"):
         setup.having(adversaries="label-flip:0.2")
@@ -135,7 +136,7 @@ def test_inner_product_manipulation_turns_the_mean_around() -> None:
 
 def test_colluders_of_several_clusters_start_from_their_own_model() -> None:
     """IFCA sends all models: the start is the one nearest to what was trained."""
-    method = METHODS["ifca"](clusters=2)
+    method = Ifca(clusters=2)
     _, before = letters(method, f"scale:{SHARE}:1")
     honest, after = letters(method, f"ipm:{SHARE}:1")
     fresh = LocalEngine(small_setup(method)).server.state["models"]

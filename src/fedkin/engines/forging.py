@@ -97,7 +97,7 @@ class Forgery:
 
                 def blurred(leaf: Tensor, draw: Any = draw) -> Tensor:
                     e = torch.from_numpy(draw.normal(size=tuple(leaf.shape))).to(leaf)
-                    return leaf + attack.strength * leaf.norm() / e.norm().clamp(min=1e-12) * e
+                    return torch.add(leaf, attack.strength * leaf.norm() / e.norm().clamp(min=1e-12) * e)
 
                 fields[name] = _mapped(value, blurred)
         return Message(**{**own, **fields}) if fields else own

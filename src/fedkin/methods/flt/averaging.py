@@ -7,13 +7,15 @@ from collections.abc import Mapping
 import torch
 
 from fedkin.flow import Message, Params
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.flt.state import State
 
 __all__ = ["along_edges", "inside_groups"]
 
 
-def along_edges(state: State, replies: Mapping[str, Message], stale: bool) -> tuple[dict[str, Params], dict[str, str]]:
+def along_edges(
+    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+) -> tuple[dict[str, Params], dict[str, str]]:
     """Case I, lines 16 and 17: w_m = sum_j A_mj n_j w_j / sum_j A_mj n_j, with A_mm = 1.
 
     Returns the new models, and which of them each client has. All means are of the models as the clients sent them.
@@ -38,12 +40,15 @@ def along_edges(state: State, replies: Mapping[str, Message], stale: bool) -> tu
             made[content] = str(len(made))
             share = {entering[place]: float(row[place]) for place in near}
             kept = state["models"][state["model"][id]]
-            models[made[content]] = weighted_mean({other: held[other] for other in share}, share) if near else kept
+            there = {other: held[other] for other in share}
+            models[made[content]] = aggregated(there, share, aggregate, kept) if near else kept
         model[id] = made[content]
     return models, model
 
 
-def inside_groups(state: State, replies: Mapping[str, Message], stale: bool) -> dict[str, Params]:
+def inside_groups(
+    state: State, replies: Mapping[str, Message], stale: bool, aggregate: Rule = "mean"
+) -> dict[str, Params]:
     """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
 
     stale: members that did not take part enter with the group's model. A group without participants keeps its model.
@@ -58,5 +63,5 @@ def inside_groups(state: State, replies: Mapping[str, Message], stale: bool) -> 
             # No client has an empty id: it stands for all members that have the group's model.
             params[""] = models[number]
             n[""] = float(sum(state["sizes"][id] for id in absent))
-        models[number] = weighted_mean(params, n)
+        models[number] = aggregated(params, n, aggregate, models[number])
     return models
