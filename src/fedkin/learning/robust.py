@@ -57,11 +57,15 @@ def _trimmed(given: _Given) -> Array:
 
 
 def _krum_order(given: _Given) -> npt.NDArray[np.int64]:
-    """Clients by their score, lowest first: the sum of |x_i - x_j|^2 over the m - f - 2 nearest others."""
+    """Clients by their score, lowest first: the sum of |x_i - x_j|^2 over the m - f - 2 nearest others, at least one.
+
+    Up to four clients always have two with the lowest score, of which the one nearer to the start is the first: with
+    the smallest id, as in the paper, other names would give another result.
+    """
     m = len(given.x)
     between = np.array([np.square(given.x - row).sum(1) for row in given.x])
     near = np.sort(between + np.diag(np.full(m, np.inf)), axis=1)[:, : max(m - given.outliers - 2, 1)]
-    return np.argsort(near.sum(1) if m > 1 else np.zeros(1), kind="stable")
+    return np.lexsort((np.linalg.norm(given.x - given.start, axis=1), near.sum(1) if m > 1 else np.zeros(1)))
 
 
 def _krum(given: _Given) -> Array:
@@ -162,7 +166,8 @@ def aggregated(
     their m - f - 2 nearest; Blanchard et al., NeurIPS 2017); "geometric-median:nu" (Weiszfeld smoothed by nu; Pillutla
     et al., IEEE TSP 2022); "centred-clipping:tau" (Karimireddy et al., ICML 2021); "norm-clipping:c" (the mean of
     updates that are cut to length c; Sun et al., 2019). Without a number b is 0.2, nu is 1e-6, and tau and c are the
-    median length of the updates, which is ours.
+    median length of the updates, which is ours. With few clients f is less than m / 2, and Krum takes the distance to
+    one other at least: 2 clients give the mean of both, with Krum the one that is nearer to `start`; 1 gives its own.
 
     start: what updates start from (None: the coordinate median). The two clippings and the geometric median weigh
     clients by `weights`, as the mean does. The others weigh all alike. Integer tensors take the largest value. A client

@@ -20,7 +20,8 @@ def along_edges(
 
     Returns the new models, and which of them each client has. All means are of the models as the clients sent them.
     stale: clients that did not take part enter with the model that they have. A client without a neighbour that
-    enters keeps its model. Clients with equal rows share one model.
+    enters keeps its model. Clients with equal rows share one model; with another rule than the mean only if they
+    shared one before, because updates are measured from it.
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
     entering = [id for id in order if id in replies or stale]
@@ -29,18 +30,18 @@ def along_edges(
     weights = state["adjacency"].double()
     weights = weights + torch.eye(len(order), dtype=weights.dtype)
     weights = weights[:, [state["row"][id] for id in entering]] * n
-    # The number of the new model for each row of weights, or for each old model that is kept.
-    made: dict[bytes | str, str] = {}
+    # The number of the new model for each row of weights, with what its updates start from, or each old model kept.
+    made: dict[tuple[bytes, str], str] = {}
     models: dict[str, Params] = {}
     model: dict[str, str] = {}
     for id, row in zip(order, weights, strict=True):
         near = row.nonzero()[:, 0].tolist()
-        content = row.numpy().tobytes() if near else state["model"][id]
+        old = state["model"][id]
+        content = (row.numpy().tobytes() if near else b"", "" if near and aggregate == "mean" else old)
         if content not in made:
             made[content] = str(len(made))
             share = {entering[place]: float(row[place]) for place in near}
-            kept = state["models"][state["model"][id]]
-            there = {other: held[other] for other in share}
+            there, kept = {other: held[other] for other in share}, state["models"][old]
             models[made[content]] = aggregated(there, share, aggregate, kept) if near else kept
         model[id] = made[content]
     return models, model
@@ -52,6 +53,7 @@ def inside_groups(
     """Case II, lines 18 to 20: w_c = sum of n_m w_m / sum of n_m over the members of c that took part.
 
     stale: members that did not take part enter with the group's model. A group without participants keeps its model.
+    To rules that weigh all alike, the members that did not take part count as one.
     """
     models = dict(state["models"])
     for number in sorted({state["model"][id] for id in replies}):
