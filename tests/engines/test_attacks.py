@@ -134,6 +134,34 @@ def test_inner_product_manipulation_turns_the_mean_around() -> None:
         np.testing.assert_allclose(row, wanted, atol=1e-6)
 
 
+# ByzFL 0.0.11, in NumPy; its ALIE adds deviations with m - 1 in the denominator, the paper's code subtracts with m:
+#     x = np.random.default_rng(0).normal(size=(7, 3)); from byzfl import *
+#     ALittleIsEnough(-1.5 * (6 / 7) ** 0.5)(x); InnerProductManipulation(2.0)(x)
+BYZFL = {
+    "alie": [-2.005309469594279, -0.9944884792608739, -1.0796902500058392],
+    "ipm": [0.6789881944678958, 0.01843000377362885, 0.3860392336209246],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BYZFL))
+def test_colluders_agree_on_what_byzfl_computes(kind: str) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 3)))
+    federation = small_federation(clients=8)
+    setup = small_setup(FedAvg(), federation, dtype=torch.float64).having(adversaries=f"{kind}:0.9")
+    forgery, attacks = LocalEngine(setup).exchange.forgery, sorted(LocalEngine(setup).adversaries)
+    assert forgery is not None
+    start = setup.net.initial
+    sent = {}
+    for id, row in zip(attacks, x, strict=True):
+        own = {name: tensor.clone() for name, tensor in start.items()}
+        own["head.bias"][:3] += row
+        sent[id] = Message(params=own, n=1)
+    asked = dict.fromkeys(sent, Message(params=start))
+    for message in forgery.replies("train", asked, sent, 1).values():
+        found = (message.params["head.bias"] - start["head.bias"])[:3]
+        np.testing.assert_allclose(found.numpy(), BYZFL[kind], atol=1e-12)
+
+
 def test_colluders_of_several_clusters_start_from_their_own_model() -> None:
     """IFCA sends all models: the start is the one nearest to what was trained."""
     method = Ifca(clusters=2)
@@ -156,11 +184,11 @@ def test_a_copy_is_the_victims_field_and_nothing_else() -> None:
     engine, after = letters(method, f"copy:{SHARE}:signature")
     forgery = engine.exchange.forgery
     assert forgery is not None
-    victim = after["sign", forgery.victims[0]]["signature"]
+    victim = after["sign_moments", forgery.victims[0]]["signature"]
     assert forgery.victims[0] not in engine.adversaries
     for id in engine.adversaries:
-        assert torch.equal(after["sign", id]["signature"], victim)
-        assert not torch.equal(before["sign", id]["signature"], victim)
+        assert torch.equal(after["sign_moments", id]["signature"], victim)
+        assert not torch.equal(before["sign_moments", id]["signature"], victim)
         assert after["train", id]["n"] == before["train", id]["n"]
 
 

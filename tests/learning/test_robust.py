@@ -58,15 +58,43 @@ def test_median_and_trimmed_mean_of_each_coordinate(m: int) -> None:
 
 @pytest.mark.parametrize("m", [3, 6, 10])
 def test_krum_by_blanchards_definition(m: int) -> None:
-    x = draws(m, seed=m)
+    x, start = draws(m, seed=m), np.zeros(5)
     f = min(int(np.ceil(0.2 * m)), (m - 1) // 2)
     scores = []
     for i in range(m):
         others = sorted(sum((x[i, k] - x[j, k]) ** 2 for k in range(5)) for j in range(m) if j != i)
-        scores.append(sum(others[: max(m - f - 2, 1)]))
-    np.testing.assert_array_equal(combined(x, "krum"), x[int(np.argmin(scores))])
-    best = [i for _, i in sorted((score, i) for i, score in enumerate(scores))][: m - f]
-    np.testing.assert_allclose(combined(x, "multi-krum"), x[best].mean(0))
+        scores.append((sum(others[: max(m - f - 2, 1)]), float(np.linalg.norm(x[i] - start)), i))
+    best = [i for _, _, i in sorted(scores)]
+    np.testing.assert_array_equal(combined(x, "krum", start), x[best[0]])
+    np.testing.assert_allclose(combined(x, "multi-krum", start), x[best[: m - f]].mean(0))
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+def test_no_name_decides_between_equal_scores(m: int) -> None:
+    """Of up to four vectors two always have the lowest score."""
+    x, start = draws(m, seed=m), np.zeros(5)
+    ends = [combined(x[list(order)], "krum", start) for order in itertools.permutations(range(m))]
+    np.testing.assert_array_equal(ends, [ends[0]] * len(ends))
+
+
+# ByzFL 0.0.11, in NumPy. Its Krum sums one distance more than the paper's, so f is 3 there, and 2 elsewhere:
+#     x = np.random.default_rng(0).normal(size=(7, 3)); from byzfl import *
+#     Median()(x); TrMean(2)(x); Krum(3)(x); MultiKrum(2)(x); GeometricMedian(nu=0.1, T=2000)(x)
+#     CenteredClipping(L=3, tau=0.7)(x); Average()(Clipping(c=0.7)(x))
+BYZFL = {
+    "median": [0.10490011715303971, -0.21879166393254573, -0.12853466294403426],
+    "trimmed-mean": [-0.1672123388190062, -0.29552196679498616, -0.13450294665531506],
+    "krum": [0.10490011715303971, -0.535669373161111, 0.36159505490948474],
+    "multi-krum": [-0.2710855902257877, -0.1585588624808795, 0.11970177307736432],
+    "geometric-median:0.1": [-0.29935637820894523, -0.19519045531676024, -0.0020877722826912553],
+    "centred-clipping:0.7": [-0.21896760291732897, -0.12970068679842348, 0.016362178140428115],
+    "norm-clipping:0.7": [-0.10975861335241174, -0.05792957476858012, 0.01483738623454932],
+}
+
+
+@pytest.mark.parametrize("rule", sorted(BYZFL))
+def test_rules_are_those_of_byzfl(rule: str) -> None:
+    np.testing.assert_allclose(combined(draws(7, 3), rule, np.zeros(3)), BYZFL[rule], atol=1e-8)
 
 
 def test_geometric_median_has_the_smallest_sum_of_distances() -> None:

@@ -146,7 +146,8 @@ class PcaKmHc(SigningMethod):
             if not replies:
                 return
             came = [reply for _, reply in sorted(replies.items())]
-            mean, axes = pooled(*([reply[name] for reply in came] for name in ("n", "mean", "factor")), self.components)
+            n, means, factors = ([reply[name] for reply in came] for name in ("n", "mean", "factor"))
+            mean, axes = pooled(n, means, factors, self.components)
             state["basis"] = {"mean": mean.to(server.net.dtype), "axes": axes.to(server.net.dtype)}
         replies = yield from Ask("sign", dict.fromkeys(ids, Message(**state["basis"])))
         if not replies:
