@@ -153,10 +153,10 @@ def done(path: Path) -> dict[Key, dict[str, Any]]:
 
 
 def cell(lines: list[dict[str, Any]], *names: str) -> str:
-    """Return these figures in percent with their deviations over the seeds."""
+    """Return these figures in percent, with their deviations over the seeds if there are several."""
     values = [[100 * line[name] for line in lines] for name in names]
     return " / ".join(
-        f"{statistics.fmean(each):.0f}±{statistics.stdev(each) if len(each) > 1 else 0:.0f}" for each in values
+        f"{statistics.fmean(each):.0f}" + (f"±{statistics.stdev(each):.0f}" if len(each) > 1 else "") for each in values
     )
 
 
@@ -167,6 +167,8 @@ def tables(lines: Iterable[dict[str, Any]]) -> Iterable[str]:
         there.setdefault((line["place"], line["method"], line["attack"], line["defence"]), []).append(line)
     for method in METHODS:
         shown = [rule for rule in RULES if ("spread", method, "none", rule) in there]
+        if not shown:
+            continue
         yield f"\n`{method}`: all honest clients / the worst honest group\n"
         yield f"| attack | {' | '.join(shown)} |\n|---|{'---|' * len(shown)}"
         for attack in ATTACKS:
