@@ -83,7 +83,7 @@ def wanted(key: Key) -> bool:
     if spec_of(attack, method, 0.2) is None or defence not in TRIED.get(method, RULES):
         return False
     if method == "mapl-plus":
-        return place == "spread" and attack in ("none", "label-flip", *FORGED)
+        return place == "spread" and attack in ("none", "label-flip", "copy")
     if place == "together":
         return method != "dfedavgm" and defence in ("mean", "median") and attack not in ("sybil", *FORGED)
     return attack not in FORGED[1:] or defence == "mean"
@@ -212,8 +212,9 @@ def main() -> int:
         key = (method, attack, defence, place, int(seed))
         if not asked.table and key not in there and wanted(key):
             there[key] = run(*key)
+            cut = asked.out.exists() and not asked.out.read_bytes().endswith(b"\n")
             with asked.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(there[key]) + "\n")
+                file.write("\n" * cut + json.dumps(there[key]) + "\n")
     print(*tables(there.values()), sep="\n")
     return 0
 
