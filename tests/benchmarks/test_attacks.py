@@ -69,7 +69,7 @@ def test_a_run_is_a_line_and_is_not_run_again(
         ("spread", "none"), ("spread", "copy"), ("together", "none"),
     ]  # fmt: skip
     copy = made[1]
-    assert copy["inside"] == copy["foreign"] > 0
+    assert copy["inside"] == copy["beside"] == copy["foreign"] > 0
     assert "| copy | " in capsys.readouterr().out
     # Cut off in the last line: that run alone is made again, with the same figures, on a line of its own.
     out.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
