@@ -7,7 +7,7 @@ from typing import Any
 
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.accounting.operations import Work
-from fedkin.engines.adversaries import Attack
+from fedkin.engines.adversaries import Attacks
 from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.executors.jobs import Executor, FitJob, ScoreJob, job_of
 from fedkin.engines.failures import Failures
@@ -26,7 +26,7 @@ class Driver:
     """
 
     def __init__(
-        self, side: ClientSide, executor: Executor, work: Work, clock: Clock, attack: Attack | None = None,
+        self, side: ClientSide, executor: Executor, work: Work, clock: Clock, attack: Attacks | None = None,
         adversaries: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.side, self.executor, self.work, self.clock = side, executor, work, clock

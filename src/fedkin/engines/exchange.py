@@ -11,6 +11,7 @@ from functools import partial
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.door import Awaited, Door
 from fedkin.engines.failures import Failure, TooFew, raise_if_all
+from fedkin.engines.forging import Forgery
 from fedkin.engines.post import Post
 from fedkin.engines.setup import Plan
 from fedkin.engines.site import Site
@@ -29,12 +30,14 @@ class Skipped(Exception):
 class Exchange:
     """Requests of a server and messages of peers go by way of a post, and a site answers them.
 
-    patient: whether too few replies have the consequence that the settings say.
+    patient: whether too few replies have the consequence that the settings say. forgery: what adversaries send.
     """
 
-    def __init__(self, plan: Plan, site: Site, post: Post, patient: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, site: Site, post: Post, patient: bool = True, forgery: Forgery | None = None
+    ) -> None:
         self.plan, self.site, self.post, self.patient = plan, site, post, patient
-        self.door = Door(plan)
+        self.door, self.forgery = Door(plan), forgery
 
     def answers(self, ask: Ask, round: int, turn: int) -> dict[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
@@ -64,6 +67,8 @@ class Exchange:
         there = {envelope.receiver: envelope.message for envelope in self.post.send(sent)}
         replies = self.site.ask(ask.phase, {id: message for id, message in there.items() if id not in made})
         failed = self.failed(round)
+        if self.forgery:
+            replies = self.forgery.replies(ask.phase, there, replies, round)
         made |= replies
         ready = {id: made[id] for id in there if id in made} if attempt else replies
         back = [Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt) for id, reply in ready.items()]
@@ -78,6 +83,8 @@ class Exchange:
         """Give peers their inboxes; returns the new inboxes of those that have shared, and not ended their round."""
         posts = self.site.step(inboxes)
         failed = self.failed(round)
+        if self.forgery:
+            posts = self.forgery.posts(posts, round, turn)
         senders = dict.fromkeys(posts, Message())
         awaited = Awaited(round, turn, senders, lambda envelope: posts[envelope.receiver].phase, answers=False)
         found: dict[str, dict[str, Message]] = {id: {} for id in posts}

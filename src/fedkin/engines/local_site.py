@@ -10,7 +10,7 @@ from typing import Any
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.accounting.operations import Operations, Work
 from fedkin.engines.accounting.scores import Scores
-from fedkin.engines.adversaries import Attack
+from fedkin.engines.adversaries import Attacks
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import ClientSide, Outbox, Running
 from fedkin.engines.driving import Driver
@@ -40,7 +40,7 @@ class LocalSite(Site):
         self.device = opened(plan.engine.device)
         self.side = ClientSide(plan, clients, states, own_method)
         self.driver = Driver(
-            self.side, executor, Work(Operations(plan.net, clients)), clock, Attack.parse(plan.engine.adversaries),
+            self.side, executor, Work(Operations(plan.net, clients)), clock, Attacks.parse(plan.engine.adversaries),
             adversaries,
         )  # fmt: skip
         self.scored = Scores()

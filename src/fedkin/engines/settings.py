@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from fedkin.engines.adversaries import Attack
+from fedkin.engines.adversaries import Attacks
 from fedkin.errors import ConfigError
 from fedkin.graph import check_network
 from fedkin.learning.devices import checked
@@ -28,8 +28,10 @@ class EngineSettings(Settings):
     default mode is "stacked".
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
     "planted" (the known groups); with ", changing" a new network each round.
-    adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned (also "scale",
-    "shuffle", "noise"); these clients are not evaluated.
+    adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned; other attacks are
+    "scale", "shuffle", "noise", "model-replacement", "label-flip", "sybil", "alie", "ipm", and "copy:0.2:FIELD",
+    "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
+    evaluated.
     state_limit_mb: memory for clients' states in MB (2^20 bytes); states above it are kept in the folder for temporary
     files (None: all in memory). It is for personal models of many clients.
     min_replies: the fewest replies to a request of the server with which a round goes on: a number, or a share (below
@@ -73,7 +75,7 @@ class EngineSettings(Settings):
     @classmethod
     def _spec(cls, spec: str, info: ValidationInfo) -> str:
         try:
-            check_network(spec) if info.field_name == "network" else Attack.parse(spec)
+            check_network(spec) if info.field_name == "network" else Attacks.parse(spec)
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
         return spec

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedkin.engines.adversaries import Attacks
 from fedkin.engines.faults import Faults
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError
@@ -69,6 +70,9 @@ class Setup:
             raise ConfigError(
                 f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
             )
+        attacks = Attacks.parse(self.engine.adversaries)
+        if attacks:
+            attacks.check(self.method, self.federation)
 
     @property
     def plan(self) -> Plan:

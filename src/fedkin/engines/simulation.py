@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedkin.engines.accounting.clock import Clock
-from fedkin.engines.adversaries import Attack
+from fedkin.engines.adversaries import Attacks
 from fedkin.engines.base import Engine, Outcome, Score, Traffic
 from fedkin.engines.exchange import Exchange, Skipped
 from fedkin.engines.facts import facts_of
 from fedkin.engines.failures import TooFew, raise_if_all
 from fedkin.engines.faults import Faulty
+from fedkin.engines.forging import Forgery
 from fedkin.engines.observer import Observer
+from fedkin.engines.poisoning import poisoned
 from fedkin.engines.post import Post
 from fedkin.engines.roster import Roster
 from fedkin.engines.server_side import ServerSide
@@ -37,17 +39,16 @@ class Simulation(Engine):
     """
 
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
-        self.setup = setup = setup.equipped()
+        attacks = Attacks.parse(setup.engine.adversaries)
+        self.adversaries = attacks.clients(setup.federation.seen, setup.seed) if attacks else frozenset[str]()
+        self.setup = setup = poisoned(setup, attacks, self.adversaries).equipped()
         self.clock = Clock("local", "graph", "evaluate", "messages")
         self.server_side = ServerSide(setup.plan, Roster.of(setup.federation), setup.public)
-        attack = Attack.parse(setup.engine.adversaries)
-        seen = setup.federation.seen
-        self.adversaries = frozenset() if attack is None else attack.clients(seen, setup.seed)
         self.site = self.make_site()
         carrier = transport or self.make_transport()
         wrong = Faulty(carrier, setup.faults, setup.seed, setup.training.rounds)
         self.post = Post(wrong if setup.faults.on_the_way else carrier, self.clock, observers)
-        self.exchange = Exchange(setup.plan, self.site, self.post)
+        self.exchange = Exchange(setup.plan, self.site, self.post, forgery=Forgery.of(setup, attacks, self.adversaries))
         # For clients that never took part: here nothing goes wrong, and nothing is recorded.
         self.unlost = Exchange(setup.plan, self.site, Post(carrier, self.clock, observers), patient=False)
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
 from fedkin.methods.blocks.directions import along, direction
 from fedkin.methods.blocks.gram import inner_products_of_params
@@ -57,7 +57,7 @@ class Cfl(SigningMethod):
     are shares of the largest update of the first round; with "absolute" they are lengths, as in the paper.
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the
     first split. min_size: least number of participants in each part. weights: of clients in means, "samples" (n_k) or
-    "equal".
+    "equal". aggregate: as in FedAvg, inside a cluster.
     """
 
     name: ClassVar[str] = "cfl"
@@ -74,6 +74,7 @@ class Cfl(SigningMethod):
     after: int = Field(0, ge=0)
     min_size: int = Field(1, ge=1)
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
 
     def start(self, server: ServerView[State]) -> None:
         server.state = State(models={_ROOT: server.initial}, directions={}, node={}, largest=0.0, same=None)
@@ -119,13 +120,13 @@ class Cfl(SigningMethod):
             state["largest"] = float(np.sqrt(np.diag(inner).max()))
         labels = self.parts(server, list(replies), inner, np.array(list(weights.values())))
         if labels is None:
-            state["models"] = {**state["models"], leaf: weighted_mean(params, weights)}
+            state["models"] = {**state["models"], leaf: aggregated(params, weights, self.aggregate, start)}
             return {}
         lengths = dict(zip(params, np.sqrt(np.diag(inner)).tolist(), strict=True))
         moved = {id: f"{leaf}{label}" for id, label in zip(params, labels.tolist(), strict=True)}
         for part in (f"{leaf}0", f"{leaf}1"):
             members = {id: params[id] for id in params if moved[id] == part}
-            state["models"] = {**state["models"], part: weighted_mean(members, weights)}
+            state["models"] = {**state["models"], part: aggregated(members, weights, self.aggregate, start)}
             state["directions"] = {**state["directions"], part: direction(members, start, names, lengths)}
         return moved
 

@@ -16,7 +16,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Fit, Message, Params, PeerFlow, PeerMethod, Share
 from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.rows import mixing_matrix
 from fedkin.views import PeerView
@@ -40,6 +40,8 @@ class DFedAvgM(PeerMethod):
     """x_i <- sum_l w_il z_l, with z_l peer l's model after K local steps of momentum SGD, W of Metropolis-Hastings.
 
     momentum: theta of the local steps, which start without velocity in each round; None: 0.9 for SGD; Adam has its own.
+    aggregate: how the models of the neighbours that were heard are combined with the own, which is what updates are
+    measured from (`fedkin.learning.robust.aggregated`).
     """
 
     name: ClassVar[str] = "dfedavgm"
@@ -52,6 +54,7 @@ class DFedAvgM(PeerMethod):
     }
     travels: ClassVar[str] = "the whole model and the degree, to every neighbour"
 
+    aggregate: Rule = "mean"
     momentum: float | None = Field(None, ge=0, lt=1)
 
     def join(self, peer: PeerView[State]) -> None:
@@ -64,7 +67,7 @@ class DFedAvgM(PeerMethod):
         degrees = {id: message["degree"] for id, message in inbox.items()}
         row = metropolis_row(peer.id, len(peer.neighbours), degrees)
         models = {peer.id: fitted.params, **{id: message.params for id, message in inbox.items()}}
-        peer.state.update({"params": weighted_mean(models, row), "row": row})
+        peer.state.update({"params": aggregated(models, row, self.aggregate, fitted.params), "row": row})
 
     def local(self, training: Training) -> Training:
         """The experiment's training with this method's momentum."""

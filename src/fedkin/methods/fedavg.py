@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
+from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
@@ -21,7 +22,8 @@ __all__ = ["FedAvg", "State"]
 class FedAvg(OneModel):
     """w <- sum_k n_k w_k / sum_k n_k over the clients that answered.
 
-    weights: "samples" weighs a client by n_k, "equal" weighs all alike.
+    weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: another rule than the mean
+    (`fedkin.learning.robust.aggregated`).
     """
 
     name: ClassVar[str] = "fedavg"
@@ -31,6 +33,7 @@ class FedAvg(OneModel):
     travels: ClassVar[str] = "the whole model, down and up"
 
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
@@ -41,4 +44,4 @@ class FedAvg(OneModel):
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if replies:
-            server.state["params"] = mean_model(replies, self.weights)
+            server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])

@@ -22,7 +22,7 @@ __all__ = ["FedProx", "State"]
 class FedProx(FedAvg):
     """Clients descend f_k(w) + mu / 2 |w - w_t|^2; w_{t+1} is the mean of the models that came back, as in FedAvg.
 
-    mu: 0 is FedAvg. weights: "samples" weighs a client by n_k, "equal" weighs all alike.
+    mu: 0 is FedAvg. weights: "samples" weighs a client by n_k, "equal" weighs all alike. aggregate: as in FedAvg.
     """
 
     name: ClassVar[str] = "fedprox"

@@ -15,6 +15,7 @@ from pydantic import Field
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
+from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -54,6 +55,7 @@ class FedSem(SigningMethod):
 
     clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
     weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
+    aggregate: as in FedAvg, inside a cluster.
     compare: distances are between whole "net"s or between "head"s.
     """
 
@@ -65,6 +67,7 @@ class FedSem(SigningMethod):
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = 2
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
     compare: Literal["net", "head"] = "net"
 
     def start(self, server: ServerView[State]) -> None:
@@ -87,7 +90,7 @@ class FedSem(SigningMethod):
         new = sorted(set(cluster.values()) - set(state["models"]), key=int)
         # M step.
         models = {**state["models"], **dict.fromkeys(new, state["common"])}
-        state["models"] = cluster_means(models, cluster, replies, self.weights)
+        state["models"] = cluster_means(models, cluster, replies, self.weights, self.aggregate)
         state["cluster"] = {**state["cluster"], **cluster}
         state["common"] = mean_of_clusters(state["models"], state["cluster"])
         server.graph = members_graph(state["cluster"], _by_number(state["models"]), server.round)

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, TypedDict
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, HEAD
-from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["ClientState", "FedSim", "ServerState"]
@@ -34,6 +34,7 @@ class FedSim(ServerMethod):
     """u <- sum_k n_k u_k / sum_k n_k for the heads u of the clients that answered; bodies v_k are each client's own.
 
     weights: "samples" weighs a head by n_k, "equal" gives all the same weight.
+    aggregate: another rule than the mean of heads (`fedkin.learning.robust.aggregated`).
     predict: a client's body with the "shared" head, or with the head that it trained last ("own").
     """
 
@@ -45,6 +46,7 @@ class FedSim(ServerMethod):
     unlike_models: ClassVar[bool] = True
 
     weights: Literal["samples", "equal"] = "samples"
+    aggregate: Rule = "mean"
     predict: Literal["shared", "own"] = "shared"
 
     # -- at a client ------------------------------------------------------------------------------------------
@@ -73,7 +75,8 @@ class FedSim(ServerMethod):
         replies = yield from Ask("train", {id: Message(head=server.state["head"]) for id in sampled})
         if replies:
             n = {id: reply["n"] if self.weights == "samples" else 1 for id, reply in replies.items()}
-            server.state["head"] = weighted_mean({id: reply["head"] for id, reply in replies.items()}, n)
+            heads = {id: reply["head"] for id, reply in replies.items()}
+            server.state["head"] = aggregated(heads, n, self.aggregate, server.state["head"])
 
     # -- the model that a client uses ---------------------------------------------------------------------------
 

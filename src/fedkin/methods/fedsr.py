@@ -107,6 +107,7 @@ class FedSr(FedAvg):
 
     l2r: weight of the feature's norm, "squared" as in the paper or "plain" as in its code. cmi: weight of the
     divergence to the client's class reference. weights: "samples" weighs a client by n_k, "equal" weighs all alike.
+    aggregate: as in FedAvg.
     """
 
     name: ClassVar[str] = "fedsr"

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Whole
 from fedkin.keys import key
-from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import head_of
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.methods.blocks.redraw import redrawn
@@ -46,6 +46,7 @@ class Ifca(SigningMethod):
 
     clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
     weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
+    aggregate: as in FedAvg, inside a cluster.
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).
     redraw: what of models 1 .. C-1 is drawn anew at the start: the whole "net", or the "head" only.
     warmup: rounds of FedAvg before there are clusters; heads are redrawn after them.
@@ -60,6 +61,7 @@ class Ifca(SigningMethod):
 
     clusters: Annotated[int, Field(ge=1)] | SameStage = 2
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
     share: Literal["nothing", "body"] = "nothing"
     redraw: Literal["net", "head"] = "net"
     warmup: int = Field(0, ge=0)
@@ -106,10 +108,11 @@ class Ifca(SigningMethod):
             return
         warming = len(state["models"]) < self.wanted(server)
         chosen = {id: str(reply["cluster"]) for id, reply in sorted(replies.items())}
-        models = cluster_means(state["models"], chosen, replies, self.weights)
+        models = cluster_means(state["models"], chosen, replies, self.weights, self.aggregate)
         if self.share == "body" and not warming and len(models) > 1:
             bodies = {id: _body(reply.params) for id, reply in replies.items()}
-            shared = weighted_mean(bodies, mean_weights(replies, self.weights))
+            start = _body(state["models"]["0"])
+            shared = aggregated(bodies, mean_weights(replies, self.weights), self.aggregate, start)
             models = {number: {**params, **shared} for number, params in models.items()}
         state["models"] = models
         if warming:

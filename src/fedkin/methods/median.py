@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-import torch
-
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import NET
+from fedkin.learning.robust import aggregated
 from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
@@ -35,15 +34,6 @@ class Median(OneModel):
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
-        if not replies:
-            return
-        came = [replies[id].params for id in sorted(replies)]
-        new = {}
-        for name, first in came[0].items():
-            stack = torch.stack([params[name] for params in came])
-            if first.is_floating_point():
-                rank = stack.sort(0).values
-                new[name] = (rank[(len(came) - 1) // 2] + rank[len(came) // 2]) / 2
-            else:  # a counter
-                new[name] = stack.amax(0)
-        server.state["params"] = new
+        if replies:
+            models = {id: reply.params for id, reply in replies.items()}
+            server.state["params"] = aggregated(models, dict.fromkeys(models, 1.0), "median")

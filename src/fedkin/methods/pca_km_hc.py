@@ -18,6 +18,7 @@ from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Shaped, Upto
+from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
 from fedkin.methods.blocks.kmeans import distances
 from fedkin.methods.blocks.means import Weights, mean_model
@@ -64,6 +65,7 @@ class PcaKmHc(SigningMethod):
     basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.
     rank: rows of the factor that a client sends for the shared basis; "all" makes it the exact PCA.
     distance: between two clients' sets of centres. linkage: of the hierarchy. weights: in means, "samples" or "equal".
+    aggregate: as in FedAvg, inside a cluster.
     """
 
     name: ClassVar[str] = "pca-km-hc"
@@ -81,6 +83,7 @@ class PcaKmHc(SigningMethod):
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
     choose: Literal["gap", "silhouette"] = "gap"
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
 
     def check(self, federation: Federation) -> None:
         instead = "choose a method that groups clients by their models: method.name = 'ifca' or 'cfl'"
@@ -122,16 +125,14 @@ class PcaKmHc(SigningMethod):
         if self.clusters is not None:
             state["same"] = yield from count_from_test(server, state["same"], sampled, self.clusters)
         unsigned = [id for id in sampled if id not in state["signatures"]]
-        only_to_sign = set(unsigned) - set(super().sample(server))
         yield from self.take_signatures(server, unsigned)
-        known = state["cluster"] or state["signatures"]
-        due = [id for id in sampled if id in known and id not in only_to_sign]
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in due})
+        known = set(state["cluster"] or state["signatures"]) - (set(unsigned) - set(super().sample(server)))
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled if id in known})
         if replies and state["models"]:
-            state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights)
+            state["models"] = cluster_means(state["models"], state["cluster"], replies, self.weights, self.aggregate)
             state["common"] = mean_of_clusters(state["models"], state["cluster"])
         elif replies:
-            state["common"] = mean_model(replies, self.weights)
+            state["common"] = mean_model(replies, self.weights, self.aggregate, state["common"])
         if state["cluster"]:
             server.graph = members_graph(state["cluster"], sorted(state["models"], key=int), server.round)
 
@@ -166,10 +167,9 @@ class PcaKmHc(SigningMethod):
 
     def groups(self, signatures: Mapping[str, Signature], clusters: int | None) -> dict[str, str]:
         """{client id: group} by hierarchical clustering of the distances between sets of centres."""
-        ids = sorted(signatures)
+        ids, most = sorted(signatures), clusters and min(clusters, len(signatures))
         between = distances([signatures[id]["centres"] for id in ids], self.distance)
-        count = None if clusters is None else min(clusters, len(ids))
-        labels = graph.hierarchical(between, count, linkage=self.linkage, choose=self.choose)
+        labels = graph.hierarchical(between, most, linkage=self.linkage, choose=self.choose)
         labels = numbered_by_size(labels, [float(signatures[id]["n"]) for id in ids], between.sum(1))
         return {id: str(label) for id, label in zip(ids, labels.tolist(), strict=True)}
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
+from fedkin.learning.robust import Rule
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.one_model import OneModel, State
@@ -37,6 +38,7 @@ class PFedMe(OneModel):
 
     lam: lambda; the inner steps need lam * training.lr below 2. eta: rate of w.
     evaluate: "personal" (theta, the paper's PM) or "global" (w, its GM).
+    aggregate: as in FedAvg.
     welcome_steps: proximal steps by which a client that never took part makes its theta.
     """
 
@@ -51,6 +53,7 @@ class PFedMe(OneModel):
     eta: float = Field(0.005, ge=0)
     beta: float = Field(1.0, gt=0)
     weights: Weights = "equal"
+    aggregate: Rule = "mean"
     evaluate: Literal["personal", "global"] = "personal"
     welcome_steps: int = Field(10, ge=0)
 
@@ -85,7 +88,7 @@ class PFedMe(OneModel):
         replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
         if not replies:
             return
-        old, mean = server.state["params"], mean_model(replies, self.weights)
+        old, mean = server.state["params"], mean_model(replies, self.weights, self.aggregate, server.state["params"])
         if self.beta != 1:
             mean |= {name: torch.lerp(old[name], t, self.beta) for name, t in mean.items() if t.is_floating_point()}
         server.state["params"] = mean

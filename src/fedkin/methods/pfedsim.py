@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph
-from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.net import head_of
+from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.means import mean_model
 from fedkin.views import ClientView, ServerView
 
 __all__ = [
@@ -51,7 +52,7 @@ class PFedSim(ServerMethod):
     """FedAvg for the first rounds; then body_i <- sum_j a_ij body_j with a_ij in proportion to -log(1 - s_ij).
 
     s_ij is the cosine of the heads i and j, at least 0 and at most `ceiling`, which is also s_ii. Heads stay local.
-    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`.
+    warmup: rounds of FedAvg; below 1 it is a fraction of `training.rounds`. aggregate: in these, as in FedAvg.
     cosine: mean over the cosines of the heads' class "rows", or the cosine of the "whole" heads.
     predict: with the model that the client "trained" last, or with its head on the body that the server would mix for
     it now ("mixed").
@@ -64,6 +65,7 @@ class PFedSim(ServerMethod):
     travels: ClassVar[str] = "the whole model up; down: the whole model, after the first phase the body"
 
     warmup: float = Field(0.5, ge=0)
+    aggregate: Rule = "mean"
     ceiling: float = Field(0.9999, gt=0, lt=1)
     cosine: Literal["rows", "whole"] = "rows"
     predict: Literal["trained", "mixed"] = "trained"
@@ -101,7 +103,7 @@ class PFedSim(ServerMethod):
             server.state["models"] = {**models, **trained}
             server.graph = self.similarity_graph(server)
         else:
-            server.state["params"] = weighted_mean(trained, {id: reply["n"] for id, reply in replies.items()})
+            server.state["params"] = mean_model(replies, "samples", self.aggregate, server.state["params"])
 
     def weights(self, server: ServerView[ServerState]) -> tuple[list[str], Array, Array]:
         """(ids of the clients with a model of their own, sorted; similarities s [n, n]; mixing weights a [n, n])."""

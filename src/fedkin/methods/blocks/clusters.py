@@ -12,6 +12,7 @@ import torch
 from fedkin.flow import Message, Params
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.blocks.gram import blocks
 from fedkin.methods.blocks.means import Weights, mean_weights
 
@@ -25,17 +26,18 @@ Labels = npt.NDArray[np.int64]
 
 
 def cluster_means(
-    models: Mapping[str, Params], cluster: Mapping[str, str], replies: Mapping[str, Message], weights: Weights
-) -> dict[str, Params]:
+    models: Mapping[str, Params], cluster: Mapping[str, str], replies: Mapping[str, Message], weights: Weights,
+    aggregate: Rule = "mean",
+) -> dict[str, Params]:  # fmt: skip
     """One model per cluster: the weighted mean of its members' replies. A cluster without replies keeps its model.
 
-    models: {cluster: params}; cluster: {client id: cluster} of every reply.
+    models: {cluster: params}; cluster: {client id: cluster} of every reply. aggregate: another rule than the mean.
     """
     share = mean_weights(replies, weights)
     new = dict(models)
     for number in sorted({cluster[id] for id in replies}):
         members = [id for id in replies if cluster[id] == number]
-        new[number] = weighted_mean({id: replies[id].params for id in members}, share)
+        new[number] = aggregated({id: replies[id].params for id in members}, share, aggregate, models.get(number))
     return new
 
 

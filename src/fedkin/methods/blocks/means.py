@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedkin.flow import Message
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.flow import Message, Params
+from fedkin.learning.robust import Rule, aggregated
 
 __all__ = ["Weights", "mean_model", "mean_weights"]
 
@@ -21,6 +21,12 @@ def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, 
     return {id: float(reply["n"]) if weights == "samples" else 1.0 for id, reply in replies.items()}
 
 
-def mean_model(replies: Mapping[str, Message], weights: Weights) -> dict[str, Tensor]:
-    """sum_k n_k w_k / sum_k n_k over the replies, which have `params` and `n`; with "equal" weights every n_k is 1."""
-    return weighted_mean({id: reply.params for id, reply in replies.items()}, mean_weights(replies, weights))
+def mean_model(
+    replies: Mapping[str, Message], weights: Weights, aggregate: Rule = "mean", start: Params | None = None
+) -> dict[str, Tensor]:
+    """sum_k n_k w_k / sum_k n_k over the replies, which have `params` and `n`; with "equal" weights every n_k is 1.
+
+    aggregate: another rule than the mean, and `start` what the clients started from; see `aggregated`.
+    """
+    models = {id: reply.params for id, reply in replies.items()}
+    return aggregated(models, mean_weights(replies, weights), aggregate, start)

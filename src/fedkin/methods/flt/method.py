@@ -20,6 +20,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Upto
 from fedkin.learning.encoders import moments
+from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.signing import SIGNED, SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
@@ -48,7 +49,7 @@ class Flt(SigningMethod):
     for which no encoder travels. None: moments where groups are found by the test: where no number or rule is given.
     k: centres that a client sends, at most as many as it has distinct samples.
     average: inside "groups" (Case II) or over "neighbours" (Case I), weighted by n_j over the round's participants.
-    stale: clients that did not take part enter the averages with the model that they have.
+    stale: clients that did not take part enter the averages with the model that they have. aggregate: as in FedAvg.
     flags: lambda, the number of clients with changed data at which these sign again and the groups are made anew
     (None: never). every: tau, after how many rounds all sign again and the groups are made anew (None: never).
     """
@@ -63,6 +64,7 @@ class Flt(SigningMethod):
     k: int = Field(5, ge=1)
     average: Literal["groups", "neighbours"] = "groups"
     stale: bool = False
+    aggregate: Rule = "mean"
     flags: int | None = Field(1, ge=1)
     every: int | None = Field(None, ge=1)
     encoder: EncoderSettings = EncoderSettings()
@@ -100,9 +102,7 @@ class Flt(SigningMethod):
             self.encoder.check(federation)
 
     def start(self, server: ServerView[State]) -> None:
-        server.state = State(
-            signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={}
-        )  # fmt: skip
+        server.state = State(signatures={}, row={}, founders=0, group={}, models={}, model={}, changed={}, sizes={})
 
     # -- at a client ------------------------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ class Flt(SigningMethod):
             return
         dynamic.take_flags(state, replies)  # 22: Delta
         if self.average == "neighbours":
-            state["models"], state["model"] = along_edges(state, replies, self.stale)  # 16, 17: Case I
+            state["models"], state["model"] = along_edges(state, replies, self.stale, self.aggregate)  # 16, 17: Case I
         else:
-            state["models"] = inside_groups(state, replies, self.stale)  # 18 to 20: Case II
+            state["models"] = inside_groups(state, replies, self.stale, self.aggregate)  # 18 to 20: Case II
 
     def form_relatedness(self, server: ServerView[State], ids: Sequence[str]) -> ServerFlow[frozenset[str]]:
         """Algorithm 2 with new signatures of these clients; gives those of them that had no model before."""

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Choice
+from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.clusters import cluster_means
 from fedkin.methods.blocks.means import Weights
 from fedkin.methods.blocks.same import Tests
@@ -37,7 +38,7 @@ class Kin(SigningMethod):
     trials: in so many of its first rounds, and for as long as it keeps its own, a client trains a model of its own too.
     It holds out the share `held` of its samples, at least `fewest`. It keeps its own where that is better on these by
     `margin` standard errors, and ends its trials where the group's is (0 trials: it never keeps its own).
-    ordered: the order of samples may mean something (`fedkin.graph.sign`). weights: as in FedAvg, inside a group.
+    ordered: the order of samples may mean something (`fedkin.graph.sign`). weights, aggregate: as in FedAvg.
     """
 
     name: ClassVar[str] = "kin"
@@ -55,6 +56,7 @@ class Kin(SigningMethod):
     margin: float = Field(2.0, ge=0)
     ordered: bool = True
     weights: Weights = "samples"
+    aggregate: Rule = "mean"
 
     @property
     def rule(self) -> grouping.Rule:
@@ -123,7 +125,7 @@ class Kin(SigningMethod):
         # Who trained alone has started from the model that it was sent.
         gone = {state["group"][id] for id in replies if state["verdict"][state["group"][id]] == "alone"}
         models = {number: model for number, model in state["models"].items() if number not in gone}
-        state["models"] = cluster_means(models, state["group"], shared, self.weights)
+        state["models"] = cluster_means(models, state["group"], shared, self.weights, self.aggregate)
         state["keeps"] = {**state["keeps"], **{id: shared[id].get("keeps", "group") for id in shared}}
         server.info = self.figures(server)
 

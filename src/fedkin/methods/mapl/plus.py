@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fedkin.flow import Message, Params
 from fedkin.forms import Flag, Weights
-from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.robust import Rule, aggregated
 from fedkin.methods.mapl.method import SHARED, Mapl, State
 from fedkin.methods.mapl.weights import Row
 from fedkin.views import PeerView
@@ -18,7 +18,8 @@ __all__ = ["MaplPlus"]
 class MaplPlus(Mapl):
     """MAPL, with theta_i <- sum_j w_ij theta_j for the bodies; projection and head stay a peer's own.
 
-    Settings are those of MAPL.
+    aggregate: another rule than the mean for bodies; updates are measured from the peer's own
+    (`fedkin.learning.robust.aggregated`). The other settings are those of MAPL.
     """
 
     name: ClassVar[str] = "mapl-plus"
@@ -30,6 +31,8 @@ class MaplPlus(Mapl):
         "prototypes": [{**SHARED, "body": Weights(only="body.")}, {"want": Flag()}],
     }
 
+    aggregate: Rule = "mean"
+
     def message(self, peer: PeerView[State], params: Params) -> Message:
         """What MAPL sends, and the body."""
         body = {name: tensor for name, tensor in params.items() if name.startswith("body.")}
@@ -38,4 +41,5 @@ class MaplPlus(Mapl):
     def mixed(self, peer: PeerView[State], params: Params, messages: Mapping[str, Message], row: Row) -> Params:
         """The peer's parameters with prototypes and body mixed."""
         bodies = {id: messages[id]["body"] for id in row}
-        return {**super().mixed(peer, params, messages, row), **weighted_mean(bodies, row)}
+        mixed = aggregated(bodies, row, self.aggregate, bodies[peer.id])
+        return {**super().mixed(peer, params, messages, row), **mixed}

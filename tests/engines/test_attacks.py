@@ -1,0 +1,294 @@
+"""Poisoned samples, colluders, forgers and sybils."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin.engines import LocalEngine, LoopbackEngine
+from fedkin.engines.adversaries import ATTACKS, FORGERS, Attack, Attacks
+from fedkin.engines.processes import ProcessesEngine
+from fedkin.engines.simulation import Simulation
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.flow import Fitted, Message
+from fedkin.methods import METHODS
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.ifca import Ifca
+from support import small_federation, small_setup
+
+SHARE = 0.5  # three adversaries of six clients
+
+
+def engine_of(method: Any, spec: str, kind: type[Simulation] = LocalEngine, **settings: Any) -> Simulation:
+    return kind(small_setup(method).having(adversaries=spec, **settings))
+
+
+class Letters:
+    """What arrived, by (phase, sender)."""
+
+    def __init__(self) -> None:
+        self.came: dict[tuple[str, str], Message] = {}
+
+    def travelled(self, envelope: Any) -> None:
+        self.came[envelope.phase, envelope.sender] = envelope.message
+
+    def answered(self, round: int, ask: Any, answer: Any) -> None:
+        pass
+
+
+def letters(method: Any, spec: str, rounds: int = 1) -> tuple[Simulation, dict[tuple[str, str], Message]]:
+    heard = Letters()
+    engine = LocalEngine(small_setup(method).having(adversaries=spec), observers=[heard])  # type: ignore[list-item]
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    return engine, heard.came
+
+
+def flat(message: Message, name: str = "params") -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.concatenate([t.double().flatten().numpy() for t in message[name].values()])
+
+
+def updates(came: dict[tuple[str, str], Message], ids: Any, start: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.stack([flat(came["train", id]) - start for id in sorted(ids)])
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def test_flipped_labels_are_the_adversaries_own_training_labels_only() -> None:
+    engine = engine_of(FedAvg(), f"label-flip:{SHARE}")
+    given = small_federation()
+    for id, client in engine.setup.federation.items():
+        own = given[id].train.labels()
+        assert torch.equal(client.train.labels(), 3 - own if id in engine.adversaries else own)
+        assert torch.equal(client.train.inputs(slice(None)), given[id].train.inputs(slice(None)))
+        assert torch.equal(client.test.labels(), given[id].test.labels())
+
+
+def test_a_share_of_the_labels_is_flipped() -> None:
+    engine = engine_of(FedAvg(), f"label-flip:{SHARE}:0.5")
+    given = small_federation()
+    changed = [float((engine.setup.federation[id].train.labels() != given[id].train.labels()).float().mean())
+               for id in engine.adversaries]  # fmt: skip
+    assert 0.2 < np.mean(changed) < 0.8
+
+
+def test_flipping_labels_needs_labels() -> None:
+    one = small_federation()
+    task = type(one.task)(0, (5,), "regression", 1)
+    clients = []
+    for client in one.values():
+        train, test = (type(s)(s.x, s.y.float()[:, None]) for s in (client.train, client.test))
+        clients.append(type(client)(client.id, train, test))
+    setup = small_setup(FedAvg(), Federation(clients, task, "numbers"))
+    with pytest.raises(ConfigError, match=r"run\.adversaries: 'label-flip' needs a class label"):
+        setup.having(adversaries="label-flip:0.2")
+
+
+def test_sybils_have_the_samples_of_one_of_them() -> None:
+    engine = engine_of(FedAvg(), f"sybil:{SHARE}")
+    given, (first, *others) = small_federation(), sorted(engine.adversaries)
+    assert others
+    for id in engine.adversaries:
+        assert torch.equal(engine.setup.federation[id].train.labels(), given[first].train.labels())
+    honest = min(set(given) - engine.adversaries)
+    assert torch.equal(engine.setup.federation[honest].train.labels(), given[honest].train.labels())
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+def test_replacement_makes_the_average_the_attackers_model() -> None:
+    """Bagdasaryan et al.: where honest updates cancel out, the mean of all is the attacker's model."""
+    attack = Attack.parse("model-replacement:0.25")
+    assert attack is not None
+    start, wanted = {"w": torch.zeros(3)}, torch.tensor([1.0, -2.0, 3.0])
+    sent = attack(Fitted({"w": wanted}, {}, 0.0, 1, 1), start, np.random.default_rng(0)).params["w"]
+    honest = torch.tensor([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, -1.0]])
+    torch.testing.assert_close(torch.cat([honest, sent[None]]).mean(0), wanted)
+
+
+def test_colluders_send_mean_less_z_deviations() -> None:
+    honest, before = letters(FedAvg(), f"scale:{SHARE}:1")
+    _, after = letters(FedAvg(), f"alie:{SHARE}:1.5")
+    start = flat(Message(params=honest.setup.net.initial))
+    own = updates(before, honest.adversaries, start)
+    wanted = own.mean(0) - 1.5 * own.std(0)
+    for row in updates(after, honest.adversaries, start):
+        np.testing.assert_allclose(row, wanted, atol=1e-6)
+    for id in set(honest.setup.federation) - honest.adversaries:
+        np.testing.assert_array_equal(flat(after["train", id]), flat(before["train", id]))
+
+
+def test_inner_product_manipulation_turns_the_mean_around() -> None:
+    honest, before = letters(FedAvg(), f"scale:{SHARE}:1")
+    _, after = letters(FedAvg(), f"ipm:{SHARE}:0.5")
+    start = flat(Message(params=honest.setup.net.initial))
+    wanted = -0.5 * updates(before, honest.adversaries, start).mean(0)
+    for row in updates(after, honest.adversaries, start):
+        np.testing.assert_allclose(row, wanted, atol=1e-6)
+
+
+# ByzFL 0.0.11, in NumPy; its ALIE adds deviations with m - 1 in the denominator, the paper's code subtracts with m:
+#     x = np.random.default_rng(0).normal(size=(7, 3)); from byzfl import *
+#     ALittleIsEnough(-1.5 * (6 / 7) ** 0.5)(x); InnerProductManipulation(2.0)(x)
+BYZFL = {
+    "alie": [-2.005309469594279, -0.9944884792608739, -1.0796902500058392],
+    "ipm": [0.6789881944678958, 0.01843000377362885, 0.3860392336209246],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BYZFL))
+def test_colluders_agree_on_what_byzfl_computes(kind: str) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 3)))
+    federation = small_federation(clients=8)
+    setup = small_setup(FedAvg(), federation, dtype=torch.float64).having(adversaries=f"{kind}:0.9")
+    forgery, attacks = LocalEngine(setup).exchange.forgery, sorted(LocalEngine(setup).adversaries)
+    assert forgery is not None
+    start = setup.net.initial
+    sent = {}
+    for id, row in zip(attacks, x, strict=True):
+        own = {name: tensor.clone() for name, tensor in start.items()}
+        own["head.bias"][:3] += row
+        sent[id] = Message(params=own, n=1)
+    asked = dict.fromkeys(sent, Message(params=start))
+    for message in forgery.replies("train", asked, sent, 1).values():
+        found = (message.params["head.bias"] - start["head.bias"])[:3]
+        np.testing.assert_allclose(found.numpy(), BYZFL[kind], atol=1e-12)
+
+
+def test_colluders_of_several_clusters_start_from_their_own_model() -> None:
+    """IFCA sends all models: the start is the one nearest to what was trained."""
+    method = Ifca(clusters=2)
+    _, before = letters(method, f"scale:{SHARE}:1")
+    honest, after = letters(method, f"ipm:{SHARE}:1")
+    fresh = LocalEngine(small_setup(method)).server.state["models"]
+    starts = {number: flat(Message(params=params)) for number, params in fresh.items()}
+    own = {id: starts[str(before["train", id]["cluster"])] for id in honest.adversaries}
+    mean = np.mean([flat(before["train", id]) - own[id] for id in own], axis=0)
+    for id in own:
+        np.testing.assert_allclose(flat(after["train", id]), own[id] - mean, atol=1e-6)
+
+
+# -- forged fields -----------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_the_victims_field_and_nothing_else() -> None:
+    method = METHODS["kin"]()
+    _, before = letters(method, f"scale:{SHARE}:1")
+    engine, after = letters(method, f"copy:{SHARE}:signature")
+    forgery = engine.exchange.forgery
+    assert forgery is not None
+    victim = after["sign_moments", forgery.victims[0]]["signature"]
+    assert forgery.victims[0] not in engine.adversaries
+    for id in engine.adversaries:
+        assert torch.equal(after["sign_moments", id]["signature"], victim)
+        assert not torch.equal(before["sign_moments", id]["signature"], victim)
+        assert after["train", id]["n"] == before["train", id]["n"]
+
+
+def test_the_mean_of_a_group_and_mimicry() -> None:
+    engine, after = letters(FedAvg(), f"group-mean:{SHARE}:params")
+    forgery = engine.exchange.forgery
+    assert forgery is not None
+    group = np.stack([flat(after["train", id]) for id in forgery.victims])
+    assert {engine.setup.federation[id].group for id in forgery.victims} == {
+        engine.setup.federation[forgery.victims[0]].group
+    }
+    near, mimics = letters(FedAvg(), f"mimic:{SHARE}:params:0.01")
+    for id in engine.adversaries:
+        np.testing.assert_allclose(flat(after["train", id]), group.mean(0), atol=1e-6)
+        gap = np.linalg.norm(flat(mimics["train", id]) - group[0]) / np.linalg.norm(group[0])
+        assert gap == pytest.approx(0.01, rel=0.5)
+    assert len({flat(mimics["train", id]).tobytes() for id in near.adversaries}) == len(near.adversaries)
+
+
+def test_peers_forge_what_they_share() -> None:
+    engine, after = letters(DFedAvgM(), f"copy:{SHARE}:params")
+    forgery = engine.exchange.forgery
+    assert forgery is not None
+    for id in engine.adversaries:
+        np.testing.assert_array_equal(flat(after["share", id]), flat(after["share", forgery.victims[0]]))
+    honest, before = letters(DFedAvgM(), f"scale:{SHARE}:1")
+    _, colluded = letters(DFedAvgM(), f"alie:{SHARE}:1")
+    own = np.stack([flat(before["share", id]) for id in sorted(honest.adversaries)])
+    for id in honest.adversaries:
+        np.testing.assert_allclose(flat(colluded["share", id]), own.mean(0) - own.std(0), atol=1e-6)
+
+
+# -- equal everywhere, and settings ------------------------------------------------------------------------------------
+
+SPECS = [
+    "label-flip:0.34", "model-replacement:0.34", "sybil:0.34", "alie:0.34", "ipm:0.34", "copy:0.34:params",
+    "label-flip:0.34, group-mean:0.34:params", "mimic:0.34:params",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dfedavgm"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_engine_gives_the_same_bits(method: str, spec: str) -> None:
+    ends = []
+    for kind in (LocalEngine, LoopbackEngine):
+        engine = engine_of(METHODS[method](), spec, kind)
+        for number in (1, 2):
+            engine.round(number)
+        ends.append(engine.models())
+    for id, params in ends[0].items():
+        assert all(torch.equal(tensor, ends[1][id][name]) for name, tensor in params.items())
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_bits() -> None:
+    ends = []
+    for kind in (LocalEngine, ProcessesEngine):
+        engine = engine_of(FedAvg(), "label-flip:0.34, alie:0.34", kind)
+        engine.round(1)
+        ends.append(engine.models())
+        engine.close()
+    for id, params in ends[0].items():
+        assert all(torch.equal(tensor, ends[1][id][name]) for name, tensor in params.items())
+
+
+def test_every_attack_changes_what_is_sent() -> None:
+    clean, before = letters(FedAvg(), f"scale:{SHARE}:1")
+    for kind in ATTACKS:
+        spec = f"{kind}:{SHARE}" + (":params" if kind in FORGERS else "")
+        engine, after = letters(FedAvg(), spec)
+        assert engine.adversaries == clean.adversaries
+        changed = [id for id in clean.setup.federation
+                   if not np.allclose(flat(after["train", id]), flat(before["train", id]))]  # fmt: skip
+        wanted = set(engine.adversaries) - ({min(engine.adversaries)} if kind == "sybil" else set())
+        assert set(changed) == wanted, kind
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("copy:0.2", "expected KIND:SHARE:FIELD"), ("copy:0.2:", "expected KIND:SHARE:FIELD"),
+        ("copy:0.2:params:3", "expected"),
+        ("sybil:0.2:3", "expected KIND:SHARE"), ("label-flip:0.2:2", "at most 1"), ("aile:0.2", "alie"),
+        ("alie:0.2, ipm:0.3", "one SHARE"), ("copy:0.2:parms", "'params'"), ("alie:0.2, none", "stands alone"),
+    ],
+)  # fmt: skip
+def test_wrong_specs_are_refused(spec: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small_setup(FedAvg()).having(adversaries=spec)
+
+
+def test_a_groups_mean_needs_known_groups() -> None:
+    clients = [type(client)(client.id, client.train, client.test) for client in small_federation().values()]
+    setup = small_setup(FedAvg(), Federation(clients, small_federation().task, "small"))
+    with pytest.raises(ConfigError, match="needs known groups"):
+        setup.having(adversaries="group-mean:0.2:params")
+
+
+def test_several_attacks_are_by_the_same_clients() -> None:
+    attacks = Attacks.parse("label-flip:0.2, copy:0.2:signature")
+    assert attacks is not None
+    ids = [f"c{k}" for k in range(20)]
+    assert len(attacks.clients(ids, 0)) == 4

@@ -1,0 +1,323 @@
+"""`method.aggregate` in every method that has it, against rules written out and applied by hand to what was sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from fedkin.engines import LocalEngine, Witness
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.flow import Message, Params, PeerMethod, ServerMethod
+from fedkin.learning import weighted_mean
+from fedkin.methods import METHODS
+from fedkin.methods.cfl import Cfl
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedclassavg import FedClassAvg
+from fedkin.methods.fedprox import FedProx
+from fedkin.methods.fedsem import FedSem
+from fedkin.methods.fedsim import FedSim
+from fedkin.methods.fedsr import FedSr
+from fedkin.methods.flt import Flt
+from fedkin.methods.ifca import Ifca
+from fedkin.methods.kin import Kin
+from fedkin.methods.mapl import MaplPlus
+from fedkin.methods.pca_km_hc import PcaKmHc
+from fedkin.methods.pfedme import PFedMe
+from fedkin.methods.pfedsim import PFedSim
+from fedkin.settings import parse
+from support import Losing, Watched, small_federation, small_setup
+
+Array = npt.NDArray[np.float64]
+Method = ServerMethod | PeerMethod
+
+# One model for all, one head for all, a model for each group, and peers.
+GLOBAL: dict[str, Method] = {
+    "fedavg": FedAvg(), "fedprox": FedProx(weights="equal"), "fedsr": FedSr(), "pfedme": PFedMe(),
+    "pfedsim": PFedSim(warmup=9),
+}  # fmt: skip
+HEADS: dict[str, Method] = {"fedsim": FedSim(), "fedclassavg": FedClassAvg(augment={"noise": 0.1})}
+GROUPED: dict[str, Method] = {
+    "flt": Flt(k=2, graph={"groups": 2}, encoder={"kind": "none"}),
+    "flt-moments": Flt(graph={"groups": "same:0.9"}),
+    "kin": Kin(alpha=0.9, least=0.0, trials=0),
+    "ifca": Ifca(clusters=2, weights="equal"),
+    "fedsem": FedSem(clusters=2),
+    "pca-km-hc": PcaKmHc(clusters=2, centres=2, components=3),
+    "cfl": Cfl(eps1=2.0, eps2=0.0),
+}
+PEERS: dict[str, Method] = {
+    "dfedavgm": DFedAvgM(),
+    "mapl-plus": MaplPlus(hidden=9, augment={"noise": 0.1}),
+    "mapl-plus-learned": MaplPlus(warmup=1, hidden=9, augment={"noise": 0.1}, graph={"probe": 0.3}),
+}
+EVERY = {**GLOBAL, **HEADS, **GROUPED, **PEERS}
+# Each with and without a number.
+RULES = [
+    "mean", "median", "trimmed-mean", "trimmed-mean:0.4", "krum", "krum:0.1", "multi-krum:0.3",
+    "geometric-median:0.001", "centred-clipping", "centred-clipping:0.05", "norm-clipping", "norm-clipping:0.05",
+]  # fmt: skip
+
+
+# -- the rules, by hand ------------------------------------------------------------------------------------------------
+
+
+def clipped(u: Array, limit: float) -> Array:
+    length = math.sqrt(float((u * u).sum()))
+    return u if length <= limit else u * (limit / length)
+
+
+def middle(numbers: list[float]) -> float:
+    ordered = sorted(numbers)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def by_krum(x: list[Array], f: int, start: Array) -> list[Array]:
+    """All vectors, the best first; of equal scores that which is nearer to the start."""
+    scored = []
+    for i, own in enumerate(x):
+        apart = sorted(float(((own - other) ** 2).sum()) for j, other in enumerate(x) if j != i)
+        scored.append((sum(apart[: max(len(x) - f - 2, 1)]), float(((own - start) ** 2).sum()), i))
+    return [x[i] for _, _, i in sorted(scored)]
+
+
+def by_hand(rule: str, x: list[Array], weights: list[float], start: Array) -> Array:
+    name, _, text = rule.partition(":")
+    m, d = len(x), len(x[0])
+    w = [weight / sum(weights) for weight in weights]
+    f = min(math.ceil(float(text or 0.2) * m), (m - 1) // 2) if name in ("trimmed-mean", "krum", "multi-krum") else 0
+    if name == "mean":
+        return np.asarray(sum(share * own for share, own in zip(w, x, strict=True)))
+    if name == "median":
+        return np.array([middle([float(own[k]) for own in x]) for k in range(d)])
+    if name == "trimmed-mean":
+        return np.array([np.mean(sorted(float(own[k]) for own in x)[f : m - f]) for k in range(d)])
+    if name == "krum":
+        return by_krum(x, f, start)[0]
+    if name == "multi-krum":
+        return np.asarray(sum(by_krum(x, f, start)[: m - f]) / (m - f))
+    if name == "geometric-median":
+        z = by_hand("median", x, weights, start)
+        for _ in range(300):
+            pull = [share / max(float(text), float(np.linalg.norm(own - z))) for share, own in zip(w, x, strict=True)]
+            z = np.asarray(sum(p * own for p, own in zip(pull, x, strict=True)) / sum(pull))
+        return z
+    v = start
+    for _ in range(3 if name == "centred-clipping" else 1):
+        limit = float(text) if text else middle([float(np.linalg.norm(own - v)) for own in x])
+        v = v + np.asarray(sum(share * clipped(own - v, limit) for share, own in zip(w, x, strict=True)))
+    return v
+
+
+def flat(params: Params) -> Array:
+    return np.concatenate([params[name].double().numpy().ravel() for name in sorted(params)])
+
+
+def expected(rule: str, sent: Mapping[str, Params], weights: Mapping[str, float], start: Params) -> Array:
+    ids = sorted(sent)
+    return by_hand(rule, [flat(sent[id]) for id in ids], [float(weights[id]) for id in ids], flat(start))
+
+
+def assert_is(found: Params, wanted: Array) -> None:
+    np.testing.assert_allclose(flat(found), wanted, rtol=2e-5, atol=2e-6)
+
+
+# -- what was sent in a round, and what was made of it -----------------------------------------------------------------
+
+
+def having(method: Method, rule: str) -> Any:
+    return method.model_copy(update={"aggregate": rule})
+
+
+def weights_of(method: Any, replies: Mapping[str, Message]) -> dict[str, float]:
+    equal = getattr(method, "weights", "samples") == "equal"
+    return {id: 1.0 if equal else float(reply["n"]) for id, reply in replies.items()}
+
+
+def groups_of(name: str, state: Any, replies: Mapping[str, Message]) -> dict[str, str]:
+    """The group of each client that answered, after the round."""
+    kind = name.partition("-")[0]
+    if kind == "ifca":  # which has the models of this round's start
+        return {id: str(reply["cluster"]) for id, reply in replies.items()}
+    field = {"flt": "model", "kin": "group", "fedsem": "cluster", "pca": "cluster", "cfl": "node"}[kind]
+    return {id: state[field][id] for id in replies}
+
+
+def check_server_round(name: str, method: Any, watched: Watched, rule: str, before: Any) -> int:
+    """Compare the round's new models with the rule by hand; how many clients the largest mean was of."""
+    asked, replies = next((sent, got) for phase, sent, got in reversed(watched.asks) if phase == "train")
+    state, weights = watched.server.state, weights_of(method, replies)
+    if name in GLOBAL:
+        assert_is(
+            state["params"], expected(rule, {id: r.params for id, r in replies.items()}, weights, before["params"])
+        )
+        return len(replies)
+    if name in HEADS:
+        assert_is(state["head"], expected(rule, {id: r["head"] for id, r in replies.items()}, weights, before["head"]))
+        return len(replies)
+    replies = {id: reply for id, reply in replies.items() if "params" in reply}
+    group, sizes = groups_of(name, state, replies), []
+    for number in sorted(set(group.values())):
+        members = {id: replies[id].params for id in replies if group[id] == number}
+        one = min(members)
+        start = before["models"][number] if name == "ifca" else asked[one].params
+        assert_is(state["models"][number], expected(rule, members, weights, start))
+        sizes.append(len(members))
+    return max(sizes, default=0)
+
+
+def run_server(name: str, rule: str, federation: Federation, lost: str | None = None) -> list[int]:
+    method = having(EVERY[name], rule)
+    watched = Watched(small_setup(method, federation))
+    sizes = []
+    for number in (1, 2, 3):
+        watched.lose = lambda phase, id, number=number: id == lost and phase == "train" and number > 1  # type: ignore[misc]
+        before = dict(watched.server.state)
+        watched.round(number)
+        sizes.append(check_server_round(name, method, watched, rule, before))
+    return sizes
+
+
+def run_peers(name: str, rule: str, federation: Federation, lost: str | None = None) -> list[int]:
+    """The same for peers: each one's mean is over its own message and those that it heard."""
+    method, witness = having(EVERY[name], rule), Witness()
+    losing = Losing(lambda envelope: envelope.sender == lost and envelope.round > 1)
+    setup = small_setup(method, federation).having(network="ring" if len(federation) > 4 else "full")
+    engine, sizes = LocalEngine(setup, transport=losing, observers=[witness]), []
+    phase, field, weights = ("share", "params", "row") if name == "dfedavgm" else ("prototypes", "body", "weights")
+    for number in (1, 2, 3):
+        witness.envelopes.clear()
+        engine.round(number)
+        sent = {e.sender: e.message[field] for e in witness.envelopes if e.phase == phase and field in e.message}
+        for id in federation:
+            state = peer_state(engine, id)
+            row = {other: weight for other, weight in state[weights].items() if weight}
+            # What a peer trained is known from what it sent; a peer whose messages were lost is left out.
+            if id not in sent or not set(row) <= set(sent):
+                continue
+            made = {key: state["params"][key] for key in sent[id]}
+            assert_is(made, expected(rule, {other: sent[other] for other in row}, row, sent[id]))
+            sizes.append(len(row))
+    return sizes
+
+
+def peer_state(engine: LocalEngine, id: str) -> Any:
+    return engine.site.side.states[id]  # type: ignore[attr-defined]
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+def test_these_are_the_methods_that_have_the_setting() -> None:
+    have = {name for name, kind in METHODS.items() if "aggregate" in kind.model_fields}
+    assert have == {method.name for method in EVERY.values()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [*GLOBAL, *HEADS, *GROUPED])
+def test_a_server_applies_the_rule_to_the_replies_that_came(name: str, rule: str) -> None:
+    federation = small_federation()
+    sizes = run_server(name, rule, federation, lost=sorted(federation)[1])
+    assert max(sizes) >= 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_applies_the_rule_to_what_it_heard(name: str, rule: str) -> None:
+    federation = small_federation()
+    sizes = run_peers(name, rule, federation, lost=sorted(federation)[1])
+    assert max(sizes) == (2 if name == "mapl-plus-learned" else 3)  # of a ring; edges that it unlearns are gone
+    assert len(sizes) > 6
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("ifca", "pca-km-hc", "fedsem", "flt")])
+def test_with_one_or_two_clients(name: str, clients: int) -> None:
+    federation = small_federation(clients=clients)
+    for rule in RULES:
+        sizes = (run_peers if name in PEERS else run_server)(name, rule, federation)
+        assert max(sizes, default=0) <= clients
+
+
+def test_two_clients_have_the_mean_and_krum_takes_the_one_that_moved_less() -> None:
+    federation = small_federation(clients=2)
+    ends = {}
+    for rule in ("mean", "median", "trimmed-mean", "multi-krum", "krum"):
+        watched = Watched(small_setup(FedAvg(weights="equal", aggregate=rule), federation)).rounds(1)
+        ends[rule] = flat(watched.server.state["params"])
+    for rule in ("median", "trimmed-mean", "multi-krum"):
+        np.testing.assert_allclose(ends[rule], ends["mean"], atol=1e-7)
+    start = flat(watched.initial)
+    sent = [flat(reply.params) for reply in watched.replies("train").values()]
+    np.testing.assert_allclose(ends["krum"], min(sent, key=lambda own: float(np.linalg.norm(own - start))), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
+    assert EVERY[name].aggregate == "mean"  # type: ignore[union-attr]
+    watched = Watched(small_setup(EVERY[name])).rounds(2)
+    replies = watched.replies("train")
+    wanted = weighted_mean({id: reply.params for id, reply in replies.items()}, weights_of(EVERY[name], replies))
+    for key, tensor in watched.server.state["params"].items():
+        assert torch.equal(tensor, wanted[key])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-moments", "cfl", "dfedavgm"])
+def test_relabelling_clients_relabels_the_result(name: str, rule: str) -> None:
+    """With all samples in one batch nothing is drawn by a client's name."""
+    federation = small_federation()
+    names = {id: f"z{len(federation) - place}" for place, id in enumerate(sorted(federation))}
+    one, other = (
+        LocalEngine(small_setup(having(EVERY[name], rule), clients, batch_size="all"))
+        for clients in (federation, federation.relabel(names))
+    )
+    for number in (1, 2):
+        one.round(number)
+        other.round(number)
+    for id, new in names.items():
+        np.testing.assert_allclose(flat(one.model(id)), flat(other.model(new)), atol=1e-5)
+
+
+def test_relabelling_two_clients_relabels_krum() -> None:
+    federation = small_federation(clients=2)
+    first, second = sorted(federation)
+    swapped = federation.relabel({first: second, second: first})
+    ends = [
+        flat(Watched(small_setup(FedAvg(aggregate="krum"), clients, batch_size="all")).rounds(1).server.state["params"])
+        for clients in (federation, swapped)
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-7)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "mean"])
+def test_a_robust_rule_holds_against_a_scaled_update_where_the_mean_does_not(rule: str) -> None:
+    """Through settings as a user gives them, with one adversary of six."""
+    ends = {}
+    for name in ("mean", rule):
+        method = FedAvg.model_validate({"aggregate": name, "weights": "equal"})
+        engine = LocalEngine(small_setup(method).having(adversaries="scale:0.17:1000"))
+        start = flat(engine.server.initial)
+        engine.round(1)
+        ends[name] = float(np.linalg.norm(flat(engine.server.state["params"]) - start))
+    assert ends[rule] < ends["mean"] / 20
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_typo_is_refused_with_the_nearest_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"method\.aggregate: .*'medain'.*did you mean 'median'"):
+        parse(type(EVERY[name]), {"aggregate": "medain"}, "method")
+    with pytest.raises(ConfigError, match=r"method\.aggregate: .*krum:NUMBER, at least 0 and below 0\.5"):
+        parse(type(EVERY[name]), {"aggregate": "krum:0.7"}, "method")
+
+
+def test_a_method_without_the_setting_refuses_it() -> None:
+    with pytest.raises(ConfigError, match="aggregate"):
+        parse(METHODS["local"], {"aggregate": "median"}, "method")
