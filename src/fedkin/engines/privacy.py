@@ -188,7 +188,7 @@ def _rebuilt(value: Any, base: Params, form: Form, new: Iterator[npt.NDArray[np.
     if isinstance(value, Mapping):
         return {key: _rebuilt(item, base, form, new, key) for key, item in value.items()}
     numbers = next(new) + (_numbers(base[name]) if name in base else 0.0)
-    least = form.low if isinstance(form, Number) else -np.inf
+    least = float(form.low) if isinstance(form, Number) else -np.inf
     if not isinstance(value, Tensor):
         return max(float(numbers[0]), least)
     return torch.from_numpy(np.maximum(numbers, least)).reshape(value.shape).to(value.dtype)
@@ -222,9 +222,9 @@ def secret(id: str, round: int, what: str) -> Normal:
     """
 
     def normal(count: int) -> npt.NDArray[np.float64]:
-        # 53 random bits each, in the middle of their interval: neither 0 nor 1, of which no quantile is finite.
-        whole = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
-        drawn: npt.NDArray[np.float64] = ndtri((whole + 0.5) * 2.0**-53)
+        # 52 random bits each, in the middle of their interval: neither 0 nor 1, of which no quantile is finite.
+        whole = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)
+        drawn: npt.NDArray[np.float64] = ndtri((whole.astype(np.float64) + 0.5) * 2.0**-52)
         return drawn
 
     return normal
