@@ -112,7 +112,7 @@ def test_which_fields_are_protected() -> None:
         "head": HEAD, "n": COUNT, "classes": Wholes("owned"), "row": Each(Number()), "extra": Shaped(3) | None,
         "whole": Shaped(3, dtype=torch.int64),
     }  # fmt: skip
-    message = {name: None for name in declared}
+    message = dict.fromkeys(declared)
     assert [part.name for part in parts_of("train", message, [declared])] == ["head", "row", "extra"]
 
 

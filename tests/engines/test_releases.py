@@ -228,7 +228,7 @@ def test_a_field_without_a_norm_ends_the_run() -> None:
 def test_heads_are_measured_from_those_that_the_server_sent_last() -> None:
     keeping = Keeping()
     engine = LocalEngine(private(SfmtlGraph(), clip={"head": 1e-3, "anchors": 1.0}, noise=0.0), transport=keeping)
-    known: dict[str, Mapping[str, Tensor]] = {id: engine.setup.net.initial for id in NAMES}
+    known: dict[str, Mapping[str, Tensor]] = dict.fromkeys(NAMES, engine.setup.net.initial)
     for number in (1, 2):
         keeping.seen.clear()
         engine.round(number)
@@ -237,7 +237,9 @@ def test_heads_are_measured_from_those_that_the_server_sent_last() -> None:
             moved = torch.cat([(head[name] - known[envelope.sender][name]).reshape(-1) for name in head])
             assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-2)
         known = {id: engine.states[id][KEY]["known"]["head"] for id in NAMES}
-        assert all(torch.equal(known[id][name], engine.states[id]["params"][name]) for id in NAMES for name in known[id])
+        assert all(
+            torch.equal(known[id][name], engine.states[id]["params"][name]) for id in NAMES for name in known[id]
+        )
 
 
 def test_a_snapshot_is_measured_from_the_model_that_was_sent() -> None:
@@ -252,7 +254,7 @@ def test_a_snapshot_is_measured_from_the_model_that_was_sent() -> None:
 def test_what_a_peer_shares_with_many_is_one_release() -> None:
     keeping = Keeping()
     engine = LocalEngine(private(DFedAvgM(), clip=0.1), transport=keeping)
-    released: dict[str, Mapping[str, Tensor]] = {id: engine.setup.net.initial for id in NAMES}
+    released: dict[str, Mapping[str, Tensor]] = dict.fromkeys(NAMES, engine.setup.net.initial)
     engine.round(1)
     for id in NAMES:
         one, *others = [envelope.message for envelope in keeping.seen if envelope.sender == id]

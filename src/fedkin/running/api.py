@@ -33,7 +33,7 @@ from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
-from fedkin.settings import choose, parse
+from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import toml_of
 
 __all__ = ["run"]
@@ -146,7 +146,10 @@ def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
 def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
     table = modern(toml_of(text))
-    for section, kind in (("training", Training), ("faults", Faults), ("run", RunSettings)):
+    kinds: dict[str, type[Settings]] = {"training": Training, "faults": Faults, "run": RunSettings}
+    if "privacy" in table:
+        kinds["privacy"] = Privacy
+    for section, kind in kinds.items():
         table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
     own = dict(table.get("method", {}))
     if own.pop("name", None) == method.name:

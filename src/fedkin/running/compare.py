@@ -186,6 +186,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     message taken once.
     """
     rows = []
+    private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
     for method, by_seed in results.items():
         metric = next(iter(by_seed.values())).metric
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
@@ -197,7 +198,8 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
             row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
         # Between peers, each message is the upload of one and the download of another, but it is sent once.
         row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
-        row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
+        if private:
+            row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
         row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])

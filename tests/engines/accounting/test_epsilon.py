@@ -44,7 +44,8 @@ def test_it_is_the_best_bound_over_orders(noise: float, releases: int, delta: fl
 
 
 @pytest.mark.parametrize(
-    ("noise", "releases", "bound", "true"), [(5, 100, 10.7, 10.0), (5, 1, 0.79, 0.73), (5, 60, 7.9, 7.3), (5, 120, 12.0, 11.2)]
+    ("noise", "releases", "bound", "true"),
+    [(5, 100, 10.7, 10.0), (5, 1, 0.79, 0.73), (5, 60, 7.9, 7.3), (5, 120, 12.0, 11.2)],
 )
 def test_known_figures(noise: float, releases: int, bound: float, true: float) -> None:
     assert epsilon(noise, releases, 1e-5) == pytest.approx(bound, abs=0.05)
