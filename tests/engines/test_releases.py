@@ -22,7 +22,7 @@ from fedkin.engines.simulation import Simulation
 from fedkin.engines.states import States
 from fedkin.engines.transport import SERVER
 from fedkin.errors import RunError
-from fedkin.flow import Fitted, Message
+from fedkin.flow import Fitted, Message, PeerFlow
 from fedkin.methods import METHODS
 from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.drfa import Drfa
@@ -32,6 +32,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.views import PeerView
 from support import Losing, Watched, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
@@ -142,11 +143,13 @@ def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [SfmtlGraph(), DFedAvgM()])
 def test_clients_in_processes_of_their_own(method: Any) -> None:
-    setup = private(method, budget=100.0, noise=0.5)
+    setup = private(method, budget=20.0, noise=0.5)
     local, apart = LocalEngine(setup), ProcessesEngine(setup)
     try:
         assert equal(models(local), models(apart))
         assert local.releases() == apart.releases()
+        assert {row.missing for row in local.traffic} == {row.missing for row in apart.traffic}
+        assert any(row.missing.startswith("spent") for row in apart.traffic)
     finally:
         apart.close()
 
@@ -265,6 +268,23 @@ def test_what_a_peer_shares_with_many_is_one_release() -> None:
     # The next message is measured from this one, which all neighbours have.
     assert all(torch.equal(engine.states[id][KEY]["known"]["params"][n], released[id][n]) for id in NAMES
                for n in released[id])  # fmt: skip
+
+
+class Failing(DFedAvgM):
+    """A peer fails after it has shared its model."""
+
+    def round(self, peer: PeerView[Any]) -> PeerFlow[None]:
+        yield from super().round(peer)
+        if peer.id == NAMES[0]:
+            raise ValueError("after sharing")
+
+
+def test_a_peer_that_fails_after_sharing_has_paid() -> None:
+    engine = LocalEngine(private(Failing()))
+    for number in (1, 2):
+        engine.round(number)
+        assert [row.sender for row in engine.traffic if row.missing] == [NAMES[0]]
+    assert {told["releases"] for told in engine.releases().values()} == {2}
 
 
 def test_requests_beside_a_shared_message_cost_nothing() -> None:
