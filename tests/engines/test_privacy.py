@@ -24,11 +24,6 @@ from fedkin.settings import parse
 FIELDS: Fields = {"params": NET, "anchors": Shaped("owned", "width"), "loss": Number(low=0), "n": COUNT}
 
 
-def silent(count: int) -> Any:
-    """Draws that are all 0."""
-    return np.zeros(count)
-
-
 def parts(message: Message, base: dict[str, torch.Tensor] | None = None) -> list[Part]:
     found = parts_of("train", message, [FIELDS])
     return [Part(part.name, part.form, part.value, base if part.name == "params" else None) for part in found]
@@ -50,7 +45,7 @@ def test_what_leaves_is_at_most_as_long_as_the_bound(seed: int, scale: float, cl
     params = {name: tensor + scale * torch.randn(tensor.shape, generator=draw) for name, tensor in base.items()}
     anchors = scale * torch.randn(2, 3, generator=draw)
     message = Message(params=params, anchors=anchors, loss=0.0, n=7)
-    came = sent(message, Privacy(clip=clip, noise=0), silent, base)
+    came = sent(message, Privacy(clip=clip, noise=0), np.zeros, base)
     moved = [came.params[name].double() - base[name].double() for name in base]
     # The last digit of a sum of floats is lost: of a base of about 1, and of what moved.
     assert norm(*moved, came["anchors"]) <= clip * (1 + 1e-6) + 1e-6 * (1 + scale)
@@ -62,10 +57,10 @@ def test_what_leaves_is_at_most_as_long_as_the_bound(seed: int, scale: float, cl
 
 def test_together_or_each_for_itself() -> None:
     message = Message(params={"w": torch.full((4,), 3.0)}, anchors=torch.full((1, 4), 4.0), n=7)
-    one = sent(message, Privacy(clip=5.0, noise=0), silent)
+    one = sent(message, Privacy(clip=5.0, noise=0), np.zeros)
     assert norm(one.params["w"], one["anchors"]) == pytest.approx(5)
     assert norm(one.params["w"]) == pytest.approx(3)  # directions stay: 6 and 8, together 10, become 3 and 4
-    apart = sent(message, Privacy(clip={"params": 1.0, "anchors": 2.0}, noise=0), silent)
+    apart = sent(message, Privacy(clip={"params": 1.0, "anchors": 2.0}, noise=0), np.zeros)
     assert norm(apart.params["w"]) == pytest.approx(1)
     assert norm(apart["anchors"]) == pytest.approx(2)
     assert apart["n"] == one["n"] == 7
@@ -104,7 +99,7 @@ def test_types_shapes_and_limits_stay() -> None:
 def test_numbers_that_are_not_finite_never_leave(bad: float) -> None:
     message = Message(anchors=torch.tensor([[1.0, bad]]), n=7)
     with pytest.raises(MethodError, match="anchors: not all numbers are finite"):
-        sent(message, Privacy(clip=1.0, noise=1.0), silent)
+        sent(message, Privacy(clip=1.0, noise=1.0), np.zeros)
 
 
 def test_which_fields_are_protected() -> None:
@@ -141,7 +136,7 @@ def test_undeclared_fields_are_refused() -> None:
 def test_a_table_of_norms_names_every_field() -> None:
     message = Message(params={"w": torch.ones(2)}, anchors=torch.ones(1, 2), n=7)
     with pytest.raises(RunError, match=r"privacy.clip: no norm for the field 'anchors'"):
-        sent(message, Privacy(clip={"params": 1.0}, noise=1.0), silent)
+        sent(message, Privacy(clip={"params": 1.0}, noise=1.0), np.zeros)
 
 
 # -- where noise comes from ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedkin.engines.releases import KEY
 from fedkin.engines.simulation import Simulation
 from fedkin.engines.states import States
 from fedkin.engines.transport import SERVER
-from fedkin.errors import RunError
+from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Fitted, Message, PeerFlow
 from fedkin.methods import METHODS
 from fedkin.methods.dfedavgm import DFedAvgM
@@ -374,6 +374,13 @@ def replies(noise: Any) -> list[Message]:
 def test_a_node_draws_from_the_operating_system() -> None:
     one, other = replies(secret)
     assert not any(torch.equal(one.params[name], other.params[name]) for name in one.params)
-    for source in (None, keyed(0)):
-        one, other = replies(source)
-        assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+    one, other = replies(keyed(0))
+    assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+
+
+def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
+    """A node that is given no source must not fall back on noise that its server can compute."""
+    setup = private(FedAvg()).equipped()
+    with pytest.raises(ConfigError, match="no source of noise was given"):
+        ClientSide(setup.plan, setup.federation, States())
+    ClientSide(private(FedAvg(), noise=0.0).equipped().plan, setup.federation, States())

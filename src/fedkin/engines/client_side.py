@@ -62,7 +62,7 @@ class ClientSide:
 
     Clients share only the process: each view has the samples and the state of one client. own_method: each flow gets a
     copy of the method, so that data that a method passes outside its messages are lost. noise: where the noise of
-    `[privacy]` comes from; None: keyed by the run's seed, for simulations only.
+    `[privacy]` comes from, which needs one.
     """
 
     def __init__(

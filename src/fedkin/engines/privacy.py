@@ -28,7 +28,7 @@ from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings
 
-__all__ = ["Normal", "Part", "Privacy", "Source", "Spent", "keyed", "parts_of", "released", "secret"]
+__all__ = ["Normal", "Part", "Privacy", "Source", "Spent", "keyed", "parts_of", "released", "secret", "silent"]
 
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
@@ -211,6 +211,11 @@ def _noisy(form: Form) -> bool:
 def keyed(seed: int) -> Source:
     """Return draws for a simulation, the same in every run. They protect nobody: whoever knows the seed knows them."""
     return lambda id, round, what: rng(seed, id, round, what, "privacy").standard_normal
+
+
+def silent(id: str, round: int, what: str) -> Normal:
+    """Return no noise, for clipping alone."""
+    return np.zeros
 
 
 def secret(id: str, round: int, what: str) -> Normal:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedkin.engines.privacy import Part, Source, Spent, keyed, parts_of, released
+from fedkin.engines.privacy import Part, Source, Spent, parts_of, released, silent
 from fedkin.engines.setup import Plan
-from fedkin.errors import RunError
+from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Weights
 
@@ -23,13 +23,18 @@ class Releases:
     A client's part of the count: releases: their number. open: the fields that were sent as they are, by phase. known:
     parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
     sent to a phase that does not return them, or what a peer released last.
-    source: where noise comes from; None: keyed by the run's seed, for simulations only.
+    source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
     step(id, name): the number, from 0, of a client's next release under this name in this round.
     """
 
     def __init__(self, plan: Plan, step: Callable[[str, str], int], source: Source | None = None) -> None:
         self.plan, self.privacy, self.step = plan, plan.privacy, step
-        self.source = keyed(plan.seed) if source is None else source
+        if plan.privacy.noise and source is None:
+            raise ConfigError(
+                "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
+                "is for simulations only, as it protects nobody"
+            )
+        self.source = silent if source is None else source
 
     def admit(self, phase: str, own: Mapping[str, Any]) -> None:
         """Refuse, before any work, a phase whose reply cannot be protected or would cost more than the budget allows.
