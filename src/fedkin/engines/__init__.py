@@ -7,6 +7,7 @@ from fedkin.engines.faults import Faults
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.loopback import LoopbackEngine
 from fedkin.engines.observer import Observer, Witness
+from fedkin.engines.privacy import Privacy
 from fedkin.engines.processes import ProcessesEngine
 from fedkin.engines.ray import RayEngine
 from fedkin.engines.settings import EngineSettings
@@ -16,7 +17,7 @@ from fedkin.engines.transport import Envelope, Transport
 
 __all__ = [
     "ENGINES", "Engine", "EngineSettings", "Envelope", "Faults", "LocalEngine", "LoopbackEngine", "Observer", "Outcome",
-    "ProcessesEngine", "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
+    "Privacy", "ProcessesEngine", "RayEngine", "Score", "Setup", "Traffic", "Transport", "Witness",
 ]  # fmt: skip
 
 ENGINES: dict[str, type[Simulation]] = {

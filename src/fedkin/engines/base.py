@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from fedkin.engines.releases import counted
 from fedkin.engines.setup import Setup
 from fedkin.engines.transport import SERVER
 from fedkin.flow import Message, Params
@@ -23,8 +24,8 @@ __all__ = ["SERVER", "Engine", "Outcome", "Score", "Traffic"]
 class Traffic(NamedTuple):
     """A message that was sent: sender, receiver, phase, bytes and floats.
 
-    missing: why it does not count: "lost", "late", "gone", or "stale", "refused" or "failed" with the reason. One that
-    could not be sent at all has no bytes.
+    missing: why it does not count: "lost", "late", "gone", or "stale", "refused", "failed" or "spent" with the reason.
+    One that could not be sent at all has no bytes.
     """
 
     round: int
@@ -135,6 +136,15 @@ class Engine(ABC):
 
     def close(self) -> None:  # noqa: B027  (most engines have nothing to release)
         """Release processes and memory."""
+
+    def releases(self) -> dict[str, dict[str, Any]]:
+        """Return {client id: {"releases", "open"}} under `[privacy]` (see `engines.releases`); without it nothing."""
+        return counted(self.states, self.everyone.seen) if self.setup.privacy.on else {}
+
+    @property
+    def states(self) -> Mapping[str, dict[str, Any]]:
+        """The current states of clients by id, of those that the engine knows."""
+        return {}
 
     @property
     def mode(self) -> str:

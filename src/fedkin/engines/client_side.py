@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, TypeVar, cast
 
+from fedkin.engines.privacy import Source
+from fedkin.engines.releases import KEY, Releases
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import States, apart
 from fedkin.errors import MethodError
@@ -33,12 +35,13 @@ class Outbox:
 
 @dataclass(eq=False)
 class Running:
-    """A running flow of a client or a peer; `result` is its return value once it has ended."""
+    """A running flow of a client or a peer; `result` is its return value once it has ended; asked: what it answers."""
 
     id: str
     phase: str
     view: ClientView
     flow: Any
+    asked: Message = field(default_factory=Message)
     result: Any = None
     ended: bool = field(default=False)
 
@@ -58,11 +61,16 @@ class ClientSide:
     """The clients or peers in one process, with a state and a view for each of them, and their flows.
 
     Clients share only the process: each view has the samples and the state of one client. own_method: each flow gets a
-    copy of the method, so that data that a method passes outside its messages are lost.
+    copy of the method, so that data that a method passes outside its messages are lost. noise: where the noise of
+    `[privacy]` comes from, which needs one.
     """
 
-    def __init__(self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False,
+        noise: Source | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self.clients, self.states, self.own_method = plan, clients, states, own_method
+        self.releases = Releases(plan, self.step, noise)
         self.drifting = any(client.changes for client in clients.values())
         self.now = clients
         self.turn_to(0)
@@ -120,8 +128,9 @@ class ClientSide:
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
+        self.releases.admit(phase, self._told(id))
         view = self._apart(self.view(id))
-        return Running(id, phase, view, getattr(method, phase)(view, message))
+        return Running(id, phase, view, getattr(method, phase)(view, message), message)
 
     def peer_round(self, id: str, near: Iterable[str]) -> Running:
         """Return a peer's round before its first step."""
@@ -137,17 +146,20 @@ class ClientSide:
         return Running(id, "welcome", view, self.plan.method.welcome(view))
 
     def reply(self, running: Running) -> Message:
-        """Return the reply of an ended phase, and store the state of its client."""
+        """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
         if not isinstance(running.result, Message):
             raise MethodError(
                 f"phase {running.phase!r} at client {running.id!r} must return a Message, "
                 f"got {type(running.result).__name__}"
             )
-        self.keep(running)
-        return running.result
+        id, sent, told = running.id, running.result, self._told(running.id)
+        if self.plan.privacy.on:
+            sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)
+        self._keep(running, told)
+        return sent
 
     def outbox(self, running: Running, share: Share) -> Outbox:
-        """Return a peer's messages by receiver; raises MethodError for a receiver that is not a neighbour."""
+        """Return a peer's messages as they leave it, by receiver; raises MethodError for one that is no neighbour."""
         assert isinstance(running.view, PeerView)
         neighbours = running.view.neighbours
         if isinstance(share.message, Message):
@@ -157,20 +169,36 @@ class ClientSide:
         strangers = sorted(set(messages) - set(neighbours))
         if strangers:
             raise MethodError(f"peer {running.id!r} shares with {strangers[:5]}, which are not its neighbours")
+        if self.plan.privacy.on:
+            id = running.id
+            messages, told = self.releases.shared(id, self.number, share.phase, messages, self._told(id))
+            # At once: what was released counts, also if the peer fails later in this round.
+            self.states.keep(id, {**self.view(id).state, KEY: told})
         return Outbox(share.phase, messages)
 
     def keep(self, running: Running) -> None:
         """Store the state at the end of a flow."""
+        self._keep(running, self._told(running.id))
+
+    def _keep(self, running: Running, told: Mapping[str, Any]) -> None:
         if self.plan.engine.min_replies and running.id not in self.before:
             self.before[running.id] = self.states.get(running.id)
-        self.states.keep(running.id, running.view.state)
+        self.states.keep(running.id, {**running.view.state, KEY: told} if told else running.view.state)
+
+    def _told(self, id: str) -> Mapping[str, Any]:
+        """Return what a client's state has of its releases."""
+        on = self.plan.privacy.on and id in self.states
+        told: Mapping[str, Any] = self.states[id].get(KEY, {}) if on else {}
+        return told
 
     def undo(self) -> None:
-        """Go back to the states before this round."""
+        """Go back to the states before this round; what was released stays counted."""
         for id, state in self.before.items():
+            told = self._told(id)
             self.states.drop(id)
-            if state is not None:
-                self.states.keep(id, state)
+            if state is not None or told:
+                before = self.view(id).state if state is None else state
+                self.states.keep(id, {**before, KEY: told} if told else before)
         self.before = {}
 
     def step(self, id: str, phase: str) -> int:

@@ -7,22 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedkin.engines.faults import Crashed
+from fedkin.engines.privacy import Spent
 from fedkin.errors import FedkinError, MethodError, RunError
 
 __all__ = ["Failure", "Failures", "TooFew", "raise_if_all", "words_of"]
 
+_MEANT = (Crashed, Spent)  # what settings have happen
 _LONGEST = 300  # characters of a reason in the records
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """A client that failed in a phase. injected: a setting of `[faults]` had it fail."""
+    """A client that failed in a phase. injected: a setting of `[faults]` or `privacy.budget` had it fail."""
 
     id: str
     phase: str
     words: str
     error: Exception | None = None
     injected: bool = False
+    kind: str = "failed"
 
 
 class TooFew(RunError):
@@ -46,11 +49,12 @@ class Failures:
             raise
         except Exception as error:
             named = self._named(error, id, phase)
-            if self.stop and not isinstance(error, Crashed):
+            if self.stop and not isinstance(error, _MEANT):
                 if named is error:
                     raise
                 raise named from error.__cause__
-            self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, Crashed)))
+            kind = "spent" if isinstance(error, Spent) else "failed"
+            self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
 
     def _named(self, error: Exception, id: str, phase: str) -> Exception:
         """Return an error that names round, client and phase; errors of a user's own code stay what they are."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 from fedkin.engines.executors.choose import make_executor
 from fedkin.engines.executors.jobs import Executor
 from fedkin.engines.local_site import LocalSite
+from fedkin.engines.privacy import keyed
 from fedkin.engines.simulation import Simulation
 from fedkin.engines.states import States
 from fedkin.learning.devices import opened
@@ -24,7 +25,10 @@ class LocalEngine(Simulation):
         nets = [setup.net, *(setup.nets or {}).values()]
         initial = [tensor for net in nets for tensor in net.initial.values()]
         states = States(setup.engine.state_limit_mb, initial)
-        return LocalSite(setup.plan, setup.federation, self.make_executor(), states, self.clock, self.adversaries)
+        return LocalSite(
+            setup.plan, setup.federation, self.make_executor(), states, self.clock, self.adversaries,
+            noise=keyed(setup.seed),
+        )  # fmt: skip
 
     def make_executor(self) -> Executor:
         """Return the executor of local work."""

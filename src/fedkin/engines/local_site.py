@@ -18,6 +18,7 @@ from fedkin.engines.executors.jobs import Executor, ScoreJob, one_thread
 from fedkin.engines.failures import Failure
 from fedkin.engines.faults import Crashed
 from fedkin.engines.features import features_of
+from fedkin.engines.privacy import Source, Spent
 from fedkin.engines.setup import Plan
 from fedkin.engines.site import Site
 from fedkin.engines.states import States
@@ -34,11 +35,11 @@ class LocalSite(Site):
 
     def __init__(
         self, plan: Plan, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
-        adversaries: frozenset[str] = frozenset(), own_method: bool = False,
+        adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.executor, self.clock = plan, executor, clock
         self.device = opened(plan.engine.device)
-        self.side = ClientSide(plan, clients, states, own_method)
+        self.side = ClientSide(plan, clients, states, own_method, noise)
         self.driver = Driver(
             self.side, executor, Work(Operations(plan.net, clients)), clock, Attacks.parse(plan.engine.adversaries),
             adversaries,
@@ -80,7 +81,11 @@ class LocalSite(Site):
                     del self.rounds[running.id]
                     self.side.keep(running)
                 else:
-                    posts[running.id] = self.side.outbox(running, share)
+                    try:
+                        posts[running.id] = self.side.outbox(running, share)
+                    except Spent:
+                        posts[running.id] = Outbox(share.phase, {})  # it sends nothing, and still listens
+                        raise
         return {id: posts[id] for id in inboxes if id in posts}
 
     def _round_of(self, id: str) -> Running:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from fedkin.engines.local import LocalEngine
 from fedkin.engines.local_site import LocalSite
+from fedkin.engines.privacy import keyed
 from fedkin.engines.states import BytesStates
 from fedkin.engines.transport import BytesTransport
 
@@ -24,7 +25,7 @@ class LoopbackEngine(LocalEngine):
     def make_site(self) -> LocalSite:
         return LocalSite(
             self.setup.plan, self.setup.federation, self.make_executor(), BytesStates(), self.clock, self.adversaries,
-            own_method=True,
+            own_method=True, noise=keyed(self.setup.seed),
         )  # fmt: skip
 
     def make_transport(self) -> BytesTransport:

@@ -24,6 +24,7 @@ from fedkin.engines.executors.ray import own_rows
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
 from fedkin.engines.failures import Failure
 from fedkin.engines.local_site import LocalSite
+from fedkin.engines.privacy import keyed
 from fedkin.engines.setup import Plan, Setup
 from fedkin.engines.simulation import Simulation
 from fedkin.engines.site import Site
@@ -51,7 +52,7 @@ def serve(line: socket, plan: Plan, client: Client, adversary: bool) -> None:
     clients = {client.id: client}
     with line:
         executor = OneByOne(plan.net, clients)
-        site = LocalSite(plan, clients, executor, States(), Clock(), adversaries, own_method=True)
+        site = LocalSite(plan, clients, executor, States(), Clock(), adversaries, True, keyed(plan.seed))
         wire.send(line, {"ready": True})
         while True:
             try:

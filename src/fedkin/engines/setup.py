@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedkin.engines.adversaries import Attacks
 from fedkin.engines.faults import Faults
+from fedkin.engines.privacy import Privacy
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
@@ -39,6 +40,10 @@ class Plan:
     engine: EngineSettings
     nets: Mapping[str, Net] | None = None
     faults: Faults = field(default_factory=Faults)
+    privacy: Privacy = field(default_factory=Privacy)
+
+    def __post_init__(self) -> None:
+        self.privacy.check([self.net, *(self.nets or {}).values()])
 
     def net_of(self, id: str) -> Net:
         """Return the net of this client."""
@@ -50,7 +55,7 @@ class Setup:
     """The setup of a run: method, nets, samples and engine settings.
 
     nets: each client's own net, if they differ (`net` is then the server's net).
-    public(name): a data set that the server owns. faults: what goes wrong in this run.
+    public(name): a data set that the server owns. faults: what goes wrong in this run. privacy: the noise on uploads.
     """
 
     method: ServerMethod | PeerMethod
@@ -62,6 +67,7 @@ class Setup:
     nets: Mapping[str, Net] | None = None
     public: Callable[[str], Dataset] = no_public_data
     faults: Faults = field(default_factory=Faults)
+    privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
         if self.method.needs_classes:
@@ -78,7 +84,15 @@ class Setup:
     def plan(self) -> Plan:
         """Return the part that every participant knows."""
         return Plan(
-            self.method, self.federation.task, self.net, self.training, self.seed, self.engine, self.nets, self.faults
+            self.method,
+            self.federation.task,
+            self.net,
+            self.training,
+            self.seed,
+            self.engine,
+            self.nets,
+            self.faults,
+            self.privacy,
         )
 
     def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:

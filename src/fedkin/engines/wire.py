@@ -122,9 +122,9 @@ def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
 
 def list_of_failures(failures: Iterable[Failure]) -> list[Any]:
     """Return the fields of these failures, with the texts of their errors."""
-    return [[one.id, one.phase, one.words, str(one.error), one.injected] for one in failures]
+    return [[one.id, one.phase, one.words, str(one.error), one.injected, one.kind] for one in failures]
 
 
 def failures_of(rows: Iterable[Any]) -> list[Failure]:
     """Return the failures of a list from `list_of_failures`."""
-    return [Failure(id, phase, words, MethodError(error), injected) for id, phase, words, error, injected in rows]
+    return [Failure(id, phase, words, MethodError(error), *rest) for id, phase, words, error, *rest in rows]

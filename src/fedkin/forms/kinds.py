@@ -42,6 +42,7 @@ __all__ = [
     "Flag",
     "Number",
     "Shaped",
+    "Sums",
     "Weights",
     "Whole",
     "Wholes",
@@ -122,6 +123,10 @@ class Shaped(Form):
             if not fits(length, dim, place, known):
                 return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
         return unsound(value)
+
+
+class Sums(Shaped):
+    """A tensor of sums over a client's samples, which have no bound: clipped, they would mean nothing."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ __all__ = ["KINDS", "kinds_of", "sentence", "summary_of"]
 KINDS = {
     "lost": "lost on the way", "late": "late", "gone": "of clients that are gone", "stale": "of another round",
     "refused": "refused at the door", "failed": "never made, because the client failed",
+    "spent": "not sent, because the client's privacy budget is spent",
 }  # fmt: skip
 
 
@@ -30,8 +31,8 @@ def kinds_of(reasons: Iterable[str]) -> dict[str, int]:
 def summary_of(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
     """Return the entry `missing` of a summary, from the rows of messages.parquet; empty if nothing is missing.
 
-    kinds: how many of each kind. clients: of each client whose messages were refused or that failed, how many, and the
-    round, phase and reason of the first.
+    kinds: how many of each kind. clients: of each client whose messages were refused, that failed, or whose privacy
+    budget is spent, how many, and the round, phase and reason of the first.
     """
     kinds: Counter[str] = Counter()
     clients: dict[str, dict[str, Any]] = {}
@@ -40,7 +41,7 @@ def summary_of(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
             continue
         kind = reason.partition(":")[0]
         kinds[kind] += 1
-        if kind in ("refused", "failed"):
+        if kind in ("refused", "failed", "spent"):
             id = receiver if sender == SERVER else sender
             first = {"count": 0, "round": round, "phase": phase, "reason": reason}
             clients.setdefault(id, first)["count"] += 1

@@ -80,6 +80,21 @@ class _Missing(Form):
     clients: dict[str, _Missed]
 
 
+class _Epsilon(Form):
+    max: float | None
+    mean: float | None
+    clients: dict[str, float | None]
+
+
+class _Privacy(Form):
+    """Epsilon is None where it has no bound."""
+
+    epsilon: _Epsilon
+    delta: float
+    releases: dict[str, int]
+    open: dict[str, list[str]]
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -97,6 +112,7 @@ class Summary(Form):
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
     missing: _Missing | None = None
+    privacy: _Privacy | None = None
 
 
 class _Shares(_Ways):

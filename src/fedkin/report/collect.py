@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.errors import RunError
+from fedkin.records.privacy import largest, told
 from fedkin.report.drawing import evenly
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
@@ -87,6 +88,11 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
         ],
         "missing": missing_of(runs, labels),
+        "privacy": [
+            {"label": label, "seed": run.seed, "told": told(run.summary["privacy"])}
+            for run, label in zip(runs, labels, strict=True)
+            if run.summary.get("privacy")
+        ],
         "rerun": rerun(runs, labels),
     }
 
@@ -174,6 +180,7 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         groups = run.summary.get("groups") or {}
         for name in ("found", "ari"):
             each[name].append(groups.get(name))
+        each["epsilon"].append(largest(run.summary.get("privacy")))
         each["bytes"].append(run.sent)
         each["seconds"].append((run.summary.get("seconds") or {}).get("total"))
     return {"label": label, "seeds": len(mine), **{name: _spread(values) for name, values in each.items()}}

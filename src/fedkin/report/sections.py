@@ -148,6 +148,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("hurt", "hurt", "share of clients worse than alone", _percent(0)),
         ("found", "groups", "groups in the last round's graph", lambda v: f"{v:.1f}".removesuffix(".0")),
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
+        ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
         ("bytes", "sent", "all messages of a run", megabytes),
         ("std", "std", f"standard deviation over clients{points}", _points() if share else _plain(4)),
         ("variance", "variance", "variance over clients" + (" of the percentage" if share else ""),
@@ -178,10 +179,14 @@ def _comparison(data: Data) -> str:
     elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
         like = " with the same seeds, clients and settings" if LOCAL in _kinds(data) else ""
         notes.append(f"Gain over training alone needs a run of Local{like}.")
+    noised = "".join(
+        f"<li>{titles[one['label']]}, seed {one['seed']}: {escape(one['told'])}</li>" for one in data["privacy"]
+    )
     about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
     return (
         _table(heads, cells, "Comparison of the methods")
         + f'<p class="note">{" ".join(notes)}</p>'
+        + (f"<h3>Privacy of uploads</h3><ul>{noised}</ul>" if noised else "")
         + _details("What the columns are", f"<ul>{about}</ul>")
     )
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedkin.records.metrics import metric_of
 from fedkin.records.missing import sentence
+from fedkin.records.privacy import told
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def one_run(result: Result) -> Table:
         table.add_row("local training", f"{operations:.3g} floating-point operations")
     if summary.get("missing"):
         table.add_row("missing", Text(sentence(summary["missing"])))
+    if summary.get("privacy"):
+        table.add_row("privacy", Text(told(summary["privacy"])))
     seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")
@@ -109,6 +112,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         "hurt": ["-" if row["hurt"] is None else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
         "groups": [_plain(row["found"], 1) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
+        "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
         "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
     }
     shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}

@@ -13,7 +13,7 @@ import tomli_w
 import torch
 from torch import nn
 
-from fedkin.engines import Faults, Setup
+from fedkin.engines import Faults, Privacy, Setup
 from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
@@ -33,7 +33,7 @@ from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
-from fedkin.settings import choose, parse
+from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import toml_of
 
 __all__ = ["run"]
@@ -51,6 +51,7 @@ def run(
     training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     restart: bool = False,
     data_root: Path | str | None = None,
@@ -68,6 +69,7 @@ def run(
     (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
     `if __name__ == "__main__":`).
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
+    privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
     data_root: folder of the data sets that the server owns, for methods that need one.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
@@ -98,7 +100,8 @@ def run(
     method.check(federation)
     training.count(len(federation.at(1).seen))
     wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
-    setup = Setup(method, federation, net, training, seed, chosen, nets, faults=wrong)
+    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
+    setup = Setup(method, federation, net, training, seed, chosen, nets, faults=wrong, privacy=private)
     if data_root is not None:
         setup = replace(setup, public=public_from(Path(data_root)))
     folder = Path(out) if out is not None else None
@@ -120,6 +123,7 @@ def run(
         "net": [each.fingerprint() for each in dict.fromkeys([net, *(nets or {}).values()])],
         "training": training.model_dump(mode="json"),
         "faults": wrong.model_dump(mode="json"),
+        **({"privacy": private.model_dump(mode="json")} if private.on else {}),
         "run": chosen.model_dump(mode="json"),
     }
     with claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method)):
@@ -142,7 +146,10 @@ def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
 def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
     table = modern(toml_of(text))
-    for section, kind in (("training", Training), ("faults", Faults), ("run", RunSettings)):
+    kinds: dict[str, type[Settings]] = {"training": Training, "faults": Faults, "run": RunSettings}
+    if "privacy" in table:
+        kinds["privacy"] = Privacy
+    for section, kind in kinds.items():
         table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
     own = dict(table.get("method", {}))
     if own.pop("name", None) == method.name:

@@ -18,6 +18,7 @@ from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.finishing import tidy, untidy
 from fedkin.records.metrics import metric_of, value_of
+from fedkin.records.privacy import largest
 from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
@@ -181,9 +182,11 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
 
     metric: the name of the metric. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
     share of clients that are worse off than with Local. unseen: mean of the metric over unseen clients. gap: how much
-    worse that mean is. bytes_sent: bytes of all messages, each message taken once.
+    worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes of all messages, each
+    message taken once.
     """
     rows = []
+    private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
     for method, by_seed in results.items():
         metric = next(iter(by_seed.values())).metric
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
@@ -195,6 +198,8 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
             row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
         # Between peers, each message is the upload of one and the download of another, but it is sent once.
         row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
+        if private:
+            row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
         row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])

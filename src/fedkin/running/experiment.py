@@ -14,7 +14,7 @@ import tomli_w
 
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
-from fedkin.engines import ENGINES, Faults, Setup
+from fedkin.engines import ENGINES, Faults, Privacy, Setup
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -33,7 +33,7 @@ from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
 
-SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "faults", "run")
+SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Experiment:
     training: Training
     method: ServerMethod | PeerMethod
     faults: Faults
+    privacy: Privacy
     run: RunSettings
     table: Mapping[str, Any]
 
@@ -72,6 +73,7 @@ class Experiment:
             run=run,
             table=table,
             faults=parse(Faults, _section(table, "faults", {}), "faults"),
+            privacy=parse(Privacy, _section(table, "privacy", {}), "privacy"),
         )
         for other in _section(table, "methods", {}):
             choose(METHODS, other, "methods")
@@ -107,7 +109,7 @@ class Experiment:
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
-        for section in ("faults", "run"):
+        for section in ("faults", *(("privacy",) if self.privacy.on else ()), "run"):
             table[section] = getattr(self, section).model_dump(mode="json")
         filled: dict[str, Any] = without_none(table)
         return filled
@@ -143,7 +145,9 @@ class Experiment:
         check_trackers(run.trackers)
         opened(run.device)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
-        setup = Setup(self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults)
+        setup = Setup(
+            self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults, privacy=self.privacy
+        )
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 

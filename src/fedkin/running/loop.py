@@ -21,6 +21,7 @@ from fedkin.flow import Params
 from fedkin.learning.devices import title
 from fedkin.records import metrics
 from fedkin.records.missing import kinds_of, summary_of
+from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
 from fedkin.running.settings import RunSettings
@@ -270,6 +271,7 @@ def _summary(
         **metrics.judged(scores, everyone),
         **_traffic_summary(records, everyone),
         **({"missing": missing} if missing else {}),
+        **({"privacy": spent(setup.privacy, engine.releases())} if setup.privacy.on else {}),
         "groups": _group_summary(rounds),
         "flops": {"local_training": _flops(rounds)},
         "seconds": dict(seconds),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
-from fedkin.forms import Bytes, Fields, Shaped
+from fedkin.forms import Bytes, Fields, Shaped, Sums
 from fedkin.graph import Plan, Signature, Spread, sign
 from fedkin.methods.blocks.coded import rows_of, width_of
 from fedkin.tasks import Task
@@ -32,8 +32,8 @@ _FAR = 100.0
 # The forms of both replies; a client without samples sends nothing.
 _SPREAD: tuple[Fields, ...] = (
     {
-        "counts": Shaped(3, dtype=torch.int64), "target": Shaped(3, dtype=torch.float64),
-        "squares": Shaped(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64),
+        "counts": Shaped(3, dtype=torch.int64), "target": Sums(3, dtype=torch.float64),
+        "squares": Sums(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64),
     },
     {},
 )  # fmt: skip

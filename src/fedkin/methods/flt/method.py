@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Upto
+from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.learning.encoders import moments
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.signing import SIGNED, SigningMethod
@@ -34,7 +34,7 @@ from fedkin.views import ClientView, ServerView
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
 
 # Sums over the clients' inputs, per feature; k centres of codes.
-_SUMS = Shaped(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
+_SUMS = Sums(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
 _CENTRES = Shaped(
     Upto(lambda at: at.method.k),
     lambda at: at.method.encoder.length(at.task.numbers("method.encoder")),

@@ -86,6 +86,7 @@ def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any
             "method": method,
             "training": setup.training.model_dump(mode="json"),
             "faults": setup.faults.model_dump(mode="json"),
+            **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
             "run": run.model_dump(mode="json"),
         }
     federation = setup.federation

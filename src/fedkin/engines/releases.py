@@ -1,0 +1,140 @@
+"""The releases of each client: what leaves it under `[privacy]`, and how many there were, kept with its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fedkin.engines.privacy import Part, Source, Spent, parts_of, released, silent
+from fedkin.engines.setup import Plan
+from fedkin.errors import ConfigError, RunError
+from fedkin.flow import Message, Params
+from fedkin.forms import Weights
+
+__all__ = ["KEY", "Releases", "counted"]
+
+# Where a client's state has its own: no method has a name that begins so.
+KEY = "_privacy"
+
+
+class Releases:
+    """Makes what clients send private, and counts it. Without `[privacy]` everything passes as it is.
+
+    A client's part of the count: releases: their number. open: the fields that were sent as they are, by phase. known:
+    parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
+    sent to a phase that does not return them, or what a peer released last.
+    source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
+    step(id, name): the number, from 0, of a client's next release under this name in this round.
+    """
+
+    def __init__(self, plan: Plan, step: Callable[[str, str], int], source: Source | None = None) -> None:
+        self.plan, self.privacy, self.step = plan, plan.privacy, step
+        if plan.privacy.noise and source is None:
+            raise ConfigError(
+                "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
+                "is for simulations only, as it protects nobody"
+            )
+        self.source = silent if source is None else source
+
+    def admit(self, phase: str, own: Mapping[str, Any]) -> None:
+        """Refuse, before any work, a phase whose reply cannot be protected or would cost more than the budget allows.
+
+        Raises RunError and Spent.
+        """
+        if not self.privacy.on:
+            return
+        protected = [parts_of(phase, fields, [fields]) for fields in self.plan.method.declared(phase) or ()]
+        if protected and all(protected):
+            self._within(own, 1)
+
+    def reply(
+        self, id: str, round: int, phase: str, asked: Message, reply: Message, own: Mapping[str, Any]
+    ) -> tuple[Message, dict[str, Any]]:
+        """Return a client's reply as it leaves the client, and the client's new part.
+
+        own: the client's part so far. Raises Spent if the reply would cost more than the budget allows.
+        """
+        parts = self._parts(id, phase, reply, asked, own)
+        sent, own = self._released(id, round, phase, reply, parts, own)
+        declared = {name for fields in self.plan.method.declared(phase) or () for name in fields}
+        new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
+        return sent, {**own, "known": {**own.get("known", {}), **new}} if new else own
+
+    def shared(
+        self, id: str, round: int, phase: str, messages: Mapping[str, Message], own: Mapping[str, Any]
+    ) -> tuple[dict[str, Message], dict[str, Any]]:
+        """Return a peer's messages by receiver as they leave it, and the peer's new part.
+
+        What several messages have in common is one release: it is noised once.
+        """
+        made: dict[tuple[Any, ...], dict[str, Any]] = {}
+        sent: dict[str, Message] = {}
+        known: dict[str, Any] = {}
+        before = own
+        for receiver, message in messages.items():
+            parts = self._parts(id, phase, message, Message(), before)
+            at = tuple((part.name, _identity(part.value)) for part in parts)
+            if at not in made:
+                new, own = self._released(id, round, phase, message, parts, own)
+                made[at] = {part.name: new[part.name] for part in parts}
+                known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
+            sent[receiver] = Message(**{**message, **made[at]})
+        return sent, {**own, "known": {**own.get("known", {}), **known}} if known else dict(own)
+
+    def _parts(self, id: str, phase: str, message: Message, asked: Message, own: Mapping[str, Any]) -> list[Part]:
+        """Return the protected parts of a message, those of parameters with what they are measured from."""
+        initial, known = self.plan.net_of(id).initial, own.get("known", {})
+        parts = []
+        for part in parts_of(phase, message, self.plan.method.declared(phase)) if message else ():
+            base: Params | None = None
+            if isinstance(part.form, Weights):
+                told = {name: value for name, value in asked.items() if self._of_net(id, value)}
+                if part.name not in told and len(told) > 1:
+                    raise RunError(
+                        f"phase {phase!r}: a client was sent several models and chose one by its samples; [privacy] "
+                        f"cannot protect a choice, and {part.name!r} can be compared with none: choose another method"
+                    )
+                from_server = told.get(part.name, next(iter(told.values()), {}))
+                base = {**initial, **known.get(part.name, {}), **from_server}
+            parts.append(Part(part.name, part.form, part.value, base))
+        return parts
+
+    def _of_net(self, id: str, value: Any) -> bool:
+        """Whether this is a set of parameters of the client's net, or of a part of it."""
+        initial = self.plan.net_of(id).initial
+        return isinstance(value, Mapping) and bool(value) and all(
+            name in initial and getattr(tensor, "shape", None) == initial[name].shape for name, tensor in value.items()
+        )  # fmt: skip
+
+    def _released(
+        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: Mapping[str, Any]
+    ) -> tuple[Message, dict[str, Any]]:
+        count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
+        self._within(own, count)
+        name = f"{phase} {self.step(id, f'{phase} release')}"
+        sent = released(message, parts, self.privacy, self.source(id, round, name))
+        seen = own.get("open", {}).get(phase, [])
+        open = sorted({*seen, *message} - {part.name for part in parts})
+        told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
+        return sent, {**own, "releases": own.get("releases", 0) + count, "open": told}
+
+    def _within(self, own: Mapping[str, Any], count: int) -> None:
+        budget, before = self.privacy.budget, own.get("releases", 0)
+        if budget is not None and count and self.privacy.epsilon(before + count) > budget:
+            raise Spent(
+                f"epsilon after {before} releases is {self.privacy.epsilon(before):.3g}, and one more would exceed the "
+                f"{budget:g} of privacy.budget"
+            )
+
+
+def _identity(value: Any) -> Any:
+    """Return what is equal only for the same tensors."""
+    if isinstance(value, Mapping):
+        return tuple((name, _identity(item)) for name, item in value.items())
+    return id(value)
+
+
+def counted(states: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return {client id: {"releases", "open"}} from the states of clients; those that sent nothing have 0 releases."""
+    parts = {id: states[id].get(KEY, {}) if id in states else {} for id in ids}
+    return {id: {"releases": part.get("releases", 0), "open": part.get("open", {})} for id, part in parts.items()}

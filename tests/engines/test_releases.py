@@ -1,0 +1,386 @@
+"""`[privacy]` in runs: what is released, how often, what stays equal, and what a spent budget does."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedkin
+from fedkin.engines import Envelope, LocalEngine, LoopbackEngine, Privacy, ProcessesEngine, Setup
+from fedkin.engines.client_side import ClientSide
+from fedkin.engines.privacy import keyed, secret
+from fedkin.engines.releases import KEY
+from fedkin.engines.simulation import Simulation
+from fedkin.engines.states import States
+from fedkin.engines.transport import SERVER
+from fedkin.errors import ConfigError, RunError
+from fedkin.flow import Fitted, Message, PeerFlow
+from fedkin.methods import METHODS
+from fedkin.methods.dfedavgm import DFedAvgM
+from fedkin.methods.drfa import Drfa
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.flt import Flt
+from fedkin.methods.mapl import Mapl
+from fedkin.methods.sfmtl_graph import SfmtlGraph
+from fedkin.running.compare import run_experiment
+from fedkin.running.experiment import Experiment
+from fedkin.views import PeerView
+from support import Losing, Watched, small_federation, small_setup
+from tiny import TABLE, CutAt, assert_equal_runs
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
+
+NAMES = sorted(small_federation())
+# What [privacy] refuses, and why.
+REFUSED = {"kin": "sums or moments", "flt": "sums or moments", "ifca": "a choice that a client makes"}
+CASES: dict[str, Any] = {name: method() for name, method in METHODS.items()}
+CASES["sfmtl-mean"] = SfmtlGraph(anchors="mean")
+RUNNING = sorted(set(CASES) - set(REFUSED))
+
+
+def private(method: Any, clip: Any = 1.0, noise: float = 0.3, budget: float | None = None, **settings: Any) -> Setup:
+    return replace(small_setup(method, **settings), privacy=Privacy(clip=clip, noise=noise, budget=budget))
+
+
+def models(engine: Simulation, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+
+
+def equal(one: Mapping[str, Mapping[str, Tensor]], other: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    return all(torch.equal(one[id][name], other[id][name]) for id in one for name in one[id])
+
+
+def uploads(engine: LocalEngine) -> Counter[str]:
+    """How many messages each client has sent in this round, however often."""
+    return Counter(row.sender for row in engine.traffic if row.sender != SERVER and row.bytes)
+
+
+class Keeping(Losing):
+    """Keeps what clients send, also what is lost."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: list[Envelope] = []
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        if envelope.sender != SERVER:
+            self.seen.append(envelope)
+        return super().carry(envelope)
+
+
+# -- every method -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_every_method_ends_finite(name: str) -> None:
+    engine = LocalEngine(private(CASES[name]))
+    for params in models(engine).values():
+        assert all(torch.isfinite(tensor).all() for tensor in params.values())
+    assert not [row for row in engine.traffic if row.missing]
+    told = engine.releases()
+    assert {one["releases"] > 0 for one in told.values()} == {name != "local"}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_or_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(RunError, match=REFUSED[name]) as refused:
+        LocalEngine(private(CASES[name])).round(1)
+    assert "\n" not in str(refused.value)
+
+
+def test_flt_with_centres_of_images() -> None:
+    """Its centres are one release; the sums with which it would standardise a table are refused."""
+    flt = Flt.model_validate({"k": 2, "graph": {"groups": 2}})
+    images = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    engine = LocalEngine(private(flt, clip={"centres": 3.0, "params": 1.0}, federation=images))
+    for number in (1, 2, 3):
+        engine.round(number)
+    for id in images:
+        assert all(torch.isfinite(tensor).all() for tensor in engine.model(id).values())
+        assert engine.releases()[id] == {"releases": 4, "open": {"train": ["n"]}}
+    with pytest.raises(RunError, match=r"phase 'measure': 'total' holds sums"):
+        LocalEngine(private(flt)).round(1)
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_off_and_out_of_reach_are_the_same_bits(name: str) -> None:
+    off = models(LocalEngine(small_setup(CASES[name])))
+    assert equal(off, models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
+    if name != "local":
+        assert not equal(off, models(LocalEngine(private(CASES[name]))))
+
+
+def test_off_leaves_no_trace_in_states() -> None:
+    engine = LocalEngine(small_setup(SfmtlGraph()))
+    engine.round(1)
+    assert not [id for id in engine.states if KEY in engine.states[id]]
+    assert engine.releases() == {}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
+    federation = small_federation()
+    turned = federation.reorder(list(reversed(list(federation))))
+    local, loopback = LocalEngine(private(CASES[name])), LoopbackEngine(private(CASES[name]))
+    one = models(local)
+    assert equal(one, models(LocalEngine(private(CASES[name], federation=turned))))
+    for id, params in models(loopback).items():
+        for key, tensor in params.items():
+            torch.testing.assert_close(tensor, one[id][key], rtol=1e-5, atol=1e-5)
+    assert local.releases() == loopback.releases()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [SfmtlGraph(), DFedAvgM()])
+def test_clients_in_processes_of_their_own(method: Any) -> None:
+    setup = private(method, budget=20.0, noise=0.5)
+    local, apart = LocalEngine(setup), ProcessesEngine(setup)
+    try:
+        assert equal(models(local), models(apart))
+        assert local.releases() == apart.releases()
+        assert {row.missing for row in local.traffic} == {row.missing for row in apart.traffic}
+        assert any(row.missing.startswith("spent") for row in apart.traffic)
+    finally:
+        apart.close()
+
+
+# -- what is sent -------------------------------------------------------------------------------------------------
+
+
+def test_the_accountant_is_told_the_noise_that_is_there() -> None:
+    """Sensitivity 2 C, the noise multiplier times that in every number, and one release for a message."""
+    clip, noise = 0.01, 3.0
+    clipped, noised = Keeping(), Keeping()
+    LocalEngine(private(FedAvg(), clip=clip, noise=0.0), transport=clipped).round(1)
+    engine = LocalEngine(private(FedAvg(), clip=clip, noise=noise), transport=noised)
+    engine.round(1)
+    initial = engine.setup.net.initial
+    added, lengths = [], []
+    for one, other in zip(clipped.seen, noised.seen, strict=True):
+        assert one.sender == other.sender
+        added += [(other.message.params[name] - one.message.params[name]).reshape(-1) for name in initial]
+        moved = [(one.message.params[name] - initial[name]).reshape(-1) for name in initial]
+        lengths.append(float(torch.cat(moved).norm()))
+    assert max(lengths) <= clip * (1 + 1e-4)
+    assert min(lengths) > clip * (1 - 1e-4)  # every client is clipped, so that two may differ by 2 C
+    measured = torch.cat(added)
+    spread = float(measured.std()) / (2 * clip)
+    assert abs(spread / noise - 1) < 5 / math.sqrt(2 * len(measured))
+    assert {one["releases"] for one in engine.releases().values()} == {1}
+    assert engine.setup.privacy.epsilon(1) == Privacy(clip=99.0, noise=noise).epsilon(1)
+
+
+def test_only_those_that_send_pay() -> None:
+    engine, sent = LocalEngine(private(FedAvg(), per_round=2)), Counter[str]()
+    for number in (1, 2, 3):
+        engine.round(number)
+        sent += uploads(engine)
+    assert {id: one["releases"] for id, one in engine.releases().items()} == {id: sent[id] for id in NAMES}
+    assert sum(sent.values()) == 6
+
+
+def test_a_message_that_is_lost_was_released() -> None:
+    engine = LocalEngine(private(FedAvg()), transport=Losing(lambda envelope: envelope.sender == NAMES[0]))
+    engine.round(1)
+    assert engine.releases()[NAMES[0]]["releases"] == 1
+
+
+def test_a_message_that_is_sent_again_is_the_same_and_counts_once() -> None:
+    keeping = Keeping(lambda envelope: envelope.receiver == SERVER and envelope.attempt < 2)
+    setup = private(FedAvg()).having(min_replies=6, too_few="wait", ask_again=3)
+    engine = LocalEngine(setup, transport=keeping)
+    engine.round(1)
+    for id in NAMES:
+        first, *again = [envelope.message.to_bytes() for envelope in keeping.seen if envelope.sender == id]
+        assert again == [first, first]
+    assert {one["releases"] for one in engine.releases().values()} == {1}
+
+
+def test_a_skipped_round_stays_paid() -> None:
+    losing = Losing(lambda envelope: envelope.receiver == SERVER and envelope.sender != NAMES[0])
+    engine = LocalEngine(private(SfmtlGraph()).having(min_replies=3, too_few="skip"), transport=losing)
+    before = models(engine, rounds=0)
+    for number in (1, 2):
+        assert engine.round(number).skipped
+    assert {one["releases"] for one in engine.releases().values()} == {2}
+    assert equal(before, {id: dict(engine.model(id)) for id in NAMES})
+
+
+def test_fields_that_are_noised_apart_are_releases_of_their_own() -> None:
+    engine = LocalEngine(private(SfmtlGraph(), clip={"head": 1.0, "anchors": 5.0}))
+    engine.round(1)
+    assert {one["releases"] for one in engine.releases().values()} == {2}
+    assert engine.releases()[NAMES[0]]["open"] == {"train": ["classes", "n"]}
+
+
+def test_a_field_without_a_norm_ends_the_run() -> None:
+    with pytest.raises(RunError, match="no norm for the field 'anchors'"):
+        LocalEngine(private(SfmtlGraph(), clip={"head": 1.0})).round(1)
+
+
+def test_heads_are_measured_from_those_that_the_server_sent_last() -> None:
+    keeping = Keeping()
+    engine = LocalEngine(private(SfmtlGraph(), clip={"head": 1e-3, "anchors": 1.0}, noise=0.0), transport=keeping)
+    known: dict[str, Mapping[str, Tensor]] = dict.fromkeys(NAMES, engine.setup.net.initial)
+    for number in (1, 2):
+        keeping.seen.clear()
+        engine.round(number)
+        for envelope in [one for one in keeping.seen if one.phase == "train"]:
+            head = envelope.message["head"]
+            moved = torch.cat([(head[name] - known[envelope.sender][name]).reshape(-1) for name in head])
+            assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-2)
+        known = {id: engine.states[id][KEY]["known"]["head"] for id in NAMES}
+        assert all(
+            torch.equal(known[id][name], engine.states[id]["params"][name]) for id in NAMES for name in known[id]
+        )
+
+
+def test_a_snapshot_is_measured_from_the_model_that_was_sent() -> None:
+    run = Watched(private(Drfa(), clip={"params": 1e-3, "snapshot": 1e-3, "loss": 1.0}, noise=0.0)).rounds(2)
+    _, messages, replies = next(asked for asked in reversed(run.asks) if asked[0] == "train")
+    for id, reply in replies.items():
+        start = messages[id].params
+        moved = torch.cat([(reply["snapshot"][name] - start[name]).reshape(-1) for name in start])
+        assert float(moved.norm()) <= 1.1e-3
+
+
+def test_what_a_peer_shares_with_many_is_one_release() -> None:
+    keeping = Keeping()
+    engine = LocalEngine(private(DFedAvgM(), clip=0.1), transport=keeping)
+    released: dict[str, Mapping[str, Tensor]] = dict.fromkeys(NAMES, engine.setup.net.initial)
+    engine.round(1)
+    for id in NAMES:
+        one, *others = [envelope.message for envelope in keeping.seen if envelope.sender == id]
+        assert len(others) == 4
+        assert all(torch.equal(one.params[name], other.params[name]) for other in others for name in one.params)
+        released[id] = one.params
+    assert {told["releases"] for told in engine.releases().values()} == {1}
+    # The next message is measured from this one, which all neighbours have.
+    assert all(torch.equal(engine.states[id][KEY]["known"]["params"][n], released[id][n]) for id in NAMES
+               for n in released[id])  # fmt: skip
+
+
+class Failing(DFedAvgM):
+    """A peer fails after it has shared its model."""
+
+    def round(self, peer: PeerView[Any]) -> PeerFlow[None]:
+        yield from super().round(peer)
+        if peer.id == NAMES[0]:
+            raise ValueError("after sharing")
+
+
+def test_a_peer_that_fails_after_sharing_has_paid() -> None:
+    engine = LocalEngine(private(Failing()))
+    for number in (1, 2):
+        engine.round(number)
+        assert [row.sender for row in engine.traffic if row.missing] == [NAMES[0]]
+    assert {told["releases"] for told in engine.releases().values()} == {2}
+
+
+def test_requests_beside_a_shared_message_cost_nothing() -> None:
+    """MAPL's peers add a flag for some of their neighbours: what they have in common is noised once."""
+    keeping = Keeping()
+    engine = LocalEngine(private(Mapl(warmup=0)), transport=keeping)
+    models(engine, rounds=2)
+    phases = Counter((e.sender, e.round, e.phase) for e in keeping.seen)
+    expected = {id: sum(sender == id for sender, _, _ in phases) for id in NAMES}
+    assert {id: one["releases"] for id, one in engine.releases().items()} == expected
+    for at in phases:
+        sent = [e.message for e in keeping.seen if (e.sender, e.round, e.phase) == at]
+        for field in ("prototypes", "head"):
+            values = {str(message[field]) for message in sent if field in message}
+            assert len(values) <= 1
+
+
+# -- a budget -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedAvg(), SfmtlGraph(), DFedAvgM()])
+def test_a_spent_budget_ends_the_sending_and_not_the_run(method: Any) -> None:
+    privacy = Privacy(clip=1.0, noise=1.0)
+    budget = (privacy.epsilon(2) + privacy.epsilon(3)) / 2
+    engine = LocalEngine(private(method, noise=1.0, budget=budget))
+    for number in (1, 2):
+        engine.round(number)
+        assert not [row for row in engine.traffic if row.missing]
+    before = {id: dict(engine.model(id)) for id in NAMES}
+    engine.round(3)
+    reasons = {row.sender: row.missing for row in engine.traffic if row.missing}
+    assert sorted(reasons) == NAMES
+    assert all(text.startswith("spent: epsilon after 2 releases") for text in reasons.values())
+    assert not uploads(engine)
+    assert {one["releases"] for one in engine.releases().values()} == {2}
+    after = {id: dict(engine.model(id)) for id in NAMES}
+    # Without a server a peer goes on by itself; with one, nobody has anything new.
+    assert equal(before, after) != isinstance(method, DFedAvgM)
+
+
+def test_others_go_on_when_some_are_spent() -> None:
+    privacy = Privacy(clip=1.0, noise=1.0)
+    engine = LocalEngine(private(FedAvg(), noise=1.0, budget=privacy.epsilon(1) * 1.01, per_round=3))
+    engine.round(1)
+    first = set(uploads(engine))
+    engine.round(2)
+    second = set(uploads(engine))
+    assert second
+    assert not first & second
+    assert {row.sender for row in engine.traffic if row.missing.startswith("spent")} <= first
+
+
+# -- resuming -----------------------------------------------------------------------------------------------------
+
+PRIVATE = {**TABLE, "privacy": {"clip": 1.0, "noise": 0.5, "budget": 200.0}}
+
+
+@pytest.mark.parametrize("method", [{"name": "sfmtl-graph", "lam": 0.5}, {"name": "dfedavgm"}])
+def test_a_run_that_was_cut_ends_the_same(tmp_path: Path, method: dict[str, Any]) -> None:
+    experiment = Experiment.of({**PRIVATE, "method": method})
+    whole = run_experiment(experiment, Path(), tmp_path / "whole")
+    with pytest.raises(RuntimeError):
+        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(5))
+    result = run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+    assert whole.summary["privacy"] == result.summary["privacy"]
+    assert equal(whole.models, result.models)
+
+
+# -- a deployment -------------------------------------------------------------------------------------------------
+
+
+def replies(noise: Any) -> list[Message]:
+    """What one client sends for the same request in two runs with one seed, each with draws from this source."""
+    sent = []
+    for _ in range(2):
+        setup = private(FedAvg()).equipped()
+        side = ClientSide(setup.plan, setup.federation, States(), noise=noise)
+        side.turn_to(1)
+        running = side.phase(NAMES[0], "train", Message(params=setup.net.initial))
+        running.resume(None)
+        running.resume(Fitted({name: tensor + 0.01 for name, tensor in setup.net.initial.items()}, {}, 0.5, 1, 10))
+        sent.append(side.reply(running))
+    return sent
+
+
+def test_a_node_draws_from_the_operating_system() -> None:
+    one, other = replies(secret)
+    assert not any(torch.equal(one.params[name], other.params[name]) for name in one.params)
+    one, other = replies(keyed(0))
+    assert all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+
+
+def test_whoever_forgets_to_say_where_noise_comes_from_gets_none() -> None:
+    """A node that is given no source must not fall back on noise that its server can compute."""
+    setup = private(FedAvg()).equipped()
+    with pytest.raises(ConfigError, match="no source of noise was given"):
+        ClientSide(setup.plan, setup.federation, States())
+    ClientSide(private(FedAvg(), noise=0.0).equipped().plan, setup.federation, States())

@@ -1,0 +1,124 @@
+"""What a run cost in privacy: in the summary, on the terminal, in a comparison and in the report."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import fedkin
+from fedkin.engines import Privacy
+from fedkin.errors import ConfigError
+from fedkin.records import reading, schema
+from fedkin.records.privacy import largest, spent, told
+from fedkin.report.collect import collect
+from fedkin.report.sections import sections
+from fedkin.report.tables import comparison, one_run
+from fedkin.running.compare import compare, run_experiment, table
+from fedkin.running.experiment import Experiment
+from tiny import TABLE
+
+PRIVATE: dict[str, Any] = {**TABLE, "privacy": {"clip": 1.0, "noise": 4.0}}
+PRIVATE["training"] = {**TABLE["training"], "rounds": 2}
+RELEASES = {
+    "b": {"releases": 0, "open": {}},
+    "a": {"releases": 3, "open": {"train": ["n"], "sign": ["k"]}},
+    "c": {"releases": 1, "open": {"train": ["classes", "n"]}},
+}
+
+
+def text_of(renderable: Any) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_the_entry_of_clients_that_released_unlike_often() -> None:
+    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
+    privacy = Privacy(clip=1.0, noise=2.0)
+    entry = spent(privacy, RELEASES)
+    one, three = privacy.epsilon(1), privacy.epsilon(3)
+    assert entry["epsilon"] == {
+        "max": three, "mean": pytest.approx((one + three) / 3), "clients": {"a": three, "b": 0.0, "c": one}
+    }  # fmt: skip
+    assert entry["releases"] == {"a": 3, "b": 0, "c": 1}
+    assert entry["open"] == {"sign": ["k"], "train": ["classes", "n"]}
+    assert largest(entry) == three
+    assert told(entry).startswith(f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05")
+    assert told(entry).endswith("at most 3 releases; sent as they are: k (sign), classes, n (train)")
+
+
+def test_clipping_alone_promises_nothing() -> None:
+    entry = spent(Privacy(clip=1.0, noise=0.0), RELEASES)
+    assert entry["epsilon"] == {"max": None, "mean": None, "clients": {"a": None, "b": 0.0, "c": None}}
+    assert told(entry).startswith("no finite epsilon (no noise)")
+    json.dumps(entry, allow_nan=False)
+    assert largest(entry) is largest(None) is None
+
+
+def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
+    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
+    results = compare(Experiment.of(PRIVATE), ["local", "sfmtl-graph"], [0], Path(), tmp_path / "both")
+    result = results["sfmtl-graph"][0]
+    folder = tmp_path / "both" / "sfmtl-graph-seed0"
+    summary = json.loads((folder / "summary.json").read_text())
+    reading.checked(schema.Summary, summary, folder / "summary.json")
+    sent = [row[1] for row in result.messages if row[3] == "train" and row[1] != "server"]
+    entry = summary["privacy"]
+    assert entry["releases"] == {id: sent.count(id) for id in result.scores}
+    most = Privacy(clip=1.0, noise=4.0).epsilon(max(entry["releases"].values()))
+    assert entry["epsilon"]["max"] == most
+    assert entry["open"] == {"train": ["classes", "n"]}
+    assert f"epsilon {most:.2f}" in text_of(one_run(result))
+    assert "sent as they are: classes, n (train)" in text_of(one_run(result))
+    shown = text_of(comparison(table(results)))
+    assert "epsilon" in shown
+    assert f"{most:.2f}" in shown
+    assert "epsilon" in (tmp_path / "both" / "compare.csv").read_text().splitlines()[0]
+    page = "".join(section.html for section in sections(collect([tmp_path / "both"])))
+    assert "Privacy of uploads" in page
+    assert page.count(f"epsilon {most:.2f} (mean over clients") == 1
+
+
+def test_without_it_nothing_is_written(tmp_path: Path) -> None:
+    plain = {**PRIVATE, "privacy": {}}
+    result = run_experiment(Experiment.of(plain), Path(), tmp_path / "run")
+    assert "privacy" not in result.summary
+    assert "privacy" not in (tmp_path / "run" / "experiment.toml").read_text()
+    assert "privacy" not in text_of(one_run(result))
+    assert "epsilon" not in table({"sfmtl-graph": {0: result}})[0]
+    page = "".join(section.html for section in sections(collect([tmp_path / "run"])))
+    assert "Privacy of uploads" not in page
+
+
+def test_damaged_entries_are_refused() -> None:
+    entry = spent(Privacy(clip=1.0, noise=0.0), RELEASES)
+    summary = {"method": "m", "seed": 0, "rounds": 1, "bytes": {"up": 0, "down": 0}, "privacy": entry}
+    reading.checked(schema.Summary, summary, Path("summary.json"))
+    bad = copy.deepcopy(summary)
+    bad["privacy"]["epsilon"]["max"] = "low"  # type: ignore[index]
+    with pytest.raises(Exception, match="privacy"):
+        reading.checked(schema.Summary, bad, Path("summary.json"))
+
+
+def test_typos_are_refused_with_the_right_name() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.nosie.*noise"):
+        Experiment.of({**TABLE, "privacy": {"clip": 1.0, "nosie": 1.0}})
+    with pytest.raises(ConfigError, match=r"privcy.*privacy"):
+        Experiment.of({**TABLE, "privcy": {"clip": 1.0}})
+
+
+def test_from_python_a_finished_run_is_read(tmp_path: Path) -> None:
+    federation = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    settings: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}, "out": tmp_path / "run"}
+    one = fedkin.run("fedavg", federation, privacy={"clip": 1.0, "noise": 0.0}, **settings)
+    again = fedkin.run("fedavg", federation, privacy=Privacy(clip=1.0, noise=0.0), **settings)
+    assert again.summary == one.summary
+    assert one.summary["privacy"]["releases"] == dict.fromkeys(sorted(federation), 1)
+    with pytest.raises(Exception, match="privacy"):
+        fedkin.run("fedavg", federation, privacy={"clip": 2.0, "noise": 0.0}, **settings)
