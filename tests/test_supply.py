@@ -42,9 +42,11 @@ def test_everything_that_the_project_names_is_locked() -> None:
         *project["dependencies"],
         *project["optional-dependencies"]["dev"],
         *project["optional-dependencies"]["ray"],
+        *project["optional-dependencies"]["network"],
     ]
     wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    assert wanted <= {*locked(ROOT / "constraints.txt"), *locked(ROOT / "constraints/ray.txt"), "torch"}
+    extras = {name for extra in ("ray", "network") for name in locked(ROOT / f"constraints/{extra}.txt")}
+    assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}
     assert f"$(PIP) {version})" in (ROOT / "Makefile").read_text()
