@@ -119,7 +119,7 @@ class Exchange:
         failed = self.site.failed()
         for failure in failed:
             envelope = Envelope(round, failure.phase, 0, failure.id, SERVER, Message())
-            (post or self.post).miss(envelope, f"failed: {failure.words}")
+            (post or self.post).miss(envelope, f"{failure.kind}: {failure.words}")
         return failed
 
     def _stop_if_all(self, asked: int, failed: Sequence[Failure], sent: Sequence[Envelope]) -> None:

@@ -16,13 +16,17 @@ _LONGEST = 300  # characters of a reason in the records
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """A client that failed in a phase. injected: a setting of `[faults]` had it fail."""
+    """A client that failed in a phase. injected: a setting of `[faults]`, or the network, had it fail.
+
+    kind: what it is called in the records: "failed", or "late", "gone", "refused" for a client over a network.
+    """
 
     id: str
     phase: str
     words: str
     error: Exception | None = None
     injected: bool = False
+    kind: str = "failed"
 
 
 class TooFew(RunError):
