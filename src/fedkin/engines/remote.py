@@ -20,7 +20,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Message, Params
 from fedkin.learning.net import Net
 
-__all__ = ["Remote", "answered"]
+__all__ = ["Remote", "answered", "work_tree"]
 
 A = TypeVar("A")
 
@@ -33,16 +33,16 @@ def answered(site: LocalSite, asked: Mapping[str, Any]) -> dict[str, Any]:
             return {}
         case "ask":
             replies = site.ask(asked["phase"], wire.messages_of(asked["messages"]))
-            return {"replies": wire.tree_of_messages(replies), "work": _told(site.work)}
+            return {"replies": wire.tree_of_messages(replies), "work": work_tree(site.work)}
         case "begin":
             site.begin({id: frozenset(near) for id, near in asked["neighbours"].items()})
             return {}
         case "step":
             inboxes = {id: None if box is None else wire.messages_of(box) for id, box in asked["inboxes"].items()}
-            return {"posts": wire.tree_of_outboxes(site.step(inboxes)), "work": _told(site.work)}
+            return {"posts": wire.tree_of_outboxes(site.step(inboxes)), "work": work_tree(site.work)}
         case "welcome":
             site.welcome(asked["ids"])
-            return {"work": _told(site.work)}
+            return {"work": work_tree(site.work)}
         case "reports":
             return wire.tree_of_messages(site.reports(asked["ids"]))
         case "scores":
@@ -70,7 +70,8 @@ def answered(site: LocalSite, asked: Mapping[str, Any]) -> dict[str, Any]:
     raise MethodError(f"a client is not asked {asked['what']!r}")
 
 
-def _told(work: Work) -> dict[str, Any]:
+def work_tree(work: Work) -> dict[str, Any]:
+    """Return the fields of `Work.reset`."""
     return dict(zip(("samples", "inferred", "flops"), work.totals(), strict=True))
 
 

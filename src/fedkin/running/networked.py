@@ -1,0 +1,119 @@
+"""A federation over a network, from an experiment file: the settings that all have in common, and the server's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import tomli_w
+
+from fedkin.engines import Faults
+from fedkin.engines.roster import Roster
+from fedkin.engines.setup import Plan
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.flow import PeerMethod
+from fedkin.learning.models import MODELS
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS
+from fedkin.network.hall import Hall
+from fedkin.network.link import Link
+from fedkin.network.server import NetworkEngine
+from fedkin.records.files import read_json
+from fedkin.running.compare import finished
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result, Watcher, execute
+from fedkin.running.nets import nets_for, public_from
+from fedkin.running.settings import RunSettings, without_none
+from fedkin.settings import choose, parse
+from fedkin.tasks import Task
+from fedkin.untrusted import toml_of
+
+__all__ = ["plan_of", "serve", "settings_of"]
+
+# The settings of [run] that all participants must have in common; the others are the server's own.
+_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
+
+
+def settings_of(experiment: Experiment) -> str:
+    """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's."""
+    if experiment.run.adversaries != "none":
+        raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
+    if hasattr(experiment.model, "deal_bodies"):
+        raise ConfigError("model.name: 'mixed' deals models out to simulated clients; choose one model")
+    whole = experiment.resolved()
+    table: dict[str, Any] = {name: whole[name] for name in ("model", "training", "method", "faults")}
+    table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
+    return tomli_w.dumps(without_none(table))
+
+
+def plan_of(text: str, task: Task) -> Plan:
+    """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
+    try:
+        table = toml_of(text)
+        model, method = dict(table["model"]), dict(table["method"])
+        named = choose(METHODS, method.pop("name", None), "method.name")
+        run = parse(RunSettings, table["run"], "run")
+        training = parse(Training, table["training"], "training")
+        faults = parse(Faults, table["faults"], "faults")
+        chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
+        made = parse(named, method, "method")
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError("the settings of the federation are not readable") from None
+    net, _ = nets_for(chosen, Roster({}, task), run.seed, run.torch_dtype)
+    return Plan(made, task, net, training, run.seed, run, faults=faults)
+
+
+def serve(
+    experiment: Experiment, link: Link, folder: Path, *, resume: bool = False, restart: bool = False,
+    data_root: Path | None = None, watcher: Watcher | None = None, say: Callable[[str], None] = lambda line: None,
+) -> Result:  # fmt: skip
+    """Run an experiment as its server, with the clients on this link; a finished run in `folder` is read instead.
+
+    The records are those of a simulation. A checkpoint is written after every round, because clients keep the states of
+    their last three. data_root: the folder of data sets that the server owns.
+    """
+    if isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin peer")
+    settings = settings_of(experiment)
+    if (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
+    root = data_root or Path("data")
+    with experiment.claimed(folder, resume, root):
+        hall = Hall(
+            link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say
+        )
+        try:
+            return _served(experiment, hall, folder, restart, root, watcher)
+        finally:
+            hall.close()
+
+
+def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
+    path = folder / "federation.json"
+    kept: Mapping[str, Any] | None = read_json(path) if path.exists() and not restart else None
+    return kept
+
+
+def _served(
+    experiment: Experiment, hall: Hall, folder: Path, restart: bool, root: Path, watcher: Watcher | None
+) -> Result:
+    stopping = watcher.stopping if watcher is not None else lambda: False
+    roster, engines = hall.wait(stopping), list[NetworkEngine]()
+    assert hall.plan is not None
+    hall.plan.method.check(cast(Federation, roster))
+    hall.plan.training.count(len(roster.seen))
+    run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
+
+    def make(plan: Plan) -> NetworkEngine:
+        engines.append(NetworkEngine(plan, roster, hall, public_from(root), stopping=stopping))
+        return engines[-1]
+
+    result = execute(
+        replace(hall.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+        make=make, restart=restart,
+    )  # fmt: skip
+    engines[-1].end()
+    return result
