@@ -25,7 +25,7 @@ from fedkin.untrusted import said, shown
 __all__ = ["About", "Hall"]
 
 _MOST = 1 << 22  # bytes of what a client says when it comes
-_SLICE = 1.0  # seconds of one look for somebody
+_SLICE = 5.0  # seconds of one look for somebody
 _AGAIN = 0.05  # seconds until somebody who was just answered is looked at again
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -109,7 +110,7 @@ class Node:
         there = Agreement.of(terms)
         settings = there.settings if self.settings is None else self.settings
         plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
-        own = Agreement(mine.settings, self.task, mine.net, mine.first, mine.version, mine.cannot)
+        own = Agreement(mine.settings, self._task(there.task), mine.net, mine.first, mine.version, mine.cannot)
         words = unlike(own, there)
         if words or plan is None:
             self.agreed = own
@@ -121,6 +122,13 @@ class Node:
             raise Left
         self.agreed = own
         return plan
+
+    def _task(self, there: Task | None) -> Task:
+        """Return the federation's task, if this client has samples of some of its classes; else its own task."""
+        mine = self.task
+        if there is not None and mine.labels and mine.classes < there.classes:
+            mine = replace(mine, classes=there.classes)
+        return mine
 
     def _join(self) -> dict[str, Any]:
         """Return where this client begins; raises RunError if the server refuses it."""

@@ -18,9 +18,12 @@ from fedkin.flow import PeerMethod
 from fedkin.learning.models import MODELS
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.network.agreement import Agreement, unlike
 from fedkin.network.hall import Hall
+from fedkin.network.joining import Join
 from fedkin.network.link import Link
 from fedkin.network.server import NetworkEngine
+from fedkin.network.settings import NetworkSettings
 from fedkin.records.files import read_json
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
@@ -31,10 +34,33 @@ from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import toml_of
 
-__all__ = ["plan_of", "serve", "settings_of"]
+__all__ = ["experiment_of", "invited", "plan_of", "serve", "settings_of"]
 
 # The settings of [run] that all participants must have in common; the others are the server's own.
 _COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
+
+
+def experiment_of(join: Join) -> Experiment:
+    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
+    experiment = Experiment.of(toml_of(join.experiment))
+    if "clients" in experiment.table.get("network", {}):
+        return experiment
+    names = tuple(sorted(set(join.members) - {join.server}))
+    return replace(
+        experiment, network=parse(NetworkSettings, {**experiment.network.model_dump(), "clients": names}, "")
+    )
+
+
+def invited(experiment: Experiment, join: Join) -> Experiment:
+    """Return the experiment with the clients of a join file; raises ConfigError if they were invited to another one."""
+    there = experiment_of(join)
+    if words := unlike(Agreement(settings_of(experiment), None), Agreement(settings_of(there), None)):
+        raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
+    if "network" in experiment.table:
+        return experiment if "clients" in experiment.table["network"] else replace(
+            experiment, network=experiment.network.model_copy(update={"clients": there.network.clients})
+        )  # fmt: skip
+    return replace(experiment, network=there.network)
 
 
 def settings_of(experiment: Experiment) -> str:
