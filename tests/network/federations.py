@@ -24,7 +24,9 @@ from fedkin.running.networked import plan_of, serve
 NOWHERE = Path("/nonexistent")
 
 
-def experiment(method: str = "fedavg", clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]) -> Experiment:
+def experiment(
+    method: str = "fedavg", /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
+) -> Experiment:
     """Digits, rotated in groups; `sections` change or add to the sections of the table."""
     table: dict[str, Any] = {
         "name": "tiny",

@@ -96,10 +96,12 @@ class Follow:
         while words not in (line := stream.readline().decode()):
             assert line, f"ended without {words!r}"
 
-    def close(self) -> None:
-        """Read no more."""
+    def __enter__(self) -> Follow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.wait()
+        self.process.communicate()
 
 
 @contextmanager

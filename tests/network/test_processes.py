@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from fedkin.running.loop import Result, execute
 from network.federations import experiment, same, state_in
-from network.processes import Place, Process, made
+from network.processes import Place, made
 from town import Town
 
 pytestmark = pytest.mark.slow
@@ -61,18 +62,17 @@ def test_kills_of_a_client_and_of_the_server_change_no_bit(tmp_path: Path, town:
         here = simulated(place, tmp_path / "here")
         server = place.serve("--out", str(tmp_path / "there"))
         nodes = {name: place.join(name) for name in NAMES}
-        said = place.follow("c01")
-        said.until("round 5:")
-        nodes["c01"].kill()
-        nodes["c01"].join()
-        # Within network.grace: the request waits for it, and is answered with the state that was kept.
-        nodes["c01"] = place.join("c01")
-        said.until("round 12:")
-        server.kill()
-        server.join()
-        server = place.serve("--resume", str(tmp_path / "there"))
-        said.until("joining once more")
-        said.until("round 30:")
-        said.close()
+        with place.follow("c01") as said:
+            said.until("round 5:")
+            nodes["c01"].kill()
+            nodes["c01"].join()
+            # Within network.grace: the request waits for it, and is answered from the state that was kept.
+            nodes["c01"] = place.join("c01")
+            said.until("round 12:")
+            server.kill()
+            server.join()
+            server = place.serve("--resume", str(tmp_path / "there"))
+            said.until("joining once more")
+            said.until("round 30:")
         ended(place, server, *nodes.values())
         equal(tmp_path / "there", here, tmp_path / "here")

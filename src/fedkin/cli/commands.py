@@ -11,7 +11,7 @@ from fedkin.cli.graph import graph
 from fedkin.cli.net import net
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
-from fedkin.cli.serve import join, serve
+from fedkin.cli.serve import join, peer, serve
 from fedkin.cli.tables import init, inspect
 from fedkin.cli.tune import tune
 
@@ -41,6 +41,7 @@ app.command("compare")(experiments.compare)
 app.command("tune")(tune)
 app.command("serve")(serve)
 app.command("join")(join)
+app.command("peer")(peer)
 app.command("inspect")(inspect)
 app.command("init")(init)
 app.command("check")(check)

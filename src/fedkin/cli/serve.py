@@ -1,4 +1,4 @@
-"""`fedkin serve` and `fedkin join`: a federation over a network."""
+"""`fedkin serve`, `fedkin join` and `fedkin peer`: a federation over a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -15,15 +14,16 @@ import typer
 
 from fedkin.cli.experiments import ending, planned, rooted
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
-from fedkin.cli.progress import LiveProgress, stop_on_signals
+from fedkin.cli.progress import LiveProgress, StopFlag, stop_on_signals
 from fedkin.cli.screen import screen
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedkin.network.identity import Identity
     from fedkin.network.joining import Join
     from fedkin.network.link import Link
 
-__all__ = ["join", "serve"]
+__all__ = ["join", "peer", "serve"]
 
 _JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
 _KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
@@ -64,14 +64,15 @@ def serve(
     invited = read_join(invitation)
     plan = networked.invited(plan, invited)
     console = screen(stderr=True, soft_wrap=True)
-    with _link(invited, key, certificate, [listen or invited.members[invited.server].locator], []) as link:
-        if link.me != invited.server:
-            raise ConfigError(f"--key {key}: it is of {link.me!r}, and the server is {invited.server!r}")
-        with stop_on_signals(folder) as stop:
-            result = networked.serve(
-                plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
-                watcher=LiveProgress(plan.method.name, stop, folder, json),
-            )  # fmt: skip
+    identity = _identity(invited, key, certificate)
+    if identity.name != invited.server:
+        raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
+    places = [listen or invited.members[invited.server].locator]
+    with _link(invited, identity, places, []) as link, stop_on_signals(folder) as stop:
+        result = networked.serve(
+            plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
+            watcher=LiveProgress(plan.method.name, stop, folder, json),
+        )  # fmt: skip
     ending(plan, result, folder, json)
 
 
@@ -99,55 +100,111 @@ def join(
     if not invited.server:
         raise ConfigError(f"{invitation}: a federation without a server: use fedkin peer")
     plan = networked.experiment_of(invited)
-    with _link(invited, key, certificate, [], [invited.server]) as link:
-        network = plan.network
-        client, task = own_client(
-            link.me, data, target=target, kind=network.kind, classes=network.classes, group=group,
-            test_fraction=test_fraction, seed=plan.run.seed,
+    identity = _identity(invited, key, certificate)
+    if identity.name == invited.server:
+        raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
+    client, task = own_client(
+        identity.name, data, target=target, kind=plan.network.kind, classes=plan.network.classes, group=group,
+        test_fraction=test_fraction, seed=plan.run.seed,
+    )  # fmt: skip
+    folder = state if state is not None else invitation.parent / f"{identity.name}-state"
+    console = screen(stderr=True, soft_wrap=True)
+    with held(folder), _leaving(console.print) as (_, stop), _link(invited, identity, [], [invited.server]) as link:
+        Node(
+            link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
+            settings=networked.settings_of(plan), labels=labels, device=device, say=console.print,
+            consent=_consent(yes, invited.server),
+        ).run()  # fmt: skip
+
+
+def peer(
+    invitation: Path = _JOIN,
+    data: str = _DATA,
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    listen: str | None = _LISTEN,
+    target: str | None = _TARGET,
+    test_fraction: float = _HELD,
+    state: Path | None = _STATE,
+    device: str = _DEVICE,
+    yes: bool = _YES,
+    json: bool = JSON,
+) -> None:
+    """Take part in a federation without a server, with samples of its own; the records are of this peer."""
+    from fedkin.data.own import own_client
+    from fedkin.network.joining import read_join
+    from fedkin.running import networked
+
+    invited = read_join(invitation)
+    if invited.server:
+        raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin join")
+    plan = networked.experiment_of(invited)
+    identity = _identity(invited, key, certificate)
+    me = identity.name
+    client, task = own_client(
+        me, data, target=target, kind=plan.network.kind, classes=plan.network.classes, test_fraction=test_fraction,
+        seed=plan.run.seed,
+    )  # fmt: skip
+    folder = state if state is not None else invitation.parent / f"{me}-state"
+    places = {name: member.locator for name, member in invited.members.items()}
+    own = listen or places[me]
+    # Of two peers with addresses, the one with the lower name is dialled.
+    dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
+    console = screen(stderr=True, soft_wrap=True)
+    with _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop):
+        result = networked.exchange(
+            plan, link, client, task, sorted(invited.members), folder, resume=True, device=device, stop=stop,
+            consent=_consent(yes, "its neighbours"), say=console.print,
+            watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
-        folder = state if state is not None else invitation.parent / f"{link.me}-state"
-        console = screen(stderr=True, soft_wrap=True)
-        with held(folder), _leaving(console.print) as stop:
-            Node(
-                link, replace(client, id=link.me), task, networked.plan_of, folder, server=invited.server, stop=stop,
-                settings=networked.settings_of(plan), labels=labels, device=device, say=console.print,
-                consent=_consent(yes, invited.server),
-            ).run()  # fmt: skip
+    ending(plan, result, folder, json)
 
 
-@contextmanager
-def _link(invited: Join, key: Path, certificate: Path | None, listen: list[str], dial: list[str]) -> Iterator[Link]:
-    """This participant's link; those who dial look for the others again and again."""
+def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
+    """Return who this is; raises ConfigError for who is not a member."""
     from fedkin.network.identity import load
-    from fedkin.network.zenoh import ZenohLink
 
     identity = load(key, certificate or key.with_suffix(".crt"), invited.roots)
     if identity.name not in invited.members:
         raise ConfigError(f"--key {key}: {identity.name!r} is not a member of this federation")
+    return identity
+
+
+@contextmanager
+def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str]) -> Iterator[Link]:
+    """This participant's link; those who dial look for the others again and again."""
+    from fedkin.network.zenoh import ZenohLink
+
     with ZenohLink(identity, invited.members, listen=listen, dial=dial) as link:
         yield link
 
 
 @contextmanager
-def _leaving(say: Callable[[str], None]) -> Iterator[Event]:
-    """Leave after the current request on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
+def _leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
+    """Leave after the current work on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
     from fedkin.network.node import Left
+    from fedkin.running.loop import Stop
 
-    stop = Event()
+    flag, stop = StopFlag(), Event()
 
     def ask(number: int, frame: object) -> None:
-        if stop.is_set():
+        if flag.asked:
             raise KeyboardInterrupt
+        flag.asked = True
         stop.set()
-        say("leaving after this request; once more to leave at once")
+        say("leaving after what is being done now; once more to leave at once")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
-    except (Left, KeyboardInterrupt):
+        yield flag, stop
+    except (Left, Stop, KeyboardInterrupt):
+        for bar in flag.bars:
+            bar.stop()
         say("left; the same command comes back")
-        sys.exit(130 if stop.is_set() else 0)
+        sys.exit(130 if flag.asked else 0)
     finally:
+        for bar in flag.bars:
+            bar.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
 

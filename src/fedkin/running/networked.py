@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import tomli_w
@@ -13,15 +14,18 @@ from fedkin.engines import Faults
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation
 from fedkin.flow import PeerMethod
 from fedkin.learning.models import MODELS
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.network.agreement import Agreement, unlike
+from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.network.hall import Hall
 from fedkin.network.joining import Join
+from fedkin.network.leaving import leaving
 from fedkin.network.link import Link
+from fedkin.network.node import Left
+from fedkin.network.peer import Neighbours, PeerEngine
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.files import read_json
@@ -34,7 +38,7 @@ from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import toml_of
 
-__all__ = ["experiment_of", "invited", "plan_of", "serve", "settings_of"]
+__all__ = ["exchange", "experiment_of", "invited", "plan_of", "serve", "settings_of"]
 
 # The settings of [run] that all participants must have in common; the others are the server's own.
 _COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
@@ -143,3 +147,42 @@ def _served(
     )  # fmt: skip
     engines[-1].end()
     return result
+
+
+def exchange(
+    experiment: Experiment, link: Link, client: Client, task: Task, names: Sequence[str], folder: Path, *,
+    resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
+    consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
+    stop: Event | None = None,
+) -> Result:  # fmt: skip
+    """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
+
+    Raises Left if it is to leave before the others are there.
+    """
+    if not isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
+    if experiment.run.network.startswith("planted"):
+        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+    settings = settings_of(experiment)
+    plan, mine = agreed(settings, task, plan_of)
+    if plan is None:
+        raise ConfigError(mine.cannot)
+    if (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
+    run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
+    plan = replace(plan, engine=run)
+    if not consent(leaving(plan)):
+        raise Left
+    limit = int(run.message_limit_mb * 2**20)
+    with experiment.claimed(folder, resume, Path("data")):
+        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop)
+        try:
+            near.gather()
+            result = execute(
+                plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher, restart=restart,
+                make=lambda plan: PeerEngine(plan, client, near, device),
+            )  # fmt: skip
+            near.end(plan.training.rounds + 1)
+            return result
+        finally:
+            near.close()
