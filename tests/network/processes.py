@@ -66,6 +66,11 @@ class Place:
         files = ["--data", str(self.folder / f"{name}.npz"), "--key", str(self.folder / f"{name}.key"), "--yes"]
         return self._start(name, "join", str(self.folder / "join.toml"), *files, *more)
 
+    def peer(self, name: str, *more: str) -> Process:
+        """Start a peer."""
+        files = ["--data", str(self.folder / f"{name}.npz"), "--key", str(self.folder / f"{name}.key"), "--yes"]
+        return self._start(name, "peer", str(self.folder / "join.toml"), *files, *more)
+
     def _start(self, name: str, *words: str) -> Process:
         process = _FORKS.Process(target=_command, args=(list(words), self.folder, self.folder / f"{name}.log"))
         process.start()
@@ -105,7 +110,9 @@ class Follow:
 
 
 @contextmanager
-def made(folder: Path, table: dict[str, Any], town: Town, federation: Federation) -> Iterator[Place]:
+def made(
+    folder: Path, table: dict[str, Any], town: Town, federation: Federation, peers: bool = False
+) -> Iterator[Place]:
     """Write keys, certificates, data of each client, the experiment and the join file; end all processes at last."""
     names = sorted(federation)
     for name in ("server", *names):
@@ -120,11 +127,14 @@ def made(folder: Path, table: dict[str, Any], town: Town, federation: Federation
         )  # fmt: skip
     text = tomli_w.dumps(table)
     (folder / "experiment.toml").write_text(text)
-    members = {"server": Member(locator=f"tls/127.0.0.1:{free_port()}"), **dict.fromkeys(names, Member())}
+    if peers:
+        members = {name: Member(locator=f"tls/127.0.0.1:{free_port()}") for name in names}
+    else:
+        members = {"server": Member(locator=f"tls/127.0.0.1:{free_port()}"), **dict.fromkeys(names, Member())}
     ca = certificate_pem([town.ca]).decode()
     write_join(
-        Join(version=VERSION, federation="tiny", server="server", ca=ca, experiment=text, experiment_hash=hash_of(text),
-             members=members), folder / "join.toml",
+        Join(version=VERSION, federation="tiny", server="" if peers else "server", ca=ca, experiment=text,
+             experiment_hash=hash_of(text), members=members), folder / "join.toml",
     )  # fmt: skip
     _FORKS.set_forkserver_preload(_IMPORTED)
     plan = Experiment.of(table)

@@ -76,3 +76,15 @@ def test_kills_of_a_client_and_of_the_server_change_no_bit(tmp_path: Path, town:
             said.until("round 30:")
         ended(place, server, *nodes.values())
         equal(tmp_path / "there", here, tmp_path / "here")
+
+
+def test_peers_are_the_simulation_bit_for_bit(tmp_path: Path, town: Town) -> None:
+    written = table("mapl", 4)
+    written["method"] |= {"warmup": 2, "hidden": 9}
+    with made(tmp_path, written, town, experiment(clients=4).federation(Path()), peers=True) as place:
+        simulated(place, tmp_path / "here")
+        ended(place, *[place.peer(name) for name in NAMES])
+        known = state_in(tmp_path / "here")["clients"]
+        for name in NAMES:
+            assert same(state_in(tmp_path / f"{name}-state")["clients"][name], known[name]), name
+            assert (tmp_path / f"{name}-state" / "report.html").exists()
