@@ -22,12 +22,13 @@ TEXT = "age,dose,ill,split\n40,0.5,1,train\n50,1.5,0,train\n60,2.5,2,test\n"
 def test_tables_are_read_alike(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(TEXT)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(TEXT.encode()))
-    columns = {"age": [40, 50, 60], "dose": [0.5, 1.5, 2.5], "ill": [1, 0, 2], "split": ["train", "train", "test"]}
+    columns = {"age": [40, 50, 60], "ill": [1, 0, 2], "split": ["train", "train", "test"], "dose": [0.5, 1.5, 2.5]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
         client, task = own_client("ann", str(tmp_path / name), target="ill")
         assert task == Task(3, (2,))
         assert client.id == "ann"
+        assert client.about["columns"] == ["age", "dose"]  # in the order of the names, whatever that in the file
         assert torch.equal(client.train.inputs(slice(None)), torch.tensor([[40.0, 0.5], [50.0, 1.5]])), name
         assert client.test.labels().tolist() == [2]
 
@@ -75,8 +76,8 @@ def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (TEXT, "il", "no column 'il'; did you mean 'ill'"),
         ("age,ill\n4,0.5\n", "ill", "expected classes as whole numbers from 0, got 0.5"),
         ("age,ill\n4,1\n,0\n", "ill", "column 'age': row 2 is empty or no finite number"),
-        ("age,ill\nold,1\n", "ill", "cannot be read"),
-        ("age,age\n1,1\n", "age", "has to name each column, every one differently"),
+        ("age,ill\nold,1\n", "ill", "column 'age': expected numbers, got <U3"),
+        ("age,age\n1,1\n", "age", "expected a name for each column, every one differently"),
         ("ill\n1\n", "ill", "no column but 'ill'"),
         ("age,ill,split\n1,1,train\n1,0,valid\n", "ill", "expected 'train' or 'test' for every sample, got 'valid'"),
     ],
@@ -95,7 +96,7 @@ def test_what_is_wrong_with_a_table(text: str, target: str, words: str, tmp_path
         ("a.csv", {}, ConfigError, "which column of a.csv is to be learned"),
         ("a.csv", {"target": "y"}, DataError, "a.csv: no such file"),
         ("a.csv.gz", {"target": "y"}, DataError, "a.csv.gz: no such file"),
-        ("a.parquet", {"target": "y"}, DataError, "a.parquet: cannot be read"),
+        ("a.parquet", {"target": "y"}, DataError, "a.parquet: no such file"),
         ("a.npz", {}, DataError, "a.npz: cannot be read"),
         ("a.txt", {}, ConfigError, r"expected a file \(.csv, .parquet, .npz\) or MODULE:FUNCTION"),
         ("no_such_module:f", {}, DataError, "ModuleNotFoundError"),

@@ -230,6 +230,14 @@ def test_what_differs_is_refused_on_both_sides(
     assert server_says in line
 
 
+def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
+    one, other = (agreement.Agreement("", Task(2, (2,)), columns=names) for names in (("age", "dose"), ("age", "sex")))
+    assert agreement.unlike(one, other) == "the column 'dose' is here and not there"
+    assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
+    assert agreement.unlike(one, agreement.Agreement("", Task(2, (2,)))) == ""
+    assert agreement.Agreement.of(one.tree()) == one
+
+
 def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> None:
     with clients(federation, tmp_path) as there, there.network.link("server") as link:
         server = Server(link, there)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedkin.data.tables import arrays, read_csv
+from fedkin.data.tables import arrays, read_any_csv
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.tasks import Kind
@@ -31,7 +31,8 @@ def own_client(
     """Return one participant with its samples, and their task; raises DataError and ConfigError.
 
     data: a file, or MODULE:FUNCTION.
-    .csv, .csv.gz, .parquet   numbers in every column; `target` is the column to learn
+    .csv, .csv.gz, .parquet   numbers in every column, in the order of the columns' names, which are in
+                              `Client.about["columns"]`; `target` is the column to learn
     .npz                      arrays x [N, ...] and y [N, ...]
     MODULE:FUNCTION           a function that returns {"x": ..., "y": ...} as arrays
     Each may have "split" [N], "train" or "test"; else `test_fraction` of the samples is held out, drawn by `seed` and
@@ -56,57 +57,42 @@ def own_client(
         )  # fmt: skip
     except (DataError, TypeError) as error:
         raise DataError(f"{data}: {said(error)}") from None
-    return federation[name], federation.task
+    return replace(federation[name], about={"columns": held.get("columns", [])}), federation.task
 
 
 def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
     if target is None:
         raise ConfigError(f"--target NAME: which column of {path} is to be learned?")
-    found = _csv(path) if path.suffix != ".parquet" else _parquet(path)
+    found = _read(path)
     if target not in found:
         raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, found)}")
     y = _numbers(found.pop(target), f"{path}: column {target!r}")
     split = found.pop("split", None)
     if not found:
         raise DataError(f"{path}: no column but {target!r}; expected columns of numbers to learn from")
-    columns = [_numbers(values, f"{path}: column {name!r}") for name, values in found.items()]
+    names = sorted(found)
+    columns = [_numbers(found[name], f"{path}: column {name!r}") for name in names]
     x = np.stack(columns, axis=1).astype(np.float32)
-    held: dict[str, Any] = {"x": x, "y": y if kind == "regression" else _labels(y, f"{path}: column {target!r}")}
+    held: dict[str, Any] = {
+        "x": x,
+        "columns": names,
+        "y": y if kind == "regression" else _labels(y, f"{path}: column {target!r}"),
+    }
     return held if split is None else {**held, "split": split}
 
 
-def _csv(path: Path) -> dict[str, npt.NDArray[Any]]:
-    if path.suffix == ".gz" or not path.is_file():
-        if path.suffixes[-2:] != [".csv", ".gz"] or not path.is_file():
-            raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
-        import gzip
-
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            names = _header(path, file)
-    else:
-        with path.open(encoding="utf-8", newline="") as file:
-            names = _header(path, file)
-    stem = path.name.removesuffix(".gz").removesuffix(".csv")
-    return arrays(read_csv(path.parent, stem, {name: "text" if name == "split" else "number" for name in names}))
-
-
-def _header(path: Path, file: Any) -> list[str]:
-    try:
-        names = next(csv.reader(file), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a table in UTF-8 ({said(error)})") from None
-    if len(set(names)) < len(names) or not all(names):
-        raise DataError(f"{path}: the first line has to name each column, every one differently")
-    return names
-
-
-def _parquet(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     import pyarrow as pa
 
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
     try:
-        table = parquet_in(path)
-    except (OSError, KeyError, pa.ArrowException, Refused) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); expected a table in Parquet") from None
+        table = parquet_in(path) if path.suffix == ".parquet" else read_any_csv(path)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
+    names = table.column_names
+    if len(set(names)) < len(names) or not all(names):
+        raise DataError(f"{path}: expected a name for each column, every one differently")
     return arrays(table)
 
 

@@ -27,7 +27,8 @@ class Agreement:
     """What all participants have in common: version, settings, task, and the net with its first values.
 
     settings: the settings that all must have, as TOML. net: [name, shape, type] of each tensor that is trained. first:
-    a hash of the net and its initial values. cannot: why a participant cannot make a plan of these settings.
+    a hash of the net and its initial values. cannot: why a participant cannot make a plan of these settings. columns:
+    names of the inputs' columns, where they have names.
     """
 
     settings: str
@@ -36,13 +37,14 @@ class Agreement:
     first: str = ""
     version: str = __version__
     cannot: str = ""
+    columns: tuple[str, ...] = ()
 
     def tree(self) -> dict[str, Any]:
         """Return the agreement as small values."""
         return {
             "version": self.version, "settings": self.settings, "first": self.first, "cannot": self.cannot,
             "task": None if self.task is None else tree_of_task(self.task),
-            "net": [[name, list(shape), dtype] for name, shape, dtype in self.net],
+            "columns": list(self.columns), "net": [[name, list(shape), dtype] for name, shape, dtype in self.net],
         }  # fmt: skip
 
     @classmethod
@@ -52,9 +54,10 @@ class Agreement:
             texts = {name: str(tree[name]) for name in ("version", "settings", "first", "cannot")}
             task = None if tree["task"] is None else task_from(tree["task"])
             net = tuple((str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in tree["net"])
+            columns = tuple(map(str, tree["columns"]))
         except (KeyError, TypeError, ValueError):
             raise ConfigError("what was said about the experiment is not readable") from None
-        return cls(task=task, net=net, **texts)
+        return cls(task=task, net=net, columns=columns, **texts)
 
 
 def agreed(settings: str, task: Task, plan_of: PlanOf) -> tuple[Plan | None, Agreement]:
@@ -87,6 +90,11 @@ def unlike(here: Agreement, there: Agreement) -> str:
             return f"the experiment cannot be run {who}: {_said(one.cannot, 200)}"
     if here.task is None or there.task is None:  # the server does not know its task before the first client comes
         return ""
+    if here.columns and there.columns and here.columns != there.columns:
+        odd = min(set(here.columns) ^ set(there.columns), default="")
+        return (
+            f"the column {_said(repr(odd))} is {'here and not there' if odd in here.columns else 'there and not here'}"
+        )
     if here.task != there.task:
         return _tasks(here.task, there.task)
     if here.net != there.net:

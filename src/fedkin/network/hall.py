@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from threading import Condition, Thread
 from typing import Any
@@ -219,6 +220,8 @@ class Hall:
                 self._offer_terms(other)
         if words := unlike(self.mine, there):
             return words
+        if not self.mine.columns:
+            self.mine = replace(self.mine, columns=there.columns)
         known = self.guests.get(name)
         if known is not None:
             same = known.digest == about.digest and known.n_train == about.n_train

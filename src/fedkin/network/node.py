@@ -111,6 +111,7 @@ class Node:
         settings = there.settings if self.settings is None else self.settings
         plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
         own = Agreement(mine.settings, self._task(there.task), mine.net, mine.first, mine.version, mine.cannot)
+        own = replace(own, columns=tuple(map(str, self.client.about.get("columns", ()))))
         words = unlike(own, there)
         if words or plan is None:
             self.agreed = own

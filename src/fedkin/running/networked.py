@@ -175,6 +175,7 @@ def exchange(
         raise Left
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
+        mine = replace(mine, columns=tuple(client.about.get("columns", ())))
         near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop)
         try:
             near.gather()
