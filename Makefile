@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo demo-network test lint format docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes --no-deps
@@ -21,6 +21,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constrain
 
 demo: $(VENV)/.installed
 	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,kin,sfmtl-graph,tfl,mapl
+
+# A server and four clients, each a process with its own key and samples, over TLS on this machine.
+demo-network: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/network.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
