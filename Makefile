@@ -3,24 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo demo-network test lint format docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes --no-deps
 
 # pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
 # the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
-$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/privacy.txt
+$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/network.txt constraints/privacy.txt
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED) -r constraints.txt
 	$(LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(LOCKED) -r constraints/torch.txt && $(PIP) torch==2.13.0)
-	$(LOCKED) -r constraints/privacy.txt
+	$(LOCKED) -r constraints/network.txt -r constraints/privacy.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check --disable-pip-version-check
 	touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,kin,sfmtl-graph,tfl,mapl
+
+# A server and four clients, each a process with its own key and samples, over TLS on this machine.
+demo-network: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/network.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -37,7 +41,7 @@ format: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/pdoc --output-directory site fedkin.flow fedkin.views fedkin.federation fedkin.graph fedkin.data fedkin.methods fedkin.learning \
-		fedkin.engines fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
+		fedkin.engines fedkin.network fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
 		fedkin.running.compare fedkin.report
 	@echo "reference: site/index.html"
 

@@ -8,8 +8,10 @@ from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
 from fedkin.cli.check import check
 from fedkin.cli.graph import graph
+from fedkin.cli.net import net
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
+from fedkin.cli.serve import join, peer, serve
 from fedkin.cli.tables import init, inspect
 from fedkin.cli.tune import tune
 
@@ -37,12 +39,16 @@ def _root(
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
 app.command("tune")(tune)
+app.command("serve")(serve)
+app.command("join")(join)
+app.command("peer")(peer)
 app.command("inspect")(inspect)
 app.command("init")(init)
 app.command("check")(check)
 app.command("report")(report)
 app.command("graph")(graph)
 app.add_typer(runs, name="runs")
+app.add_typer(net, name="net")
 app.command("methods")(catalogue.methods)
 app.command("scenarios")(catalogue.scenarios)
 app.command("sources")(catalogue.sources)

@@ -19,7 +19,7 @@ from fedkin.report.tables import comparison, left_out, one_run
 from fedkin.report.verdicts import terminal
 from fedkin.settings import choose
 
-__all__ = ["compare", "listed", "numbers", "planned", "rooted", "run"]
+__all__ = ["compare", "ending", "listed", "numbers", "planned", "rooted", "run"]
 
 
 def run(
@@ -45,6 +45,11 @@ def run(
             plan, root, folder, resume=resume is not None, restart=restart,
             watcher=LiveProgress(plan.method.name, stop, folder, json),
         )  # fmt: skip
+    ending(plan, result, folder, json, profile)
+
+
+def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
+    """Write the report of a run that has ended, and print its figures."""
     report = _report([folder])
     if json:
         print(as_json(result.summary))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fedkin.engines.releases import counted
-from fedkin.engines.setup import Setup
+from fedkin.engines.setup import Plan, Setup
 from fedkin.engines.transport import SERVER
 from fedkin.flow import Message, Params
 from fedkin.learning.scoring import Figures, Marks
@@ -74,12 +74,12 @@ class Outcome:
 class Engine(ABC):
     """An engine runs the rounds of one method.
 
-    setup: the setup with the nets that the method trains. missed: the lines of clients that failed in the last
-    evaluation.
+    setup: the setup, or the plan if the clients are elsewhere, with the nets that the method trains. missed: the lines
+    of clients that failed in the last evaluation.
     """
 
     name: ClassVar[str]
-    setup: Setup
+    setup: Setup | Plan
     missed: Sequence[Traffic] = ()
 
     @property

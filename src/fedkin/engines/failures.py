@@ -18,7 +18,10 @@ _LONGEST = 300  # characters of a reason in the records
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """A client that failed in a phase. injected: a setting of `[faults]` or `privacy.budget` had it fail."""
+    """A client that failed in a phase. injected: `[faults]`, `privacy.budget`, or the network had it fail.
+
+    kind: what it is called in the records: "failed", "spent", or "late", "gone", "refused" for a client over a network.
+    """
 
     id: str
     phase: str

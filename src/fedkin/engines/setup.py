@@ -44,10 +44,31 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.privacy.check([self.net, *(self.nets or {}).values()])
+        if self.method.needs_classes:
+            self.task.need_labels("method.name", repr(self.method.name))
+        if self.engine.min_replies and isinstance(self.method, PeerMethod):
+            raise ConfigError(
+                f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
+            )
 
     def net_of(self, id: str) -> Net:
         """Return the net of this client."""
         return self.net if self.nets is None else self.nets[id]
+
+    def equipped(self) -> Plan:
+        """Return the plan with the nets that the method trains; raises ConfigError if they do not fit the method."""
+        seed = key(self.seed, "equip")
+        if self.nets is not None and not self.method.unlike_models:
+            raise ConfigError(
+                f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
+                "(model.name = 'mixed'): choose one model, or a method of `fedkin methods` that allows unlike models"
+            )
+        known = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
+        made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}
+        for net in known.values():
+            net.check(self.task)
+        nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
+        return replace(self, net=made[id(self.net)], nets=nets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +91,7 @@ class Setup:
     privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
-        if self.method.needs_classes:
-            self.federation.task.need_labels("method.name", repr(self.method.name))
-        if self.engine.min_replies and isinstance(self.method, PeerMethod):
-            raise ConfigError(
-                f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
-            )
+        assert self.plan  # which is checked when it is made
         attacks = Attacks.parse(self.engine.adversaries)
         if attacks:
             attacks.check(self.method, self.federation)
@@ -103,15 +119,5 @@ class Setup:
 
     def equipped(self) -> Setup:
         """Return the setup with the nets that the method trains; raises ConfigError if they do not fit the method."""
-        task, seed = self.federation.task, key(self.seed, "equip")
-        if self.nets is not None and not self.method.unlike_models:
-            raise ConfigError(
-                f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
-                "(model.name = 'mixed'): choose one model, or a method of `fedkin methods` that allows unlike models"
-            )
-        known = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
-        made = {name: self.method.equip(net, task, seed) for name, net in known.items()}
-        for net in known.values():
-            net.check(task)
-        nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
-        return replace(self, net=made[id(self.net)], nets=nets)
+        plan = self.plan.equipped()
+        return replace(self, net=plan.net, nets=plan.nets)

@@ -65,13 +65,16 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
 def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
     """Return `task.figures` over the samples of several clients together, from (samples, marks) of each client.
 
-    Each client has at least one sample.
+    Each client has at least one sample. A figure that needs a client's digest is None where there is none: over a
+    network, the scores of single samples stay at the client.
     """
     total = sum(n for n, _ in parts)
     if task.kind == "classification":
         return (sum(mark.right for _, mark in parts) / total,)
     if task.kind == "regression":
         return (sum(n * (mark.figures[0] or 0.0) for n, mark in parts) / total,)
+    if not all(mark.digest for _, mark in parts):
+        return (None,) * len(task.figures)
     if task.kind == "segmentation":
         both, either = (np.sum([mark.digest[i] for _, mark in parts], axis=0) for i in (0, 1))
         return _known(_dice(both, either))

@@ -22,6 +22,7 @@ from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.network.settings import NetworkSettings
 from fedkin.records.claims import check_claim, claimed
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
@@ -33,7 +34,9 @@ from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
 
-SECTIONS = ("name", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run")
+SECTIONS = (
+    "name", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Experiment:
     faults: Faults
     privacy: Privacy
     run: RunSettings
+    network: NetworkSettings
     table: Mapping[str, Any]
 
     @classmethod
@@ -74,6 +78,7 @@ class Experiment:
             table=table,
             faults=parse(Faults, _section(table, "faults", {}), "faults"),
             privacy=parse(Privacy, _section(table, "privacy", {}), "privacy"),
+            network=parse(NetworkSettings, _section(table, "network", {}), "network"),
         )
         for other in _section(table, "methods", {}):
             choose(METHODS, other, "methods")
@@ -109,7 +114,9 @@ class Experiment:
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
-        for section in ("faults", *(("privacy",) if self.privacy.on else ()), "run"):
+        # A simulation does not read [network], and old runs have none: it is there only if it was given.
+        given = [*(["privacy"] if self.privacy.on else []), *(["network"] if "network" in self.table else [])]
+        for section in ("faults", "run", *given):
             table[section] = getattr(self, section).model_dump(mode="json")
         filled: dict[str, Any] = without_none(table)
         return filled

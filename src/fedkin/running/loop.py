@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
 from fedkin.engines.failures import TooFew
+from fedkin.engines.setup import Plan
 from fedkin.flow import Params
 from fedkin.learning.devices import title
 from fedkin.records import metrics
@@ -26,9 +27,12 @@ from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
+from fedkin.settings import parse
 from fedkin.tasks import Metric
 
 __all__ = ["Result", "Stop", "Watcher", "execute"]
+
+T = TypeVar("T", Setup, Plan)
 
 
 class Watcher(Protocol):
@@ -93,12 +97,13 @@ class Result:
 
 
 def execute(
-    setup: Setup, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
+    setup: T, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
-    make: Callable[[Setup], Engine] | None = None, restart: bool = False,
+    make: Callable[[T], Engine] | None = None, restart: bool = False,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
+    setup: the setup, or the plan of a run whose clients are elsewhere.
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
     checkpoints or records are damaged begins anew; else it is refused.
     """
@@ -109,8 +114,8 @@ def execute(
     setup = replace(setup, engine=run)
     if mode is not None and run.mode == "auto":
         # Another mode would round differently, so a resumed run keeps the mode that was chosen.
-        setup = setup.having(mode=mode)
-    engine = (make or ENGINES[run.engine])(setup)
+        setup = replace(setup, engine=parse(RunSettings, {**run.model_dump(exclude_unset=True), "mode": mode}, "run"))
+    engine = _made(setup, make)
     try:
         try:
             loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
@@ -130,6 +135,13 @@ def execute(
         summary, rows["rounds"], rows["clients"], rows["messages"], loop.scores, loop.outcome, models, folder,
         engine.everyone.unseen,
     )  # fmt: skip
+
+
+def _made(setup: T, make: Callable[[T], Engine] | None) -> Engine:
+    if make is not None:
+        return make(setup)
+    assert isinstance(setup, Setup) and isinstance(setup.engine, RunSettings)  # noqa: PT018
+    return ENGINES[setup.engine.engine](setup)
 
 
 class _Loop:
@@ -155,7 +167,7 @@ class _Loop:
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
         setup = self.engine.setup
-        settings = described(setup, self.run, self.records.folder)
+        settings = described(setup, self.engine.everyone, self.run, self.records.folder)
         self.tracking.started(settings, f"{name}-{setup.method.name}-seed{setup.seed}", self.done)
 
     def rounds(self) -> None:

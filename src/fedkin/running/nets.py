@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedkin.data import SOURCES, Dataset
+from fedkin.engines.roster import Roster
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.keys import key
@@ -20,7 +21,9 @@ from fedkin.settings import choose, parse
 __all__ = ["nets_for", "public_from"]
 
 
-def nets_for(model: Model, federation: Federation, seed: int, dtype: torch.dtype) -> tuple[Net, dict[str, Net] | None]:
+def nets_for(
+    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype
+) -> tuple[Net, dict[str, Net] | None]:
     """Return the server's net, and each client's own net (None if all clients have the server's net).
 
     Different bodies get heads with equal values, so that clients that share heads start from the same one. If all

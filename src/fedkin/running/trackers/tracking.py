@@ -10,6 +10,8 @@ from typing import Any
 
 from fedkin._version import __version__
 from fedkin.engines import Setup
+from fedkin.engines.roster import Roster
+from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError
 from fedkin.records.tables import flat
 from fedkin.running.trackers.base import Tracker, need
@@ -75,7 +77,7 @@ class Tracking:
                 warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
 
 
-def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any]:
+def described(setup: Setup | Plan, clients: Roster, run: Settings, folder: Path | None) -> dict[str, Any]:
     """Return all settings of a run by dotted names, from the folder's experiment.toml or, without one, the setup."""
     kept = folder / "experiment.toml" if folder is not None else None
     if kept is not None and kept.exists():
@@ -89,5 +91,4 @@ def described(setup: Setup, run: Settings, folder: Path | None) -> dict[str, Any
             **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
             "run": run.model_dump(mode="json"),
         }
-    federation = setup.federation
-    return flat(table) | {"federation": federation.name, "clients": len(federation), "fedkin": __version__}
+    return flat(table) | {"federation": clients.name, "clients": len(clients), "fedkin": __version__}

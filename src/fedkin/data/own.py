@@ -1,0 +1,138 @@
+"""The samples of one participant: a table or archive of its own, or what a function of its own returns."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedkin.data.tables import arrays, read_any_csv
+from fedkin.errors import ConfigError, DataError, nearest
+from fedkin.federation import Client, Federation, Scale, Task
+from fedkin.tasks import Kind
+from fedkin.untrusted import Refused, arrays_in, parquet_in, said, shown
+
+__all__ = ["own_client"]
+
+_USED = ("x", "y", "split")
+
+
+def own_client(
+    name: str, data: str, *, target: str | None = None, kind: Kind = "classification", classes: int | None = None,
+    group: str | None = None, test_fraction: float = 0.2, seed: int = 0,
+) -> tuple[Client, Task]:  # fmt: skip
+    """Return one participant with its samples, and their task; raises DataError and ConfigError.
+
+    data: a file, or MODULE:FUNCTION.
+    .csv, .csv.gz, .parquet   numbers in every column, in the order of the columns' names, which are in
+                              `Client.about["columns"]`; `target` is the column to learn
+    .npz                      arrays x [N, ...] and y [N, ...]
+    MODULE:FUNCTION           a function that returns {"x": ..., "y": ...} as arrays
+    Each may have "split" [N], "train" or "test"; else `test_fraction` of the samples is held out, drawn by `seed` and
+    the name. Bytes are divided by 255; other numbers are used as they are.
+    """
+    path = Path(data)
+    if path.suffix in (".csv", ".gz", ".parquet"):
+        held = _table(path, target, kind)
+    elif target is not None:
+        raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
+    elif path.suffix == ".npz":
+        held = _archive(path)
+    else:
+        held = _returned(data)
+    x, y = held["x"], held["y"]
+    try:
+        count = len(y)
+        scale = Scale() if getattr(x, "dtype", None) in (np.uint8, torch.uint8) else None
+        federation = Federation.from_arrays(
+            x, y, [name] * count, group=None if group is None else [group] * count, split=held.get("split"),
+            test_fraction=test_fraction, classes=classes, scale=scale, seed=seed, kind=kind,
+        )  # fmt: skip
+    except (DataError, TypeError) as error:
+        raise DataError(f"{data}: {said(error)}") from None
+    return replace(federation[name], about={"columns": held.get("columns", [])}), federation.task
+
+
+def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
+    if target is None:
+        raise ConfigError(f"--target NAME: which column of {path} is to be learned?")
+    found = _read(path)
+    if target not in found:
+        raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, found)}")
+    y = _numbers(found.pop(target), f"{path}: column {target!r}")
+    split = found.pop("split", None)
+    if not found:
+        raise DataError(f"{path}: no column but {target!r}; expected columns of numbers to learn from")
+    names = sorted(found)
+    columns = [_numbers(found[name], f"{path}: column {name!r}") for name in names]
+    x = np.stack(columns, axis=1).astype(np.float32)
+    held: dict[str, Any] = {
+        "x": x,
+        "columns": names,
+        "y": y if kind == "regression" else _labels(y, f"{path}: column {target!r}"),
+    }
+    return held if split is None else {**held, "split": split}
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    import pyarrow as pa
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
+    try:
+        table = parquet_in(path) if path.suffix == ".parquet" else read_any_csv(path)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
+    names = table.column_names
+    if len(set(names)) < len(names) or not all(names):
+        raise DataError(f"{path}: expected a name for each column, every one differently")
+    return arrays(table)
+
+
+def _numbers(values: npt.NDArray[Any], where: str) -> npt.NDArray[np.float64]:
+    if values.dtype.kind not in "buif":
+        raise DataError(f"{where}: expected numbers, got {values.dtype}; leave the column out, or write it as numbers")
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise DataError(f"{where}: row {row + 1} is empty or no finite number; fill it, or leave the row out")
+    return numbers
+
+
+def _labels(values: npt.NDArray[np.float64], where: str) -> npt.NDArray[np.int64]:
+    if (values % 1).any():
+        raise DataError(f"{where}: expected classes as whole numbers from 0, got {values[(values % 1) != 0][0]:g}")
+    return values.astype(np.int64)
+
+
+def _archive(path: Path) -> dict[str, Any]:
+    try:
+        found, names = arrays_in(path, lambda name: name in _USED)
+    except (OSError, Refused) as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); expected an .npz file with arrays x and y") from None
+    if missing := [name for name in ("x", "y") if name not in found]:
+        raise DataError(f"{path}: no array {missing[0]!r}; it has {shown(', '.join(names), 100) or 'none'}")
+    return found
+
+
+def _returned(data: str) -> dict[str, Any]:
+    module, colon, function = data.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(f"--data {shown(data, 80)}: expected a file (.csv, .parquet, .npz) or MODULE:FUNCTION")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        read: Callable[[], Any] = getattr(importlib.import_module(module), function)
+        held = read()
+    except Exception as error:  # it is the owner's code
+        raise DataError(f"{data}: {type(error).__name__}: {said(error)}") from None
+    if not isinstance(held, Mapping) or not {"x", "y"} <= set(held):
+        raise DataError(f'{data}: expected a dict with "x" and "y" (and "split"), got {type(held).__name__}')
+    return dict(held)

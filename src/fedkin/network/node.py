@@ -1,0 +1,310 @@
+"""A client of a federation over a network: it joins, answers the server's requests with its own samples, and leaves."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from fedkin import codec
+from fedkin.engines import wire
+from fedkin.engines.accounting.clock import Clock
+from fedkin.engines.door import Door
+from fedkin.engines.executors.jobs import Modules, OneByOne
+from fedkin.engines.failures import words_of
+from fedkin.engines.local_site import LocalSite
+from fedkin.engines.remote import answered, work_tree
+from fedkin.engines.setup import Plan
+from fedkin.engines.states import States
+from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.federation import Client, Federation
+from fedkin.flow import Message, PeerMethod
+from fedkin.learning.devices import opened
+from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
+from fedkin.network.hall import About
+from fedkin.network.leaving import leaving
+from fedkin.network.link import LARGEST, Link, Missed
+from fedkin.network.shelf import Shelf
+from fedkin.tasks import Task
+from fedkin.untrusted import shown
+
+__all__ = ["Left", "Node", "about_of"]
+
+_ANSWERED = {"ask", "scores"}  # what a server may ask of a client
+
+
+class Left(Exception):
+    """The client left before the run had ended."""
+
+
+def about_of(client: Client, task: Task, labels: bool = False) -> About:
+    """Return what a client says of itself. labels: whether it tells its number of training samples of each class."""
+    alone = Federation([client], task)
+    counts: dict[str, int] = {}
+    if labels and task.labels:
+        each = client.train.labels().tolist()
+        counts = {str(label): each.count(label) for label in sorted(set(each))}
+    return About(
+        n_train=client.size, n_test=len(client.test), digest=alone.fingerprint(), group=client.group, labels=counts
+    )
+
+
+class Node:
+    """One client with its samples. `run` takes part until the run has ended.
+
+    plan_of: makes the plan of the agreed settings. folder: where its states are kept (None: in memory). settings: its
+    own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
+    may. labels: whether to tell the number of samples of each class. stop: set by whoever wants it to leave. patience:
+    seconds of one wait for the server.
+    """
+
+    def __init__(
+        self, link: Link, client: Client, task: Task, plan_of: PlanOf, folder: Path | None = None, *,
+        server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
+        consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
+        stop: Event | None = None, patience: float = 2.0,
+    ) -> None:  # fmt: skip
+        self.link, self.client, self.task, self.plan_of, self.folder = link, client, task, plan_of, folder
+        self.server, self.settings, self.labels, self.device = server, settings, labels, device
+        self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
+        self.about = about_of(client, task, labels)
+        self.agreed: Agreement | None = None
+        self.away = False
+        self.told_round = 0
+
+    def run(self) -> None:
+        """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
+        while True:
+            plan = self._agree()
+            here = self._join()
+            if _Desk(self, plan, here).serve():
+                self.say("the run has ended")
+                return
+            self.say("the server has started again: joining once more")
+
+    def pulled(self, subject: str) -> dict[str, Any] | None:
+        """Return what the server offers under this subject; None if nothing came in a while. Raises Left."""
+        if self.stop.is_set():
+            raise Left
+        try:
+            tree = codec.decode(self.link.pull(self.server, subject, self.patience, LARGEST * 4))
+        except Missed:
+            if (away := self.server not in self.link.present()) != self.away:
+                self.away = away
+                self.say("the server is not reached: waiting" if away else "the server is reached again")
+            return None
+        except MethodError as error:
+            raise RunError(f"the server sent something that is not readable under {subject} ({error})") from None
+        self.away = False
+        return tree
+
+    # -- joining --------------------------------------------------------------------------------------------------
+
+    def _agree(self) -> Plan:
+        """Return the plan of the server's settings; raises RunError if this client has something else."""
+        while (terms := self.pulled("terms")) is None:
+            pass
+        there = Agreement.of(terms)
+        settings = there.settings if self.settings is None else self.settings
+        plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
+        own = Agreement(mine.settings, self._task(there.task), mine.net, mine.first, mine.version, mine.cannot)
+        own = replace(own, columns=tuple(map(str, self.client.about.get("columns", ()))))
+        words = unlike(own, there)
+        if words or plan is None:
+            self.agreed = own
+            self._hello(wait=1)
+            raise RunError(f"this client cannot take part: {words or own.cannot}")
+        if isinstance(plan.method, PeerMethod):
+            raise RunError(f"method {plan.method.name!r} has no server: use fedkin peer")
+        if self.agreed != own and not self.consent(leaving(plan, self.labels)):
+            raise Left
+        self.agreed = own
+        return plan
+
+    def _task(self, there: Task | None) -> Task:
+        """Return the federation's task, if this client has samples of some of its classes; else its own task."""
+        mine = self.task
+        if there is not None and mine.labels and mine.classes < there.classes:
+            mine = replace(mine, classes=there.classes)
+        return mine
+
+    def _join(self) -> dict[str, Any]:
+        """Return where this client begins; raises RunError if the server refuses it."""
+        while (answer := self._hello()) is None:
+            pass
+        if "refused" in answer:
+            raise RunError(f"the server refuses this client: {shown(str(answer['refused']), 400)}")
+        return answer
+
+    def _hello(self, wait: int = 10) -> dict[str, Any] | None:
+        """Say what this client has; returns the answer, if one came."""
+        assert self.agreed is not None
+        nonce = secrets.token_hex(4)
+        tree = {"nonce": nonce, "about": self.about.model_dump(), "agreement": self.agreed.tree()}
+        self.link.offer(self.server, "hello", codec.encode(tree))
+        try:
+            for _ in range(wait):
+                if (answer := self.pulled(f"welcome/{nonce}")) is not None:
+                    return answer
+            return None
+        finally:
+            self.link.withdraw("hello", self.server)
+
+
+class _Desk:
+    """The client's side of one run, until the run ends or the server starts again."""
+
+    def __init__(self, node: Node, plan: Plan, here: Mapping[str, Any]) -> None:
+        self.node, self.link, self.plan, self.id = node, node.link, plan, node.client.id
+        try:
+            self.run, self.epoch, self.number = str(here["run"]), str(here["epoch"]), int(here["number"])
+            if not self.run.isalnum():
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            raise RunError("the server's welcome is not readable") from None
+        clients = {self.id: node.client}
+        executor = OneByOne(plan.net, clients, Modules(opened(node.device)))
+        self.site = LocalSite(plan, clients, executor, States(), Clock())
+        self.door = Door(plan)
+        self.shelf = Shelf(None if node.folder is None else node.folder / self.run)
+        self.place: tuple[Any, ...] | None = None
+        self.taken = 0
+
+    def serve(self) -> bool:
+        """Answer orders; returns whether the run has ended, and False if the server has started again."""
+        with self.site.exact():
+            while True:
+                order = self.node.pulled(f"{self.run}/{self.epoch}/{self.number}/order")
+                if order is None:
+                    if not self._same_server():
+                        return False
+                    continue
+                self._offer(codec.encode({"number": self.number, **self._answer(order)}))
+                if order.get("what") == "end":
+                    return True
+                self.number += 1
+
+    def _same_server(self) -> bool:
+        """Look which order is the newest; returns whether they are those of the server that this client joined."""
+        now = self.node.pulled("now")
+        if now is None:
+            return True
+        if now.get("epoch") != self.epoch:
+            return self.node.pulled("terms") is None
+        self.number = max(self.number, int(now.get("number", 0)))
+        return True
+
+    def _offer(self, data: bytes) -> None:
+        if self.taken != self.number:
+            self.link.withdraw(f"{self.run}/{self.epoch}/{self.taken}/", self.node.server)
+        self.taken = self.number
+        self.link.offer(self.node.server, f"{self.run}/{self.epoch}/{self.number}/answer", data)
+
+    def _answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to an order, or why there is none; raises RunError if this client cannot go on."""
+        what = order.get("what")
+        if what == "end":
+            return {"answer": {}, "failed": []}
+        if what not in _ANSWERED:
+            self.node.say(f"refused: the server asked for {shown(repr(what), 40)}, which no client does")
+            return {"error": f"a client is not asked {shown(repr(what), 40)}"}
+        kept = self._turn_to(order)
+        if kept is not None:  # it was answered before this client was killed
+            return kept
+        try:
+            mine = {
+                **order,
+                **{part: {self.id: order[part][self.id]} for part in ("messages", "offers") if part in order},
+            }
+            if what == "ask":
+                self._check(str(order["phase"]))
+            answer = answered(self.site, mine)
+        except (FedkinError, KeyError, TypeError) as error:
+            return {"error": words_of(error)}
+        told = {"answer": answer, "failed": wire.list_of_failures(self.site.failed())}
+        if what == "ask":
+            told = self._looked_at(told, order)
+            self._keep(order, told)
+        else:
+            told["answer"] = _without_samples(answer, self.plan.task)
+        return told
+
+    def _check(self, phase: str) -> None:
+        """Raise MethodError for a phase that the method does not declare."""
+        assert not isinstance(self.plan.method, PeerMethod)
+        if phase not in self.plan.method.phases():
+            self.node.say(
+                f"refused: the server asked for phase {shown(repr(phase), 60)}, which the method does not have"
+            )
+            raise MethodError(f"method {self.plan.method.name!r} declares no phase {shown(repr(phase), 60)}")
+        if self.site.side.number != self.node.told_round:
+            self.node.told_round = self.site.side.number
+            self.node.say(f"round {self.site.side.number}: {phase}")
+
+    def _looked_at(self, told: dict[str, Any], order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send nothing that was not declared, and so was not shown before."""
+        asked = Message(**order["messages"][self.id])
+        for fields in told["answer"]["replies"].values():
+            if fault := self.door.fault(self.id, str(order["phase"]), Message(**fields), asked):
+                words = f"not what the method declares ({fault.words}), so it was not sent"
+                self.node.say(f"phase {order['phase']!r}: {words}")
+                return {"error": words}
+        return told
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def _turn_to(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Go to the order's round with the state that belongs to it; returns the answer, if it was made before."""
+        number, begun, undone = int(order["round"]), int(order["begun"]), tuple(map(int, order["undone"]))
+        place, side = (self.epoch, begun, undone), self.site.side
+        if self.place == place:
+            if number != side.number:
+                self.site.turn_to(number)
+            return None
+        # States of rounds that the server has given up, before it started again or since, are given up here too.
+        gone = [r for r in self.shelf.rounds() if r in undone or (r > begun and self._of_another(r))]
+        if gone and gone != [r for r in gone if r in undone]:
+            self.node.say(f"going back to the state before round {min(gone)}, as the server has")
+        self.shelf.drop(gone)
+        last = max(self.shelf.rounds(), default=0)
+        if last < int(order["last"]) and int(order["last"]) not in undone:
+            raise RunError(
+                f"this client's state of round {order['last']} is not in {self.shelf.folder or 'memory'}: bring the "
+                "folder back with which it took part"
+            )
+        kept = self.shelf.get(last) if last else None
+        self.site.restore(number, {})
+        self.site.turn_to(number)
+        self.place = place
+        if kept is None:
+            return None
+        self.site.side.restore(self.id, kept["part"])
+        if last != number:
+            self.site.turn_to(number)
+            return None
+        same = kept["epoch"] == self.epoch and kept["number"] == self.number
+        self.site.work.reset(**kept["work"])
+        told: dict[str, Any] = kept["told"]
+        return told if same else None
+
+    def _of_another(self, round: int) -> bool:
+        """Whether the state of this round is of a life of the server that has ended."""
+        return bool(self.shelf.get(round)["epoch"] != self.epoch)
+
+    def _keep(self, order: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""
+        tree = {
+            "epoch": self.epoch, "number": self.number, "part": self.site.side.checkpoint(self.id),
+            "work": work_tree(self.site.work), "told": dict(told),
+        }  # fmt: skip
+        self.shelf.put(int(order["round"]), tree)
+
+
+def _without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Return the scores without what belongs to single samples."""
+    if task.kind != "risk":
+        return dict(scores)
+    return {id: {**fields, "digest": []} for id, fields in scores.items()}

@@ -1,0 +1,253 @@
+"""The server of a federation over a network: the rounds of a simulation, with clients at the other ends of links."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedkin import codec
+from fedkin.engines import wire
+from fedkin.engines.base import Score
+from fedkin.engines.failures import Failure, TooFew, words_of
+from fedkin.engines.observer import Observer
+from fedkin.engines.remote import Remote
+from fedkin.engines.roster import Roster
+from fedkin.engines.rounds import Rounds
+from fedkin.engines.setup import Plan
+from fedkin.errors import MethodError, RunError
+from fedkin.flow import Message, Params
+from fedkin.network.hall import Hall
+from fedkin.network.link import LinkError, Missed
+from fedkin.untrusted import said, shown
+from fedkin.views import no_public_data
+
+if TYPE_CHECKING:
+    from fedkin.data import Dataset
+
+__all__ = ["NetworkEngine", "NetworkSite"]
+
+_ROOM = 1 << 20  # bytes of an answer beside its message
+_SLICE = 0.5  # seconds of one look for an answer
+_END = 5.0  # seconds in which clients hear that the run has ended
+
+
+class NetworkSite(Remote):
+    """The clients at the other ends of links. Their states, models and features stay with them."""
+
+    def __init__(self, plan: Plan, hall: Hall, stopping: Callable[[], bool]) -> None:
+        super().__init__(plan.net, sorted(hall.guests))
+        self.plan, self.hall, self.link, self.stopping = plan, hall, hall.link, stopping
+        self.number = self.begun = 0
+        # Rounds that were undone; and the last round in which each client answered a phase.
+        self.undone: list[int] = []
+        self.last: dict[str, int] = {}
+        self.away: set[str] = set()
+        self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
+        self.most = int(plan.engine.message_limit_mb * 2**20) + _ROOM
+
+    # -- what a site is asked -------------------------------------------------------------------------------------
+
+    def turn_to(self, number: int) -> None:
+        self.number, self.parts = number, {}
+        self.total.reset()
+
+    def undo(self) -> None:
+        self.undone.append(self.number)
+
+    def restore(self, number: int, states: Mapping[str, dict[str, Any]]) -> None:
+        self.number = self.begun = number
+
+    @property
+    def states(self) -> Mapping[str, dict[str, Any]]:
+        return {}
+
+    def models(self, offers: Mapping[str, Message]) -> dict[str, Params]:
+        return {}
+
+    def features(self, id: str, offer: Message) -> Message:
+        return Message()
+
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        found = super().scores(offers)
+        wrong = [id for id, score in found.items() if not _is_score(score)]
+        for id in wrong:
+            self._miss(id, "evaluate", "refused", "not a score")
+        return {id: score._replace(digest=()) if self.plan.task.kind == "risk" else score
+                for id, score in found.items() if id not in wrong}  # fmt: skip
+
+    # -- orders and answers ---------------------------------------------------------------------------------------
+
+    def each(self, what: str, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        if not asked:
+            return {}
+        self._await_somebody(asked)
+        phase = str(next(iter(asked.values())).get("phase", "evaluate"))
+        until = time.monotonic() + self.hall.network.deadline
+        jobs = {id: self.pool.submit(self._one, id, {"what": what, **asked[id]}, phase, until) for id in asked}
+        told = {id: job.result() for id, job in jobs.items()}
+        answers = {}
+        for id, answer in told.items():
+            if isinstance(answer, Failure):
+                self.failures.append(answer)
+                continue
+            self.failures += answer[1]
+            answers[id] = answer[0]
+            if "work" in answer[0]:
+                self.counted(id, answer[0]["work"])
+            if what == "ask":
+                self.last[id] = self.number
+        return answers
+
+    def _one(
+        self, id: str, fields: Mapping[str, Any], phase: str, until: float, grace: float | None = None
+    ) -> Failure | tuple[dict[str, Any], list[Failure]]:
+        """Ask one client; returns its answer and failures, or why there is none."""
+        hall = self.hall
+        if id in self.away and not self._there(id):
+            return self._failure(id, phase, "gone", "not connected")
+        self.away.discard(id)
+        with hall.changed:
+            number = hall.next.setdefault(id, 0)
+        place = f"{hall.run}/{hall.epoch}/{number}"
+        order = {
+            "number": number, "run": hall.run, "epoch": hall.epoch, "round": self.number, "begun": self.begun,
+            "undone": self.undone, "last": self.last.get(id, 0), **fields,
+        }  # fmt: skip
+        self.link.offer(id, f"{place}/order", codec.encode(order))
+        hall.point(id)
+        try:
+            data = self._awaited(id, phase, f"{place}/answer", until, hall.network.grace if grace is None else grace)
+            return data if isinstance(data, Failure) else self._read(id, phase, number, data)
+        finally:
+            with hall.changed:
+                hall.next[id] = number + 1
+            self.link.withdraw(f"{place}/", id)
+
+    def _awaited(self, id: str, phase: str, subject: str, until: float, grace: float) -> bytes | Failure:
+        absent = 0.0
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                return self._failure(id, phase, "late", f"no answer within {self.hall.network.deadline:g} s")
+            begun = time.monotonic()
+            try:
+                return self.link.pull(id, subject, min(left, _SLICE), self.most)
+            except Missed:
+                absent = 0.0 if self._there(id) else absent + time.monotonic() - begun
+                if absent > grace:
+                    self.away.add(id)
+                    return self._failure(id, phase, "gone", "the connection is lost")
+            except LinkError as error:
+                return self._failure(id, phase, "refused", said(error))
+
+    def _read(self, id: str, phase: str, number: int, data: bytes) -> Failure | tuple[dict[str, Any], list[Failure]]:
+        """Return the answer and the failures in these bytes."""
+        try:
+            tree = codec.decode(data)
+            if tree["number"] != number:
+                return self._failure(id, phase, "stale", "the answer to another request")
+            if "error" in tree:
+                words = shown(str(tree["error"]), 300)
+                if self.plan.engine.errors == "stop":
+                    raise _Stopped(f"client {id!r}: {words}")
+                return self._failure(id, phase, "failed", words, own=True)
+            failures = [replace(f, id=id, phase=phase, words=shown(str(f.words), 300), kind="failed")
+                        for f in wire.failures_of(tree["failed"])]  # fmt: skip
+            answer = dict(tree["answer"])
+            if "work" in answer:
+                answer["work"] = _work(id, answer["work"])
+            if "replies" in answer:
+                wire.messages_of(answer["replies"])
+            return answer, failures
+        except (MethodError, KeyError, TypeError, ValueError, AttributeError) as error:
+            return self._failure(id, phase, "refused", f"not an answer ({words_of(error)})")
+
+    def _failure(self, id: str, phase: str, kind: str, words: str, own: bool = False) -> Failure:
+        """Return why an answer is missing; own: it is the client's own part that failed."""
+        return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
+
+    def _miss(self, id: str, phase: str, kind: str, words: str) -> None:
+        self.failures.append(self._failure(id, phase, kind, words))
+
+    def _there(self, id: str) -> bool:
+        return id in self.link.present()
+
+    def _await_somebody(self, asked: Mapping[str, Any]) -> None:
+        """Wait while none of these clients is connected; raises TooFew if the run is to stop meanwhile."""
+        told = False
+        with self.hall.changed:
+            while not any(map(self._there, asked)):
+                if self.stopping():
+                    raise TooFew(f"round {self.number}: stopped while no client was connected")
+                if not told:
+                    told = True
+                    self.hall.say("no client is connected: waiting")
+                self.hall.changed.wait(0.2)
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def end(self) -> None:
+        """Tell all clients that are there that the run has ended."""
+        until = time.monotonic() + _END
+        with ThreadPoolExecutor(max(len(self.ids), 1)) as pool:
+            for id in filter(self._there, self.ids):
+                pool.submit(self._one, id, {"what": "end"}, "end", until, 0.0)
+
+
+class _Stopped(RunError):
+    """A client failed, and `run.errors` says to stop."""
+
+
+class NetworkEngine(Rounds):
+    """The engine of a server: its clients are those in the hall.
+
+    stopping: whether the run is to stop while it waits for a client.
+    """
+
+    name: ClassVar[str] = "network"
+    site: NetworkSite
+
+    def __init__(
+        self, plan: Plan, roster: Roster, hall: Hall, public: Callable[[str], Dataset] = no_public_data, *,
+        stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
+        self.setup, self.hall, self.stopping = plan, hall, stopping
+        super().__init__(plan, roster, public, observers=observers)
+
+    def make_site(self) -> NetworkSite:
+        return NetworkSite(self.plan, self.hall, self.stopping)
+
+    def facts(self) -> dict[str, Any]:
+        return self.hall.facts()
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
+
+    def end(self) -> None:
+        """Tell all clients that are there that the run has ended."""
+        self.site.end()
+
+
+def _work(id: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a client says of its own work; raises ValueError for anything else."""
+    samples, inferred, flops = told["samples"], told["inferred"], told["flops"]
+    counts = [*samples.values(), inferred]
+    if any(type(count) is not int or count < 0 for count in counts) or not 0 <= float(flops) < 1e30:
+        raise ValueError("not an amount of work")
+    return {"samples": {id: samples[id]} if id in samples else {}, "inferred": inferred, "flops": float(flops)}
+
+
+def _is_score(score: Score) -> bool:
+    """Whether these are the figures of a score."""
+    whole = all(type(count) is int and count >= 0 for count in (score.n, score.right))
+    figures = all(value is None or isinstance(value, (int, float)) for value in score.figures)
+    digest = all(isinstance(value, (int, float)) for part in score.digest for value in part)
+    return whole and score.right <= max(score.n, 0) and isinstance(score.loss, float) and figures and digest

@@ -1,0 +1,83 @@
+"""The section `[network]` of an experiment file: what a federation over a network needs beyond a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from fedkin.errors import ConfigError
+from fedkin.network.link import is_name
+from fedkin.settings import Settings
+from fedkin.tasks import Kind, Task
+
+__all__ = ["NetworkSettings", "task_from", "tree_of_task"]
+
+
+class NetworkSettings(Settings):
+    """The section `[network]`; a simulation does not read it.
+
+    clients: those who must be there before the first round: their names, or their number.
+    deadline: seconds in which a client answers a request; a later answer counts as missing.
+    grace: seconds for which a client is waited for whose connection is lost; after that it is asked again only when it
+    is back.
+    kind, classes, shape, targets: the task, if the server is to set it. Without them the first client that joins does,
+    and others must have the same. A client that does not have samples of every class needs `classes`.
+    """
+
+    clients: int | tuple[str, ...] = 2
+    deadline: float = Field(300.0, gt=0, le=7 * 86400)
+    grace: float = Field(10.0, ge=0, le=86400)
+    kind: Kind = "classification"
+    classes: int | None = Field(None, ge=2)
+    shape: tuple[int, ...] | None = None
+    targets: int | None = Field(None, ge=1)
+
+    @field_validator("clients")
+    @classmethod
+    def _someone(cls, clients: int | tuple[str, ...]) -> int | tuple[str, ...]:
+        if not clients or (isinstance(clients, int) and clients < 1):
+            raise ValueError("expected the number of clients that begin, or their names")
+        if isinstance(clients, tuple):
+            if wrong := [name for name in clients if not is_name(name) or name == "server"]:
+                raise ValueError(f"{wrong[0]!r} is no name of a client")
+            if len(set(clients)) < len(clients):
+                raise ValueError("a name is there twice")
+        return clients
+
+    @property
+    def task(self) -> Task | None:
+        """The task that these settings fix, if they do."""
+        if self.shape is None or (self.classes is None and self.kind != "regression"):
+            return None
+        if self.kind == "regression":
+            return Task.regression(self.targets or 1, self.shape)
+        return Task(self.classes or 0, self.shape, self.kind)
+
+
+def tree_of_task(task: Task) -> dict[str, Any]:
+    """Return a task as small values.
+
+    >>> task_from(tree_of_task(Task(10, (1, 8, 8)))) == Task(10, (1, 8, 8))
+    True
+    """
+    shapes = {name: list(shape) for name, shape in task.shapes.items()}
+    return {
+        "classes": task.classes,
+        "shape": shapes if isinstance(task.shape, Mapping) else shapes["x"],
+        "kind": task.kind,
+        "targets": task.targets,
+        "codes": list(task.codes),
+    }
+
+
+def task_from(tree: Mapping[str, Any]) -> Task:
+    """Return the task of a tree from `tree_of_task`; raises ConfigError for another tree."""
+    try:
+        shape = tree["shape"]
+        read = {str(n): tuple(map(int, s)) for n, s in shape.items()} if isinstance(shape, Mapping) else None
+        kind, codes = str(tree["kind"]), tuple(map(str, tree["codes"]))
+        return Task(int(tree["classes"]), read or tuple(map(int, shape)), kind, int(tree["targets"]), codes)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ConfigError("the task of the federation is not readable") from None

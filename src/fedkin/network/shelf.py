@@ -1,0 +1,83 @@
+"""A client's states on its own disk: one file for each round in which it took part, the last three of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedkin import codec
+from fedkin.errors import MethodError, RunError
+from fedkin.folders import made, synced
+
+__all__ = ["Shelf"]
+
+_KEPT = 3
+
+
+class Shelf:
+    """The states of one client in one run.
+
+    A server that writes a checkpoint after every round goes on at most two rounds earlier, so that three are enough.
+    folder: where they are; None: in memory, for tests and trials.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.memory: dict[int, dict[str, Any]] = {}
+        if folder is None:
+            return
+        try:
+            made(folder, 0o700)
+            for left in folder.glob("*.new"):
+                left.unlink()
+        except OSError as error:
+            raise RunError(f"{folder}: cannot keep the client's states ({error})") from None
+
+    def rounds(self) -> list[int]:
+        """Return the rounds of which there is a state, ascending."""
+        if self.folder is None:
+            return sorted(self.memory)
+        names = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def put(self, round: int, tree: Mapping[str, Any]) -> None:
+        """Write the state of a round; it is on the disk before this returns."""
+        if self.folder is None:
+            self.memory[round] = dict(tree)
+        else:
+            path, aside = self._path(round), self.folder / f"round-{round:06d}.new"
+            try:
+                with aside.open("wb") as file:
+                    codec.write(tree, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                aside.replace(path)
+                synced(self.folder)
+            except OSError as error:
+                raise RunError(f"{path}: the client's state cannot be written ({error})") from None
+        self.drop(self.rounds()[:-_KEPT])
+
+    def get(self, round: int) -> dict[str, Any]:
+        """Return the state of this round; raises RunError for a file that is damaged."""
+        if self.folder is None:
+            return self.memory[round]
+        try:
+            return codec.decode(self._path(round).read_bytes())
+        except (OSError, MethodError) as error:
+            raise RunError(f"{self._path(round)}: not readable ({error}); remove it to take part with an older state"
+                           ) from None  # fmt: skip
+
+    def drop(self, rounds: list[int]) -> None:
+        """Forget the states of these rounds."""
+        for round in rounds:
+            self.memory.pop(round, None)
+            if self.folder is not None:
+                with suppress(FileNotFoundError):
+                    self._path(round).unlink()
+
+    def _path(self, round: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"round-{round:06d}.safetensors"

@@ -1,0 +1,191 @@
+"""A federation over a network, from an experiment file: the settings that all have in common, and the server's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any, cast
+
+import tomli_w
+
+from fedkin.engines import Faults
+from fedkin.engines.roster import Roster
+from fedkin.engines.setup import Plan
+from fedkin.errors import ConfigError
+from fedkin.federation import Client, Federation
+from fedkin.flow import PeerMethod
+from fedkin.learning.models import MODELS
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS
+from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.network.hall import Hall
+from fedkin.network.joining import Join
+from fedkin.network.leaving import leaving
+from fedkin.network.link import Link
+from fedkin.network.node import Left
+from fedkin.network.peer import Neighbours, PeerEngine
+from fedkin.network.server import NetworkEngine
+from fedkin.network.settings import NetworkSettings
+from fedkin.records.files import read_json
+from fedkin.running.compare import finished
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result, Watcher, execute
+from fedkin.running.nets import nets_for, public_from
+from fedkin.running.settings import RunSettings, without_none
+from fedkin.settings import choose, parse
+from fedkin.tasks import Task
+from fedkin.untrusted import toml_of
+
+__all__ = ["exchange", "experiment_of", "invited", "plan_of", "serve", "settings_of"]
+
+# The settings of [run] that all participants must have in common; the others are the server's own.
+_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
+
+
+def experiment_of(join: Join) -> Experiment:
+    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
+    experiment = Experiment.of(toml_of(join.experiment))
+    if "clients" in experiment.table.get("network", {}):
+        return experiment
+    names = tuple(sorted(set(join.members) - {join.server}))
+    return replace(
+        experiment, network=parse(NetworkSettings, {**experiment.network.model_dump(), "clients": names}, "")
+    )
+
+
+def invited(experiment: Experiment, join: Join) -> Experiment:
+    """Return the experiment with the clients of a join file; raises ConfigError if they were invited to another one."""
+    there = experiment_of(join)
+    if words := unlike(Agreement(settings_of(experiment), None), Agreement(settings_of(there), None)):
+        raise ConfigError(f"the join file is of another experiment: {words} (there: in the join file)")
+    if "network" in experiment.table:
+        return experiment if "clients" in experiment.table["network"] else replace(
+            experiment, network=experiment.network.model_copy(update={"clients": there.network.clients})
+        )  # fmt: skip
+    return replace(experiment, network=there.network)
+
+
+def settings_of(experiment: Experiment) -> str:
+    """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's."""
+    if experiment.run.adversaries != "none":
+        raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
+    if experiment.privacy.on:
+        raise ConfigError("privacy: federations over a network do not take it yet; leave the section out")
+    if hasattr(experiment.model, "deal_bodies"):
+        raise ConfigError("model.name: 'mixed' deals models out to simulated clients; choose one model")
+    whole = experiment.resolved()
+    table: dict[str, Any] = {name: whole[name] for name in ("model", "training", "method", "faults")}
+    table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
+    return tomli_w.dumps(without_none(table))
+
+
+def plan_of(text: str, task: Task) -> Plan:
+    """Return the plan of the settings that `settings_of` wrote; raises ConfigError for others."""
+    try:
+        table = toml_of(text)
+        model, method = dict(table["model"]), dict(table["method"])
+        named = choose(METHODS, method.pop("name", None), "method.name")
+        run = parse(RunSettings, table["run"], "run")
+        training = parse(Training, table["training"], "training")
+        faults = parse(Faults, table["faults"], "faults")
+        chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
+        made = parse(named, method, "method")
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError("the settings of the federation are not readable") from None
+    net, _ = nets_for(chosen, Roster({}, task), run.seed, run.torch_dtype)
+    return Plan(made, task, net, training, run.seed, run, faults=faults)
+
+
+def serve(
+    experiment: Experiment, link: Link, folder: Path, *, resume: bool = False, restart: bool = False,
+    data_root: Path | None = None, watcher: Watcher | None = None, say: Callable[[str], None] = lambda line: None,
+) -> Result:  # fmt: skip
+    """Run an experiment as its server, with the clients on this link; a finished run in `folder` is read instead.
+
+    The records are those of a simulation. A checkpoint is written after every round, because clients keep the states of
+    their last three. data_root: the folder of data sets that the server owns.
+    """
+    if isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin peer")
+    settings = settings_of(experiment)
+    if (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
+    root = data_root or Path("data")
+    with experiment.claimed(folder, resume, root):
+        hall = Hall(
+            link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say
+        )
+        try:
+            return _served(experiment, hall, folder, restart, root, watcher)
+        finally:
+            hall.close()
+
+
+def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
+    path = folder / "federation.json"
+    kept: Mapping[str, Any] | None = read_json(path) if path.exists() and not restart else None
+    return kept
+
+
+def _served(
+    experiment: Experiment, hall: Hall, folder: Path, restart: bool, root: Path, watcher: Watcher | None
+) -> Result:
+    stopping = watcher.stopping if watcher is not None else lambda: False
+    roster, engines = hall.wait(stopping), list[NetworkEngine]()
+    assert hall.plan is not None
+    hall.plan.method.check(cast(Federation, roster))
+    hall.plan.training.count(len(roster.seen))
+    run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "network", "mode": "one-by-one"})
+
+    def make(plan: Plan) -> NetworkEngine:
+        engines.append(NetworkEngine(plan, roster, hall, public_from(root), stopping=stopping))
+        return engines[-1]
+
+    result = execute(
+        replace(hall.plan, engine=run), run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+        make=make, restart=restart,
+    )  # fmt: skip
+    engines[-1].end()
+    return result
+
+
+def exchange(
+    experiment: Experiment, link: Link, client: Client, task: Task, names: Sequence[str], folder: Path, *,
+    resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
+    consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
+    stop: Event | None = None,
+) -> Result:  # fmt: skip
+    """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
+
+    Raises Left if it is to leave before the others are there.
+    """
+    if not isinstance(experiment.method, PeerMethod):
+        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
+    if experiment.run.network.startswith("planted"):
+        raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
+    settings = settings_of(experiment)
+    plan, mine = agreed(settings, task, plan_of)
+    if plan is None:
+        raise ConfigError(mine.cannot)
+    if (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
+    run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
+    plan = replace(plan, engine=run)
+    if not consent(leaving(plan)):
+        raise Left
+    limit = int(run.message_limit_mb * 2**20)
+    with experiment.claimed(folder, resume, Path("data")):
+        mine = replace(mine, columns=tuple(client.about.get("columns", ())))
+        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop)
+        try:
+            near.gather()
+            result = execute(
+                plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher, restart=restart,
+                make=lambda plan: PeerEngine(plan, client, near, device),
+            )  # fmt: skip
+            near.end(plan.training.rounds + 1)
+            return result
+        finally:
+            near.close()

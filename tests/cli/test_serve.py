@@ -1,0 +1,108 @@
+"""`fedkin serve`, `join` and `peer`: one line for whatever is wrong, before anything is opened or sent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedkin.cli import main
+from fedkin.network.book import Member
+from fedkin.network.identity import certificate_pem
+from fedkin.network.joining import VERSION, Join, hash_of, write_join
+from fedkin.network.keys import write_private
+from tiny import TABLE
+from town import Town, free_port, new_town
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def town() -> Town:
+    return new_town()
+
+
+@pytest.fixture
+def place(tmp_path: Path, town: Town, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a join file of a server and of peers, keys, and a client's data."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("server", "ann", "bob", "eve"):
+        write_private(tmp_path / f"{name}.key", town[name].key_pem)
+        (tmp_path / f"{name}.crt").write_bytes(certificate_pem(town[name].chain))
+    invite(tmp_path / "join.toml", town, TABLE, "server", ["ann", "bob"])
+    invite(tmp_path / "peers.toml", town, {**TABLE, "method": {"name": "dfedavgm"}}, "", ["ann", "bob"])
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(TABLE))
+    np.savez(tmp_path / "ann.npz", x=np.zeros((8, 1, 8, 8), np.float32), y=np.arange(8))
+    return tmp_path
+
+
+def invite(path: Path, town: Town, table: dict[str, Any], server: str, members: list[str]) -> None:
+    text = tomli_w.dumps(table)
+    book = {name: Member() for name in members}
+    if server:
+        book[server] = Member(locator=f"tls/127.0.0.1:{free_port()}")
+    ca = certificate_pem([town.ca]).decode()
+    join = Join(version=VERSION, federation="tiny", server=server, ca=ca, experiment=text,
+                experiment_hash=hash_of(text), members=book)  # fmt: skip
+    write_join(join, path)
+
+
+@pytest.fixture
+def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedkin", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
+        return err.removeprefix("error: ").rstrip("\n")
+
+    return run
+
+
+def test_a_server_with_the_wrong_key_or_experiment(place: Path, refused: Refused) -> None:
+    serve = ["serve", "tiny.toml", "--join", "join.toml", "--out", "out", "--key"]
+    assert refused(*serve, "ann.key") == "--key ann.key: it is of 'ann', and the server is 'server'"
+    assert refused(*serve, "eve.key") == "--key eve.key: 'eve' is not a member of this federation"
+    assert refused(*serve, "none.key").startswith("none.crt: ")
+    changed = {**TABLE, "training": {**TABLE["training"], "lr": 0.3}}
+    (place / "tiny.toml").write_text(tomli_w.dumps(changed))
+    said = refused(*serve, "server.key")
+    assert said == (
+        "the join file is of another experiment: training.lr is 0.3 here and 0.1 there (there: in the join file)"
+    )
+    assert not (place / "out").exists()
+
+
+def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
+    serve = ["serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"]
+    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "run": {"adversaries": "noise:0.2"}}))
+    assert refused(*serve).startswith("run.adversaries: these are simulated")
+    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "model": {"name": "mixed"}, "method": {"name": "local"}}))
+    assert refused(*serve).startswith("model.name: 'mixed' deals models out to simulated clients")
+
+
+def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> None:
+    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "network": {"deadlin": 5}}))
+    said = refused("serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
+    assert said == "tiny.toml: network.deadlin: no such setting; did you mean 'deadline'?"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["join", "peers.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation without a server"),
+        (["peer", "join.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation with a server (server)"),
+        (["join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
+        (["join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: cannot be read"),
+        (["join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
+        (["join", "none.toml", "--data", "ann.npz", "--key", "ann.key"], "none.toml: No such file"),
+    ],
+)
+def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: Refused) -> None:
+    assert said in refused(*words)

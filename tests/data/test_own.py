@@ -1,0 +1,121 @@
+"""The samples of one participant: files and functions of its own, and what is wrong with them, in one line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedkin.data.own import own_client
+from fedkin.errors import ConfigError, DataError
+from fedkin.tasks import Task
+
+TEXT = "age,dose,ill,split\n40,0.5,1,train\n50,1.5,0,train\n60,2.5,2,test\n"
+
+
+def test_tables_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TEXT)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(TEXT.encode()))
+    columns = {"age": [40, 50, 60], "ill": [1, 0, 2], "split": ["train", "train", "test"], "dose": [0.5, 1.5, 2.5]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.csv.gz", "a.parquet"):
+        client, task = own_client("ann", str(tmp_path / name), target="ill")
+        assert task == Task(3, (2,))
+        assert client.id == "ann"
+        assert client.about["columns"] == ["age", "dose"]  # in the order of the names, whatever that in the file
+        assert torch.equal(client.train.inputs(slice(None)), torch.tensor([[40.0, 0.5], [50.0, 1.5]])), name
+        assert client.test.labels().tolist() == [2]
+
+
+def test_a_column_of_numbers_can_be_the_target(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TEXT)
+    client, task = own_client("ann", str(tmp_path / "a.csv"), target="dose", kind="regression")
+    assert task == Task.regression(1, (2,))
+    assert client.train.labels().tolist() == [[0.5], [1.5]]
+
+
+def test_an_archive_and_bytes(tmp_path: Path) -> None:
+    x, y = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2), np.arange(10) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    client, task = own_client("ann", str(tmp_path / "a.npz"), classes=5, group="north")
+    assert task == Task(5, (1, 2, 2))
+    assert (client.size, len(client.test), client.group) == (8, 2, "north")
+    assert float(client.train.inputs(slice(None)).max()) == pytest.approx(39 / 255)
+    again, _ = own_client("ann", str(tmp_path / "a.npz"), classes=5)
+    assert torch.equal(again.test.labels(), client.test.labels())
+
+
+def test_a_function_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wards.py").write_text(
+        "import numpy as np\n"
+        "def read():\n    return {'x': np.ones((4, 3), np.float32), 'y': [0, 1, 0, 1]}\n"
+        "def fail():\n    raise KeyError('ward 7')\n"
+        "def wrong():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    client, task = own_client("ann", "wards:read")
+    assert task == Task(2, (3,))
+    assert client.size == 3
+    with pytest.raises(DataError, match=r"^wards:fail: KeyError: 'ward 7'$"):
+        own_client("ann", "wards:fail")
+    with pytest.raises(DataError, match=r'^wards:wrong: expected a dict with "x" and "y"'):
+        own_client("ann", "wards:wrong")
+    with pytest.raises(DataError, match=r"^wards:none: AttributeError"):
+        own_client("ann", "wards:none")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "words"),
+    [
+        (TEXT, "il", "no column 'il'; did you mean 'ill'"),
+        ("age,ill\n4,0.5\n", "ill", "expected classes as whole numbers from 0, got 0.5"),
+        ("age,ill\n4,1\n,0\n", "ill", "column 'age': row 2 is empty or no finite number"),
+        ("age,ill\nold,1\n", "ill", "column 'age': expected numbers, got <U3"),
+        ("age,age\n1,1\n", "age", "expected a name for each column, every one differently"),
+        ("ill\n1\n", "ill", "no column but 'ill'"),
+        ("age,ill,split\n1,1,train\n1,0,valid\n", "ill", "expected 'train' or 'test' for every sample, got 'valid'"),
+    ],
+)
+def test_what_is_wrong_with_a_table(text: str, target: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=words) as raised:
+        own_client("ann", str(tmp_path / "a.csv"), target=target)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "kind", "words"),
+    [
+        ("a.npz", {"target": "y"}, ConfigError, "this is for a table"),
+        ("a.csv", {}, ConfigError, "which column of a.csv is to be learned"),
+        ("a.csv", {"target": "y"}, DataError, "a.csv: no such file"),
+        ("a.csv.gz", {"target": "y"}, DataError, "a.csv.gz: no such file"),
+        ("a.parquet", {"target": "y"}, DataError, "a.parquet: no such file"),
+        ("a.npz", {}, DataError, "a.npz: cannot be read"),
+        ("a.txt", {}, ConfigError, r"expected a file \(.csv, .parquet, .npz\) or MODULE:FUNCTION"),
+        ("no_such_module:f", {}, DataError, "ModuleNotFoundError"),
+    ],
+)
+def test_what_cannot_be_read(
+    data: str,
+    options: dict[str, Any],
+    kind: type[Exception],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=words):
+        own_client("ann", data, **options)
+
+
+def test_an_archive_without_y(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2)))
+    with pytest.raises(DataError, match="no array 'y'; it has x"):
+        own_client("ann", str(tmp_path / "a.npz"))

@@ -1,0 +1,169 @@
+"""Federations over a network in one process: an experiment, its simulation, and clients in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedkin import codec
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.network.agreement import PlanOf
+from fedkin.network.memory import MemoryNetwork
+from fedkin.network.node import Left, Node
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result, Stop, execute
+from fedkin.running.networked import plan_of, serve
+
+NOWHERE = Path("/nonexistent")
+
+
+def experiment(
+    method: str = "fedavg", /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
+) -> Experiment:
+    """Digits, rotated in groups; `sections` change or add to the sections of the table."""
+    table: dict[str, Any] = {
+        "name": "tiny",
+        "data": {"source": "digits"},
+        "scenario": {"name": "rotated-masked", "clients": clients},
+        "model": {"name": "mlp", "hidden": [8]},
+        "training": {"rounds": rounds, "local_steps": 3, "batch_size": 16, "lr": 0.1},
+        "method": {"name": method},
+        "run": {"checkpoint_every": 1},
+        "network": {"clients": clients, "deadline": 60.0, "grace": 0.2},
+    }
+    for name, fields in sections.items():
+        table[name] = {**table[name], **fields}
+    return Experiment.of(table)
+
+
+def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:
+    """The same experiment in one process."""
+    setup = plan.setup(plan.federation(NOWHERE))
+    with plan.claimed(folder, True, NOWHERE):
+        return execute(setup, plan.run, name=plan.name, folder=folder, **options)
+
+
+class Ending:
+    """Stops a run after a round, as Ctrl-C does; notes the rows."""
+
+    def __init__(self, after: int = -1, then: Callable[[int], None] = lambda round: None) -> None:
+        self.after, self.then = after, then
+        self.stopped = False
+
+    def started(self, rounds: int, done: int) -> None:
+        """Nothing to show."""
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Stop, or do what the test wants after this round."""
+        self.stopped = row["round"] == self.after
+        self.then(row["round"])
+
+    def stopping(self) -> bool:
+        """Whether the round was that one."""
+        return self.stopped
+
+
+@dataclass
+class Clients:
+    """Clients in threads; `said` and `errors` by name."""
+
+    network: MemoryNetwork
+    federation: Federation
+    root: Path
+    plan_of: PlanOf = plan_of
+    options: Mapping[str, Any] = field(default_factory=dict)
+    threads: dict[str, threading.Thread] = field(default_factory=dict)
+    stops: dict[str, threading.Event] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    said: dict[str, list[str]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *names: str, **options: Any) -> Clients:
+        """Start these clients (none named: all)."""
+        for name in names or sorted(self.federation):
+            self.stops[name] = threading.Event()
+            self.said.setdefault(name, [])
+            self.errors.pop(name, None)
+            self.threads[name] = threading.Thread(
+                target=self._run, args=(name, {**self.options, **options}), daemon=True
+            )
+            self.threads[name].start()
+        return self
+
+    def _run(self, name: str, options: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        try:
+            with self.network.link(name) as link:
+                self.nodes[name] = Node(
+                    link, self.federation[name], options.pop("task", self.federation.task),
+                    options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
+                    say=self.said[name].append, patience=0.05, **options,
+                )  # fmt: skip
+                self.nodes[name].run()
+        except Left:
+            self.errors[name] = "left"
+        except FedkinError as error:
+            self.errors[name] = str(error)
+
+    def stop(self, *names: str) -> None:
+        """Have these clients (none named: all) leave, and wait until they have."""
+        for name in names or list(self.threads):
+            self.stops[name].set()
+        self.join(*names)
+
+    def join(self, *names: str) -> None:
+        """Wait until these clients (none named: all) have ended."""
+        for name in names or list(self.threads):
+            self.threads[name].join(60)
+            assert not self.threads[name].is_alive(), name
+
+    def states(self) -> dict[str, Any]:
+        """The newest state of each client, from its disk."""
+        found = {}
+        for name in sorted(self.federation):
+            files = sorted((self.root / name).glob("*/round-*.safetensors"))
+            part = codec.decode(files[-1].read_bytes())["part"] if files else {}
+            if "state" in part:
+                found[name] = part["state"]
+        return found
+
+
+@contextmanager
+def clients(federation: Federation, root: Path, **options: Any) -> Iterator[Clients]:
+    """Clients that are all gone at the end."""
+    made = Clients(MemoryNetwork(), federation, root, options=options)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def served(plan: Experiment, network: MemoryNetwork, folder: Path, **options: Any) -> Result | None:
+    """The experiment's server on this network; None if it was stopped."""
+    try:
+        with network.link("server") as link:
+            return serve(plan, link, folder, resume=True, data_root=NOWHERE, **options)
+    except Stop:
+        return None
+
+
+def state_in(folder: Path) -> dict[str, Any]:
+    """The engine's state in the newest checkpoint."""
+    state: dict[str, Any] = codec.read(max((folder / "checkpoint").glob("*.safetensors")))["engine"]
+    return state
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees have the same bits."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return set(one) == set(other) and all(same(part, other[name]) for name, part in one.items())
+    return bool(one == other) or (isinstance(one, (list, tuple)) and list(one) == list(other))

@@ -1,0 +1,247 @@
+"""What a client accepts from a server, and what it refuses; the server here is the test itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin import codec
+from fedkin.federation import Federation
+from fedkin.network import agreement
+from fedkin.network.link import Link
+from fedkin.network.node import about_of
+from fedkin.running.networked import plan_of, settings_of
+from fedkin.tasks import Task
+from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
+
+PLAN = experiment(clients=2)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return PLAN.federation(NOWHERE)
+
+
+class Server:
+    """A server by hand, for the client c00: it says what the test wants, and shows what came."""
+
+    def __init__(self, link: Link, there: Clients) -> None:
+        self.link, self.there = link, there
+        self.task = there.federation.task
+        plan, self.mine = agreement.agreed(settings_of(PLAN), self.task, plan_of)
+        assert plan is not None
+        self.plan = plan
+        self.number = 0
+        self.link.offer("c00", "terms", codec.encode(self.mine.tree()))
+
+    def join(self, epoch: str = "e1") -> None:
+        """Let the client in."""
+        nonce = codec.decode(self.link.pull("c00", "hello", 30))["nonce"]
+        self.epoch, self.number = epoch, 0
+        welcome = {"run": "r1", "epoch": epoch, "number": 0}
+        self.link.offer("c00", f"welcome/{nonce}", codec.encode(welcome))
+
+    def order(self, **fields: Any) -> None:
+        """Send the next order, of round 1 if nothing else is said."""
+        known = {"number": self.number, "round": 1, "begun": 0, "undone": [], "last": 0}
+        self.link.offer("c00", f"r1/{self.epoch}/{self.number}/order", codec.encode({**known, **fields}))
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the last order."""
+        data = self.link.pull("c00", f"r1/{self.epoch}/{self.number}/answer", 30)
+        self.number += 1
+        return codec.decode(data)
+
+    def train(self, **fields: Any) -> dict[str, Any]:
+        """The answer to an order to train the net as it is at first."""
+        message = {"params": dict(self.plan.net.initial)}
+        self.order(**{"what": "ask", "phase": "train", "messages": {"c00": message}, **fields})
+        return self.answer()
+
+
+@contextmanager
+def by_hand(federation: Federation, root: Path, **options: Any) -> Iterator[Server]:
+    with clients(federation, root, **options) as there, there.network.link("server") as link:
+        server = Server(link, there)
+        there.start("c00")
+        yield server
+
+
+def test_a_phase_that_is_not_declared_is_refused(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        told = server.train(phase="model_dump")
+        assert told["error"] == "method 'fedavg' declares no phase 'model_dump'"
+        server.order(what="checkpoint")
+        assert server.answer()["error"] == "a client is not asked 'checkpoint'"
+        server.order(what="models", offers={"c00": {}})
+        assert server.answer()["error"] == "a client is not asked 'models'"
+        assert set(server.train()["answer"]["replies"]) == {"c00"}
+        said = server.there.said["c00"]
+        assert "refused: the server asked for phase 'model_dump', which the method does not have" in said
+
+
+def test_an_order_that_makes_no_sense_is_an_error_and_not_an_end(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        server.order(what="ask", phase="train")
+        assert "error" in server.answer()
+        server.order(what="ask", phase="train", messages={"c01": {}})
+        assert "error" in server.answer()
+        server.order(what="ask", phase="train", messages={"c00": {}})
+        assert server.answer()["failed"][0][0] == "c00"
+        assert "answer" in server.train()
+
+
+def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        first = server.train()
+        server.number -= 1
+        server.there.stop("c00")
+        server.there.start("c00")
+        nonce = codec.decode(server.link.pull("c00", "hello", 30))["nonce"]
+        server.link.offer("c00", f"welcome/{nonce}", codec.encode({"run": "r1", "epoch": "e1", "number": 0}))
+        again = server.answer()
+        # Trained once: the state has counted one phase, and the answer is that one.
+        assert torch.equal(*(t["answer"]["replies"]["c00"]["params"]["head.bias"] for t in (first, again)))
+        (file,) = tmp_path.glob("c00/r1/round-*.safetensors")
+        assert codec.decode(file.read_bytes())["part"]["steps"] == {"train": 0}
+
+
+@pytest.mark.parametrize(("begun", "left"), [(2, [1, 2]), (0, []), (3, [1, 2, 3])])
+def test_states_that_the_server_has_given_up_are_given_up(
+    federation: Federation, tmp_path: Path, begun: int, left: list[int]
+) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        for round in (1, 2, 3):
+            assert "answer" in server.train(round=round, last=round - 1)
+        server.there.stop("c00")
+        server.there.start("c00")
+        server.join("e2")
+        server.order(what="scores", offers={"c00": {"params": dict(server.plan.net.initial)}}, begun=begun, round=begun)
+        assert "answer" in server.answer()
+        assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == left
+
+
+def test_the_last_three_states_are_kept(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        for round in (1, 2, 5, 9):
+            server.train(round=round)
+        assert sorted(int(path.stem[6:]) for path in tmp_path.glob("c00/r1/round-*")) == [2, 5, 9]
+
+
+def test_a_client_whose_state_is_lost_does_not_go_on_without(federation: Federation, tmp_path: Path) -> None:
+    with by_hand(federation, tmp_path) as server:
+        server.join()
+        server.order(what="ask", phase="train", messages={"c00": {}}, round=5, last=4)
+        server.there.join("c00")
+        assert "this client's state of round 4 is not in" in server.there.errors["c00"]
+
+
+def test_what_leaves_is_shown_before_anything_is_sent(federation: Federation, tmp_path: Path) -> None:
+    shown: list[list[str]] = []
+
+    def no(lines: list[str]) -> bool:
+        shown.append(lines)
+        return False
+
+    with by_hand(federation, tmp_path, consent=no) as server:
+        server.there.join("c00")
+        assert server.there.errors == {"c00": "left"}
+        assert server.link.bytes_in == {}
+        (lines,) = shown
+        assert lines[0].startswith("train: params (of the net: body.1.weight [8, 64], body.1.bias [8], head.weight")
+        assert "about 2,448 bytes each time" in lines[0]
+        assert not any("each class" in line for line in lines)
+
+
+def test_only_consent_tells_the_labels(federation: Federation) -> None:
+    client = federation["c00"]
+    assert about_of(client, federation.task).labels == {}
+    told = about_of(client, federation.task, labels=True)
+    assert sum(told.labels.values()) == told.n_train == client.size
+
+
+# -- refused on both sides ------------------------------------------------------------------------------------
+
+
+def other_task(there: Clients) -> dict[str, Any]:
+    client = there.federation["c00"]
+    narrow = Task(10, (1, 8, 7))
+    train, test = (replace(s, x=s.x[..., :7]) for s in (client.train, client.test))
+    there.federation = Federation(
+        [replace(client, train=train, test=test)], narrow
+    )  # fmt: skip
+    return {"task": narrow}
+
+
+def other_settings(there: Clients) -> dict[str, Any]:
+    return {"settings": settings_of(experiment(clients=2, training={"lr": 0.2}))}
+
+
+def other_seed(there: Clients) -> dict[str, Any]:
+    return {"plan_of": lambda text, task: plan_of(text.replace("seed = 0", "seed = 1"), task)}
+
+
+REFUSALS: list[tuple[Callable[[Clients], dict[str, Any]], str, str]] = [
+    (other_task, "shape (1, 8, 7) here and (1, 8, 8) there", "shape (1, 8, 8) here and (1, 8, 7) there"),
+    (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
+    (other_seed, "the first values of the net differ", "the first values of the net differ"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "client_says", "server_says"), REFUSALS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_what_differs_is_refused_on_both_sides(
+    change: Callable[[Clients], dict[str, Any]], client_says: str, server_says: str, tmp_path: Path
+) -> None:
+    plan = experiment(clients=1, rounds=1, network={"shape": [1, 8, 8], "classes": 10})
+    heard: list[str] = []
+    refused = threading.Event()
+
+    class Waiting(Ending):
+        def stopping(self) -> bool:
+            return refused.is_set()
+
+    def say(line: str) -> None:
+        heard.append(line)
+        if "is refused" in line:
+            refused.set()
+
+    with clients(experiment(clients=1).federation(NOWHERE), tmp_path / "nodes") as there:
+        there.start("c00", **change(there))
+        with pytest.raises(Exception, match="stopped while clients were awaited"):
+            served(plan, there.network, tmp_path / "there", say=say, watcher=Waiting())
+        there.join()
+        assert client_says in there.errors["c00"]
+        assert "\n" not in there.errors["c00"]
+    (line,) = [line for line in heard if "is refused" in line]
+    assert server_says in line
+
+
+def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
+    one, other = (agreement.Agreement("", Task(2, (2,)), columns=names) for names in (("age", "dose"), ("age", "sex")))
+    assert agreement.unlike(one, other) == "the column 'dose' is here and not there"
+    assert agreement.unlike(other, one) == "the column 'dose' is there and not here"
+    assert agreement.unlike(one, agreement.Agreement("", Task(2, (2,)))) == ""
+    assert agreement.Agreement.of(one.tree()) == one
+
+
+def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> None:
+    with clients(federation, tmp_path) as there, there.network.link("server") as link:
+        server = Server(link, there)
+        link.offer("c00", "terms", codec.encode({**server.mine.tree(), "version": "9.9"}))
+        there.start("c00")
+        there.join("c00")
+        assert "fedkin is 0.1.0 here and 9.9 there: install the same version" in there.errors["c00"]

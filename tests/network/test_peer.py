@@ -1,0 +1,181 @@
+"""Peers over a network, each with its own process in mind: what a simulation of them computes, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.engines import LocalEngine
+from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.executors import jobs
+from fedkin.errors import FedkinError
+from fedkin.network.memory import MemoryNetwork
+from fedkin.network.node import Left
+from fedkin.running.experiment import Experiment
+from fedkin.running.loop import Result, Stop
+from fedkin.running.networked import exchange
+from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
+from support import Losing
+
+
+@dataclass
+class Peers:
+    """Peers in threads; results and errors by name."""
+
+    plan: Experiment
+    root: Path
+    network: MemoryNetwork = field(default_factory=MemoryNetwork)
+    threads: dict[str, threading.Thread] = field(default_factory=dict)
+    stops: dict[str, threading.Event] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    said: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.federation = self.plan.federation(NOWHERE)
+
+    def start(self, names: Iterable[str] = (), **options: Any) -> None:
+        for name in names or sorted(self.federation):
+            self.stops[name] = threading.Event()
+            self.threads[name] = threading.Thread(target=self._run, args=(name, dict(options)), daemon=True)
+            self.threads[name].start()
+
+    def _run(self, name: str, options: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        try:
+            with self.network.link(name) as link:
+                self.results[name] = exchange(
+                    options.pop("plan", self.plan), link, self.federation[name], self.federation.task,
+                    sorted(self.federation), self.root / name, resume=True, stop=self.stops[name],
+                    say=self.said.setdefault(name, []).append, **options,
+                )  # fmt: skip
+        except (Left, Stop, FedkinError, Killed) as error:
+            self.errors[name] = f"{type(error).__name__}: {error}"
+
+    def join(self, *names: str) -> None:
+        for name in names or list(self.threads):
+            self.threads[name].join(60)
+            assert not self.threads[name].is_alive(), name
+
+
+class Killed(Exception):
+    """The peer is killed."""
+
+
+@contextmanager
+def peers(plan: Experiment, root: Path) -> Iterator[Peers]:
+    made = Peers(plan, root)
+    try:
+        yield made
+    finally:
+        for stop in made.stops.values():
+            stop.set()
+        made.join()
+
+
+def rows_of(result: Result, id: str, rows: str) -> list[tuple[Any, ...]]:
+    """The rows in which this peer is."""
+    return sorted(row for row in getattr(result, rows) if id in row)
+
+
+def states(root: Path, names: Iterable[str]) -> Mapping[str, Any]:
+    return {name: state_in(root / name)["clients"][name] for name in names}
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share torch's generator, from which augmentation draws: let one of them use it at a time."""
+    turn = threading.Lock()
+
+    def alone(before: Any) -> Any:
+        def act(*args: Any) -> Any:
+            with turn:
+                return before(*args)
+
+        return act
+
+    monkeypatch.setattr(jobs, "carry_out", alone(jobs.carry_out))
+    monkeypatch.setattr(Operations, "per_sample", alone(Operations.per_sample))
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize(
+    ("method", "sections"),
+    [
+        ("mapl", {"method": {"warmup": 2, "hidden": 9}, "run": {"network": "regular:3"}}),
+        ("dfedavgm", {"run": {"network": "ring"}}),
+        ("dfedavgm", {"training": {"per_round": 5}}),
+    ],
+)
+def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, Any], tmp_path: Path) -> None:
+    plan = experiment(method, clients=8, **sections)
+    here = simulated(plan, tmp_path / "here")
+    with peers(plan, tmp_path / "peers") as there:
+        there.start()
+        there.join()
+        assert there.errors == {}
+        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+        for name, result in there.results.items():
+            assert rows_of(result, name, "messages") == rows_of(here, name, "messages")
+            assert rows_of(result, name, "clients") == rows_of(here, name, "clients")
+            assert [row["sampled"] for row in result.rounds] == [row["sampled"] for row in here.rounds]
+
+
+def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=4, run={"network": "full"})
+    lose = Losing(lambda envelope: "c02" in (envelope.sender, envelope.receiver) and envelope.round > 1)
+    simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(setup, transport=lose))
+    with peers(plan, tmp_path / "peers") as there:
+        others = ["c00", "c01", "c03"]
+        there.start(others)
+        there.start(["c02"], watcher=Ending(after=1))
+        there.join(*others)
+        assert there.errors == {"c02": "Stop: stopped after round 1"}
+        known = state_in(tmp_path / "here")["clients"]
+        assert same({name: known[name] for name in others}, states(there.root, others))
+        missing = {row[6] for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
+        assert missing == {"gone: the connection is lost", "gone: not connected"}
+
+
+def test_a_peer_that_is_killed_comes_back_and_no_bit_changes(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0})
+    simulated(plan, tmp_path / "here")
+
+    def kill(round: int) -> None:
+        if round == 2:
+            raise Killed
+
+    with peers(plan, tmp_path / "peers") as there:
+        there.start(["c00", "c01"])
+        there.start(["c02"], watcher=Ending(then=kill))
+        there.join("c02")
+        assert there.errors.pop("c02").startswith("Killed")
+        there.start(["c02"])
+        there.join()
+        assert there.errors == {}
+        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+
+
+def test_what_differs_between_peers_is_named(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=2)
+    with peers(plan, tmp_path / "peers") as there:
+        there.start(["c00"])
+        other = experiment("dfedavgm", clients=2, training={"lr": 0.2})
+        there.start(["c01"], plan=other)
+        there.join()
+    assert "training.lr is 0.1 here and 0.2 there" in there.errors["c00"]
+    assert "training.lr is 0.2 here and 0.1 there" in there.errors["c01"]
+
+
+def test_a_method_with_a_server_is_not_for_peers(tmp_path: Path) -> None:
+    with peers(experiment("fedavg", clients=2), tmp_path / "peers") as there:
+        there.start(["c00"])
+        there.join()
+    assert there.errors["c00"] == "ConfigError: method.name: 'fedavg' has a server; use fedkin serve and fedkin join"

@@ -1,0 +1,139 @@
+"""A server with clients over a network: what a simulation of the same experiment computes, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.engines import LocalEngine
+from network.federations import Ending, clients, experiment, same, served, simulated, state_in
+from support import Losing
+
+METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
+    plan = experiment(method)
+    here = simulated(plan, tmp_path / "here")
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        result = served(plan, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+        assert result is not None
+        assert result.rounds == here.rounds
+        assert sorted(result.clients) == sorted(here.clients)
+        assert result.messages == here.messages
+        kept = [state_in(tmp_path / name) for name in ("here", "there")]
+        assert same(kept[0]["server"], kept[1]["server"])
+        assert same(kept[0]["clients"], there.states())
+        assert kept[1]["clients"] == {}
+
+
+def without(rows: list[Any], client: str) -> list[Any]:
+    return sorted(row for row in rows if client not in row)
+
+
+def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropout(tmp_path: Path) -> None:
+    plan = experiment("sfmtl-graph", clients=6)
+    lose = Losing(lambda envelope: envelope.receiver == "c03" and envelope.round > 1)
+    here = simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(setup, transport=lose))
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        leave = Ending(then=lambda round: there.stop("c03") if round == 1 else None)
+        result = served(plan, there.network, tmp_path / "there", watcher=leave)
+        there.join()
+    assert result is not None
+    assert without(result.clients, "c03") == without(here.clients, "c03")
+    assert without(result.messages, "c03") == without(here.messages, "c03")
+    assert same(*(state_in(tmp_path / name)["server"] for name in ("here", "there")))
+    reasons = [row[6] for row in result.messages if row[1] == "c03" and row[0] > 1]
+    assert reasons[0] == "gone: the connection is lost"
+    assert set(reasons[1:]) == {"gone: not connected"}
+    assert result.summary["missing"]["kinds"] == {"gone": len(reasons)}
+
+
+def test_a_client_that_comes_back_takes_part_again(tmp_path: Path) -> None:
+    plan = experiment(clients=3, rounds=4)
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+
+        def then(round: int) -> None:
+            if round == 1:
+                there.stop("c01")
+            if round == 2:
+                there.start("c01")
+                assert back.wait(30)
+
+        def say(line: str) -> None:
+            if line == "c01 is here again":
+                back.set()
+
+        back = threading.Event()
+        result = served(plan, there.network, tmp_path / "there", watcher=Ending(then=then), say=say)
+        there.join()
+    assert result is not None
+    assert [row[0] for row in result.clients if row[1] == "c01"] == [1, 3, 4]
+
+
+class Killed(Exception):
+    """The server is killed."""
+
+
+@pytest.mark.parametrize("method", ["ifca", "tfl"])
+def test_a_server_that_is_killed_goes_on_and_ends_equal(method: str, tmp_path: Path) -> None:
+    plan = experiment(method, clients=4, rounds=4)
+    whole = simulated(plan, tmp_path / "whole")
+
+    def kill(round: int) -> None:
+        if round == 3:
+            raise Killed
+
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        with pytest.raises(Killed):
+            served(plan, there.network, tmp_path / "there", watcher=Ending(then=kill))
+        assert served(plan, there.network, tmp_path / "there", watcher=Ending(after=3)) is None
+        result = served(plan, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+        assert same(state_in(tmp_path / "whole")["clients"], there.states())
+    assert result is not None
+    assert result.rounds == whole.rounds
+    assert sorted(result.clients) == sorted(whole.clients)
+    assert result.messages == whole.messages
+    # The clients had the state of round 3, and the server had not.
+    assert "going back to the state before round 3, as the server has" in there.said["c00"]
+
+
+def test_a_round_with_too_few_replies_is_undone_at_the_clients(tmp_path: Path) -> None:
+    plan = experiment("sfmtl-graph", clients=3, run={"min_replies": 3})
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        leave = Ending(then=lambda round: there.stop("c01") if round == 1 else None)
+        result = served(plan, there.network, tmp_path / "there", watcher=leave)
+        there.join("c00", "c02")
+        assert result is not None
+        assert [bool(row.get("skipped")) for row in result.rounds] == [False, True, True]
+        # The states of the rounds that were undone are not kept.
+        files = {name: [path.stem for path in (there.root / name).glob("*/round-*")] for name in ("c00", "c02")}
+        assert files == {"c00": ["round-000001"], "c02": ["round-000001"]}
+    # A model that nobody has changed: the same scores again.
+    scores = [sorted(row[2:] for row in result.clients if row[0] == round and row[1] != "c01") for round in (1, 2, 3)]
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_a_run_that_is_finished_is_read(tmp_path: Path) -> None:
+    plan = experiment(clients=2, rounds=1)
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        first = served(plan, there.network, tmp_path / "there")
+        there.join()
+        again = served(plan, there.network, tmp_path / "there")
+    assert first is not None
+    assert again is not None
+    assert again.summary == first.summary

@@ -1,0 +1,206 @@
+"""A federation's certificates, made once, and links that leave when a test ends."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from fedkin.network import keys
+from fedkin.network.book import Member
+from fedkin.network.identity import Identity, make_ca, make_request, sign_request
+from fedkin.network.keys import PrivateKey, make_key
+from fedkin.network.zenoh import ZenohLink
+
+HOSTS = ["127.0.0.1", "localhost"]
+
+
+@dataclass
+class Town:
+    """A CA and the identities that it signed."""
+
+    key: PrivateKey
+    ca: x509.Certificate
+    made: dict[str, Identity] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Identity:
+        if name not in self.made:
+            self.made[name] = self.signed(name)
+        return self.made[name]
+
+    def signed(self, name: str, days: int = 10) -> Identity:
+        """A new identity of this name."""
+        key = make_key()
+        certificate = sign_request(make_request(key, name, HOSTS), self.key, self.ca, days)
+        return Identity(name, key, (certificate,), (self.ca,))
+
+    def expired(self, name: str) -> Identity:
+        """One whose certificate was valid until yesterday."""
+        good = self.signed(name)
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(
+            good.chain[0].issuer, good.chain[0].subject, good.key.public_key(), x509.random_serial_number(),
+            now - datetime.timedelta(days=9), now - datetime.timedelta(days=1), list(good.chain[0].extensions),
+        )  # fmt: skip
+        return Identity(name, good.key, (builder.sign(self.key, hashes.SHA256()),), (self.ca,))
+
+
+def new_town(name: str = "test-ca") -> Town:
+    return Town(*make_ca(name, 20))
+
+
+def institution(name: str) -> Identity:
+    """An identity of another PKI: an RSA key, signed by an intermediate CA that a root on P-384 signed."""
+    now = datetime.datetime.now(datetime.UTC)
+    root, middle = ec.generate_private_key(ec.SECP384R1()), keys.make_key()
+    own = rsa.generate_private_key(65537, 2048)
+
+    def signed(subject: str, issuer: str, public: Any, by: PrivateKey, ca: bool) -> x509.Certificate:
+        return x509.CertificateBuilder(
+            _named(issuer), _named(subject), public, x509.random_serial_number(), now - datetime.timedelta(1),
+            now + datetime.timedelta(1),
+        ).add_extension(x509.BasicConstraints(ca, None), True).add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        ).sign(by, hashes.SHA256())  # fmt: skip
+
+    top = signed("Clinic Root", "Clinic Root", root.public_key(), root, True)
+    between = signed("Clinic CA 7", "Clinic Root", middle.public_key(), root, True)
+    return Identity(name, own, (signed(name, "Clinic CA 7", own.public_key(), middle, False), between), (top,))
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Clinic"), x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Net:
+    """A server that listens, and members that dial it."""
+
+    town: Town
+    stack: ExitStack
+    place: str
+    book: dict[str, Member]
+
+    def server(self, **more: Any) -> ZenohLink:
+        return self.link("server", listen=[self.place], **more)
+
+    def member(self, name: str, **more: Any) -> ZenohLink:
+        return self.link(name, dial=["server"], **more)
+
+    def wired(self) -> Wire:
+        """Put a wire between the server and the members that are opened from now on."""
+        wire = Wire(int(self.place.rpartition(":")[2]))
+        self.stack.callback(wire.close)
+        self.book = {**self.book, "server": Member(locator=f"tls/127.0.0.1:{wire.port}")}
+        return wire
+
+    def link(self, name: str, **more: Any) -> ZenohLink:
+        options = {"identity": self.town[name], "book": self.book, **more}
+        made = ZenohLink(**options)
+        self.stack.callback(made.close)
+        return made
+
+
+class Wire:
+    """A TCP connection through this process, which can be cut, and which passes bytes to who dialled only as allowed.
+
+    left: how many more bytes of answers pass; None: all.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._state = Condition()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[Thread] = []
+        self._closed = False
+        self.left: int | None = None
+        self.passed = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *given: Any) -> None:
+        thread = Thread(target=target, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                with self._state:
+                    self._sockets += [near, far]
+                self._start(self._pump, near, far, False)
+                self._start(self._pump, far, near, True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 14):
+                if answers:
+                    with self._state:
+                        self._state.wait_for(lambda: self._closed or self.left is None or self.left > 0)
+                        self.left = None if self.left is None else self.left - len(data)
+                        self.passed += len(data)
+                        self._state.notify_all()
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def allow(self, more: int | None) -> None:
+        """Let so many more bytes of answers pass, or all (None)."""
+        with self._state:
+            self.left = None if more is None else max(0, self.left or 0) + more
+            self._state.notify_all()
+
+    def spent(self, timeout: float = 30) -> bool:
+        """Wait until all that was allowed has passed."""
+        with self._state:
+            return self._state.wait_for(lambda: self.left is not None and self.left <= 0, timeout)
+
+    def cut(self) -> None:
+        """End all connections; new ones are let through."""
+        with self._state:
+            ended = list(self._sockets)
+        for each in ended:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(30)
+        for each in (self._server, *self._sockets):
+            each.close()
+
+
+@contextmanager
+def made_net(town: Town) -> Iterator[Net]:
+    """A federation of a server, ann and bob at a free port."""
+    place = f"tls/127.0.0.1:{free_port()}"
+    book = {"server": Member(locator=place), "ann": Member(), "bob": Member()}
+    with ExitStack() as stack:
+        yield Net(town, stack, place, book)
