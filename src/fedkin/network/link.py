@@ -1,0 +1,154 @@
+"""What a federation needs of a network: participants offer bytes to each other, and pull what others offer to them.
+
+An owner never sends of its own accord: it offers, and whom it is for pulls. A pull waits until there is an offer, and
+goes on after the network was cut, so that the two may come in either order, and again.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from types import TracebackType
+
+from fedkin.errors import RunError
+from fedkin.untrusted import shown
+
+__all__ = ["LARGEST", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name", "is_subject"]
+
+# The most bytes of an offer that a pull takes unless it is told otherwise.
+LARGEST = 1 << 28
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SUBJECT = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
+_LONGEST_SUBJECT = 200
+_KEPT = 1000
+
+
+class LinkError(RunError):
+    """The network cannot do what was asked: the link is closed, or cannot be opened."""
+
+
+class Missed(LinkError):
+    """Nothing came in time: the owner offered nothing, or was not reached."""
+
+    def __init__(self, owner: str, subject: str, why: str) -> None:
+        super().__init__(f"{owner}: {subject}: {why}")
+        self.owner, self.subject, self.why = owner, subject, why
+
+
+class Refused(LinkError):
+    """An offer that is not what it should be (signature, size), or a name or subject that cannot be one."""
+
+    def __init__(self, owner: str, subject: str, why: str) -> None:
+        super().__init__(f"{shown(owner, 64)}: {shown(subject, _LONGEST_SUBJECT)}: {why}")
+        self.owner, self.subject, self.why = owner, subject, why
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that was refused: by whom it came ("" if that is not known), under which subject, and why."""
+
+    who: str
+    subject: str
+    why: str
+
+
+class Refusals:
+    """What a link refused: how often by each participant, and the newest of them in full. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+        self._newest: deque[Refusal] = deque(maxlen=_KEPT)
+
+    def add(self, who: str, subject: str, why: str) -> None:
+        """Note one."""
+        with self._lock:
+            self._counts[who] += 1
+            self._newest.append(Refusal(who, subject, why))
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many by each participant."""
+        with self._lock:
+            return dict(self._counts)
+
+    def __iter__(self) -> Iterator[Refusal]:
+        """The newest, at most 1,000, in the order in which they came."""
+        with self._lock:
+            return iter(list(self._newest))
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._counts.total()
+
+
+def is_name(text: str) -> bool:
+    """Whether this can be the name of a participant: 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit.
+
+    >>> is_name("hospital-a"), is_name("a/b"), is_name("")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def is_subject(text: str) -> bool:
+    """Whether this can be a subject: words of a-z 0-9 . _ - with / between them, at most 200 characters.
+
+    >>> is_subject("run1/r3/t0/a0/train"), is_subject("run1//train"), is_subject("run1/*")
+    (True, False, False)
+    """
+    return len(text) <= _LONGEST_SUBJECT and _SUBJECT.fullmatch(text) is not None
+
+
+class Link(ABC):
+    """A participant's end of the network; leave it with `with` or `close`. All methods are safe between threads.
+
+    me: the participant's name. refused: what came and was refused. bytes_in, bytes_out: bytes of offers that were
+    pulled from, and served to, each participant; what was sent again counts again.
+    """
+
+    def __init__(self, me: str) -> None:
+        self.me = me
+        self.refused = Refusals()
+        self.bytes_in: Counter[str] = Counter()
+        self.bytes_out: Counter[str] = Counter()
+
+    @abstractmethod
+    def offer(self, to: str, subject: str, data: bytes) -> None:
+        """Serve data to `to` alone until it is withdrawn, replaced by a later offer, or the link is closed.
+
+        A pull that waits for it gets it at once, and it may be pulled again. Raises Refused for a name or a subject
+        that cannot be one, LinkError when the link is closed.
+        """
+
+    @abstractmethod
+    def withdraw(self, prefix: str, to: str | None = None) -> None:
+        """Forget the offers whose subject begins with prefix, those to `to` alone if it is given."""
+
+    @abstractmethod
+    def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
+        """What `owner` offers to this participant under `subject`, awaited for at most `timeout` seconds.
+
+        It goes on after a cut link and a restart of the owner. Raises Missed if nothing came in time, Refused for a
+        wrong signature, more than `most` bytes, or a name that nobody has, and LinkError when the link is closed.
+        """
+
+    @abstractmethod
+    def present(self) -> frozenset[str]:
+        """The other participants that are there now, as far as this one sees."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave; pulls that wait end with LinkError. A second call does nothing."""
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
