@@ -10,11 +10,12 @@ LOCKED := $(PIP) --require-hashes --no-deps
 
 # pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
 # the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
-$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/privacy.txt
+$(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constraints/torch.txt constraints/privacy.txt \
+		constraints/network.txt
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED) -r constraints.txt
 	$(LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(LOCKED) -r constraints/torch.txt && $(PIP) torch==2.13.0)
-	$(LOCKED) -r constraints/privacy.txt
+	$(LOCKED) -r constraints/privacy.txt -r constraints/network.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check --disable-pip-version-check
 	touch $@
