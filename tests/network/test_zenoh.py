@@ -1,0 +1,172 @@
+"""Links over Zenoh and TLS on this machine: what is offered arrives, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+
+from fedkin.errors import ConfigError
+from fedkin.network.access import PART
+from fedkin.network.book import Member
+from fedkin.network.link import LinkError, Missed, Refused
+from fedkin.network.shelf import FIRST, LATER, Limits
+from fedkin.network.zenoh import ZenohLink
+from town import Net, free_port
+
+
+def held(link: ZenohLink) -> bool:
+    """Wait until a question is kept at this link."""
+    shelf = link._shelf
+    with shelf._state:
+        return shelf._state.wait_for(lambda: bool(shelf._held), 30)
+
+
+def seen(link: ZenohLink, names: set[str]) -> bool:
+    """Wait until exactly these are seen."""
+    with link._state:
+        return link._state.wait_for(lambda: link._there == names, 30)
+
+
+@pytest.mark.parametrize("size", [0, 1, 20_000, FIRST, FIRST + 1, FIRST + PART, 5_000_001])
+def test_an_offer_arrives_as_it_was(net: Net, size: int) -> None:
+    server, ann = net.server(), net.member("ann")
+    data = os.urandom(size)
+    server.offer("ann", "run1/r0/train", data)
+    assert ann.pull("server", "run1/r0/train", 30) == data
+    assert 0 <= ann.bytes_in["server"] - size < 4000
+    assert ann.bytes_in["server"] == server.bytes_out["ann"]
+    assert not ann.refused
+    assert not server.refused
+
+
+def test_a_later_offer_is_pulled_at_once(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(ann.pull, "server", "r/0", 30)
+        assert held(server)
+        assert not pulled.done()
+        server.offer("ann", "r/0", b"late")
+        assert pulled.result(30) == b"late"
+    server.offer("ann", "r/0", b"newer")
+    assert ann.pull("server", "r/0", 30) == b"newer"
+    server.withdraw("r/")
+    with pytest.raises(Missed, match=r"^server: r/0: not offered within 0.1 s$"):
+        ann.pull("server", "r/0", 0.1)
+
+
+def test_an_owner_says_not_yet_and_is_asked_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, ann = net.server(limits=Limits(hold=0.01)), net.member("ann")
+    answered, answer = Event(), server._answer
+
+    def noted(query: Any, asker: str, kind: bytes, data: bytes) -> None:
+        answer(query, asker, kind, data)
+        if kind == LATER:
+            answered.set()
+
+    monkeypatch.setattr(server, "_answer", noted)
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(ann.pull, "server", "r/0", 30)
+        assert answered.wait(30)
+        server.offer("ann", "r/0", b"late")
+        assert pulled.result(30) == b"late"
+
+
+def test_who_dials_is_asked_over_its_own_connection(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    ann.offer("server", "r/0", b"up")
+    server.offer("ann", "r/0", b"down")
+    assert (server.pull("ann", "r/0", 30), ann.pull("server", "r/0", 30)) == (b"up", b"down")
+    assert [link.auth_identifier for link in ann._session.info.links()] == ["server"]
+    assert [link.auth_identifier for link in server._session.info.links()] == ["ann"]
+
+
+def test_participants_come_and_go(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    bob = net.member("bob")
+    assert seen(server, {"ann", "bob"})
+    assert ann.present() == {"server"}
+    bob.close()
+    bob.close()
+    assert seen(server, {"ann"})
+    assert server.present() == {"ann"}
+    with pytest.raises(LinkError, match="the link of bob is closed"):
+        bob.pull("server", "r", 1)
+
+
+def test_a_pull_goes_on_after_its_owner_came_back(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(ann.pull, "server", "r/0", 60)
+        assert held(server)
+        server.close()
+        assert seen(ann, set())
+        net.server().offer("ann", "r/0", b"after")
+        assert pulled.result(60) == b"after"
+
+
+def test_members_may_start_before_the_server(net: Net) -> None:
+    ann = net.member("ann")
+    with pytest.raises(Missed, match=r"^server: r/0: not reached \(server at tls/\S+: .*refused\) within 0 s$"):
+        ann.pull("server", "r/0", 0)
+    net.server().offer("ann", "r/0", b"there")
+    assert ann.pull("server", "r/0", 60) == b"there"
+
+
+def test_peers_reach_each_other_without_a_server(net: Net) -> None:
+    places = {name: f"tls/127.0.0.1:{free_port()}" for name in ("ann", "bob")}
+    book = {name: Member(locator=place) for name, place in places.items()}
+    links = {name: net.link(name, book=book, listen=[places[name]], dial={"ann", "bob"} - {name}) for name in places}
+    links["ann"].offer("bob", "r", b"from ann")
+    links["bob"].offer("ann", "r", b"from bob")
+    assert links["ann"].pull("bob", "r", 60) == b"from bob"
+    assert links["bob"].pull("ann", "r", 60) == b"from ann"
+
+
+def test_closing_ends_what_waits(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    with ThreadPoolExecutor(2) as pool:
+        pulled = pool.submit(ann.pull, "server", "r/0", 60)
+        assert held(server)
+        ann.close()
+        with pytest.raises(LinkError, match="the link of ann is closed"):
+            pulled.result(30)
+
+
+def test_an_offer_that_is_replaced_is_pulled_anew(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, ann = net.server(), net.member("ann")
+    old, new = os.urandom(3_000_000), os.urandom(2_500_000)
+    server.offer("ann", "r", old)
+    checked, calls = ann._checked, []
+
+    def replaced(*given: Any) -> Any:
+        head = checked(*given)
+        if not calls:
+            server.offer("ann", "r", new)
+        calls.append(head.size)
+        return head
+
+    monkeypatch.setattr(ann, "_checked", replaced)
+    assert ann.pull("server", "r", 30) == new
+    assert calls == [len(old), len(new)]
+
+
+def test_names_and_settings_that_cannot_be(net: Net) -> None:
+    server = net.server()
+    with pytest.raises(Refused, match=r"^bobb: r: no participant of this name; did you mean 'bob'\?$"):
+        server.pull("bobb", "r", 1)
+    with pytest.raises(Refused, match="not a subject"):
+        server.offer("ann", "r/*", b"")
+    for options, message in {
+        "dial": (["zoe"], "^zoe: not in the address book; known: bob, server"),
+        "listen": (["tcp/127.0.0.1:1"], r"^listen: expected tls/HOST:PORT, got 'tcp/127.0.0.1:1'$"),
+    }.items():
+        with pytest.raises(ConfigError, match=message[1]):
+            net.link("ann", **{options: message[0]})
+    with pytest.raises(ConfigError, match=r"^bob: the address book has no address to dial"):
+        net.link("ann", dial=["bob"])
+    with pytest.raises(LinkError, match=r"^bob: the network cannot be opened \(listening at tls/127.0.0.1"):
+        net.link("bob", listen=[net.place])
