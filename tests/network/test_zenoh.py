@@ -140,7 +140,8 @@ def test_an_offer_that_is_replaced_is_pulled_anew(net: Net, monkeypatch: pytest.
     server, ann = net.server(), net.member("ann")
     old, new = os.urandom(3_000_000), os.urandom(2_500_000)
     server.offer("ann", "r", old)
-    checked, calls = ann._checked, []
+    checked = ann._checked
+    calls: list[int] = []
 
     def replaced(*given: Any) -> Any:
         head = checked(*given)

@@ -1,0 +1,342 @@
+"""What a link refuses: strangers, participants that pose as others, and offers that are not what their owner signed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import zenoh
+
+from fedkin.network.access import configured
+from fedkin.network.book import Member
+from fedkin.network.identity import Identity, fingerprint
+from fedkin.network.link import LinkError, Missed, Refused
+from fedkin.network.probe import Answered, NotReached, probe
+from fedkin.network.shelf import CHANGED, HEAD, Limits, Offer
+from fedkin.network.zenoh import ZenohLink
+from town import Net, Town, free_port, new_town
+
+
+def strangers(town: Town) -> dict[str, Identity]:
+    """Identities that call themselves ann, and are not of this federation."""
+    alone = new_town("ann")
+    return {
+        "self-signed": Identity("ann", alone.key, (alone.ca,), (town.ca,)),
+        "expired": town.expired("ann"),
+        "another CA of the same name": replace(new_town().signed("ann"), roots=(town.ca,)),
+        "another CA": replace(new_town("other-ca").signed("ann"), roots=(town.ca,)),
+    }
+
+
+def settings(identity: Identity, place: str, **tls: Any) -> zenoh.Config:
+    """A session of an attacker: without access control of its own, and told to fail if it is not let in."""
+    made = json.loads(configured(identity, ["server"], [], [place]))
+    made["access_control"] = {"enabled": False}
+    made["connect"] |= {"timeout_ms": 0, "exit_on_failure": True}
+    made["transport"]["link"]["tls"] |= tls
+    return zenoh.Config.from_json5(json.dumps(made))
+
+
+def works(server: ZenohLink, ann: ZenohLink) -> bool:
+    """Nobody is harmed: both go on as before."""
+    server.offer("ann", "r/works", b"yes")
+    return ann.pull("server", "r/works", 30) == b"yes" and server.present() == {"ann"}
+
+
+# -- who is not let in ----------------------------------------------------------------------------------------
+
+
+def test_strangers_get_no_link(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    nothing = {
+        f"connect_{part}_base64": None for part in ("private_key", "certificate")
+    }  # fmt: skip
+    tries = {name: settings(identity, net.place) for name, identity in strangers(net.town).items()}
+    tries["no certificate"] = settings(net.town["ann"], net.place, **nothing)
+    plain = json.loads(configured(net.town["ann"], [], [], [net.place.replace("tls/", "tcp/")]))
+    plain["connect"] |= {"timeout_ms": 0, "exit_on_failure": True}
+    plain["transport"]["link"]["protocols"] = ["tcp"]
+    tries["plaintext"] = zenoh.Config.from_json5(json.dumps(plain))
+    for config in tries.values():
+        with pytest.raises(zenoh.ZError):
+            zenoh.open(config).close()  # type: ignore[no-untyped-call]
+        assert [link.auth_identifier for link in server._session.info.links()] == ["ann"]
+    assert works(server, ann)
+    assert not server.refused
+
+
+def test_a_stranger_is_told_why_in_one_line(net: Net) -> None:
+    net.server()
+    for kind, why in {
+        "self-signed": "it does not take our certificate",
+        "expired": "our certificate has expired",
+        "another CA of the same name": "our certificate is from another CA of the same name as theirs",
+        "another CA": "our certificate is from another CA than theirs",
+    }.items():
+        with pytest.raises(Answered, match=rf"^server at {net.place}: {why}$"):
+            probe(strangers(net.town)[kind], "server", net.place)
+    probe(net.town["ann"], "server", net.place)
+
+
+def test_an_identity_that_cannot_be_used_is_refused_before_anything_is_dialled(net: Net) -> None:
+    for kind, why in {
+        "self-signed": "the certificate is signed by itself; expected one signed by CN=test-ca",
+        "expired": "the certificate of CN=ann expired on .* UTC; have a new one signed",
+        "another CA of the same name": "signed by another CA of the name CN=test-ca",
+        "another CA": "unknown CA: the certificate is signed by CN=other-ca; expected CN=test-ca",
+    }.items():
+        with pytest.raises(Exception, match=rf"^the certificate of ann: {why}"):
+            net.link("ann", identity=strangers(net.town)[kind], dial=["server"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    {
+        "self-signed": "its certificate is signed by itself, not by the CA of this federation",
+        "expired": "its certificate has expired",
+        "another CA of the same name": "its certificate is from another CA( of the same name)?",
+        "another CA": "its certificate is from another CA",
+    }.items(),
+)
+def test_a_server_that_is_a_stranger_is_refused_in_one_line(net: Net, kind: str, why: str) -> None:
+    bad = strangers(net.town)[kind]
+    config = zenoh.Config.from_json5(configured(bad, ["ann"], [net.place], []))
+    with zenoh.open(config), pytest.raises(LinkError, match=rf"^bob dials server at {net.place}: {why}$"):
+        net.member("bob")
+
+
+def test_who_answers_must_be_who_is_dialled(net: Net) -> None:
+    net.link("bob", listen=[net.place])
+    with pytest.raises(LinkError, match=rf"^ann dials server at {net.place}: there is 'bob'; expected 'server'$"):
+        net.member("ann")
+
+
+def test_who_is_not_in_the_address_book_is_not_let_in(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.network.zenoh._SEEN", 0.5)
+    server, ann = net.server(), net.member("ann")
+    with pytest.raises(LinkError, match=rf"^zoe: server answers at {net.place} and does not let zoe in; is it a node"):
+        net.member("zoe")
+    assert works(server, ann)
+
+
+def test_a_host_that_the_certificate_is_not_for(net: Net, town: Town) -> None:
+    port = free_port()
+    with socket.socket() as plain:
+        plain.bind(("127.0.0.1", port))
+        with pytest.raises(NotReached, match=rf"^server at tls/127.0.0.1:{port}: .*refused$"):
+            probe(town["ann"], "server", f"tls/127.0.0.1:{port}")
+    place = f"tls/127.0.0.2:{port}"
+    with (
+        zenoh.open(zenoh.Config.from_json5(configured(town["server"], ["ann"], [place], []))),
+        pytest.raises(Answered, match="its certificate is not for this address; dial the name"),
+    ):
+        probe(town["ann"], "server", place)
+
+
+def test_something_that_speaks_no_tls_is_named(town: Town) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            taken, _ = other.accept()
+            with taken:
+                taken.recv(100)
+                taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(Answered, match="speaks no TLS, or is no node of a federation"):
+            probe(town["ann"], "server", f"tls/127.0.0.1:{other.getsockname()[1]}")
+        thread.join()
+
+
+# -- participants that pose as others -------------------------------------------------------------------------
+
+
+def test_a_participant_asks_in_its_own_name_alone(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    for name in ("ann", "bob"):
+        server.offer(name, "r", f"for {name}".encode())
+
+    def answers(session: Any, key: str) -> list[str]:
+        # Not what a session says of itself.
+        far = {"target": zenoh.QueryTarget.ALL, "allowed_destination": zenoh.Locality.REMOTE}
+        got = session.get(key, timeout=0.3, attachment=bytes(36), **far)
+        return [reply.ok.payload.to_string() for reply in got if reply.ok is not None]
+
+    with zenoh.open(settings(net.town["bob"], net.place)) as bob:
+        assert answers(bob, "fedkin/server/bob/r") == ["for bob"]
+        for key in ("fedkin/server/ann/r", "fedkin/server/*/r", "fedkin/server/**", "fedkin/**", "**", "@/**"):
+            assert answers(bob, key) == []
+    assert ann.pull("server", "r", 30) == b"for ann"
+
+
+def test_a_participant_answers_and_is_seen_as_itself_alone(net: Net) -> None:
+    server = net.server()
+    genuine = net.town["ann"]
+
+    def forge(query: Any) -> None:
+        asked.set()
+        with query:
+            query.reply(query.key_expr, b"forged", attachment=HEAD + b"forged")
+
+    asked = threading.Event()
+    with zenoh.open(settings(net.town["bob"], net.place)) as bob:
+        kept = [bob.declare_queryable(key, forge) for key in ("fedkin/ann/**", "**", "fedkin/bob/**")]
+        tokens = [bob.liveliness().declare_token(f"fedkin-alive/{name}") for name in ("ann", "bob")]
+        with server._state:
+            assert server._state.wait_for(lambda: bool(server._there), 30)
+        assert server.present() == {"bob"}
+        with pytest.raises(Refused, match=r"^bob: r: not an offer of this version"):
+            server.pull("bob", "r", 30)
+        assert asked.is_set()
+        asked.clear()
+        with pytest.raises(Missed, match=r"^ann: r: not reached"):
+            server.pull("ann", "r", 0.5)
+        assert not asked.is_set()
+        assert len(kept + tokens) == 5
+    assert server.refused.counts == {"bob": 1}
+    assert genuine.name == "ann"
+
+
+# -- offers that are not what was signed ----------------------------------------------------------------------
+
+
+def unsigned(offer: Offer, net: Net) -> Offer:
+    length = int.from_bytes(offer.head[48:50], "big")
+    return replace(offer, head=offer.head[:50] + bytes(length) + offer.head[50 + length :])
+
+
+def other_bytes(offer: Offer, net: Net) -> Offer:
+    return replace(offer, data=b"other bytes of the same length!!"[: len(offer.data)])
+
+
+def shorter(offer: Offer, net: Net) -> Offer:
+    return replace(offer, data=offer.data[:-1])
+
+
+def of_another(offer: Offer, net: Net) -> Offer:
+    """Signed by bob, as if it were from ann."""
+    from fedkin.network.signing import Signer
+
+    return Signer(replace(net.town["bob"], name="ann"), net.book).write("server", "r", offer.data)
+
+
+def of_expired(offer: Offer, net: Net) -> Offer:
+    from fedkin.network.signing import Signer
+
+    return Signer(net.town.expired("ann"), net.book).write("server", "r", offer.data)
+
+
+def garbage(offer: Offer, net: Net) -> Offer:
+    return replace(offer, head=b"\x00garbage\xff" * 30)
+
+
+def cut_short(offer: Offer, net: Net) -> Offer:
+    return replace(offer, head=offer.head[:70])
+
+
+def huge_head(offer: Offer, net: Net) -> Offer:
+    return replace(offer, head=offer.head + bytes(1 << 16))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (unsigned, "its signature does not fit: changed on the way, or signed for something else"),
+        (other_bytes, "not the bytes that were signed"),
+        (shorter, "not the bytes that were signed"),
+        (of_another, "its certificate: this certificate is of 'bob'; expected 'ann'"),
+        (of_expired, "its certificate: the certificate of CN=ann expired on .*"),
+        (garbage, "not an offer of this version of fedkin"),
+        (cut_short, "its certificate: not a certificate in PEM .*"),
+        (huge_head, "not an offer of this version of fedkin"),
+    ],
+)
+def test_an_offer_that_is_not_what_was_signed(net: Net, change: Callable[[Offer, Net], Offer], why: str) -> None:
+    server, ann = net.server(), net.member("ann")
+    offer = ann._signer.write("server", "r", b"thirty-two bytes that are signed")
+    ann._shelf.put("server", "r", change(offer, net))
+    with pytest.raises(Refused, match=rf"^ann: r: {why}$"):
+        server.pull("ann", "r", 30)
+    assert [(one.who, one.subject) for one in server.refused] == [("ann", "r")]
+    ann._shelf.put("server", "r", offer)
+    assert server.pull("ann", "r", 30) == offer.data
+
+
+def test_an_offer_for_something_else_is_refused(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    replays = [ann._signer.write(*what, b"old") for what in (("server", "run1/r1/train"), ("bob", "run1/r2/train"))]
+    for replay in replays:
+        ann._shelf.put("server", "run1/r2/train", replay)
+        with pytest.raises(Refused, match="signed for something else"):
+            server.pull("ann", "run1/r2/train", 30)
+    assert server.refused.counts == {"ann": 2}
+
+
+def test_an_offer_that_is_too_large_is_refused_before_it_is_sent(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    ann.offer("server", "r", bytes(3_000_000))
+    with pytest.raises(Refused, match=r"^ann: r: 3,000,000 bytes; at most 2,999,999 are taken$"):
+        server.pull("ann", "r", 30, most=2_999_999)
+    assert server.bytes_in["ann"] < 100_000
+    assert len(server.pull("ann", "r", 30, most=3_000_000)) == 3_000_000
+
+
+def test_a_size_that_is_not_true_is_refused(net: Net, town: Town) -> None:
+    server, ann = net.server(), net.member("ann")
+    offer = ann._signer.write("server", "r", b"small")
+    lied = (5).to_bytes(8, "big"), (6).to_bytes(8, "big")
+    ann._shelf.put("server", "r", replace(offer, head=offer.head.replace(*lied, 1)))
+    with pytest.raises(Refused, match="its signature does not fit"):
+        server.pull("ann", "r", 30)
+
+
+def test_a_certificate_that_is_not_the_one_in_the_book(net: Net, town: Town) -> None:
+    other = town.signed("ann")
+    pinned = {**net.book, "ann": Member(fingerprint=fingerprint(other.chain[0]))}
+    server, ann = net.server(book=pinned), net.member("ann")
+    ann.offer("server", "r", b"x")
+    with pytest.raises(Refused, match=r"^ann: r: its certificate has sha256:\w{64}; the address book has sha256:"):
+        server.pull("ann", "r", 30)
+    net.book["ann"] = Member(fingerprint=fingerprint(town["ann"].chain[0]))
+    ann.close()
+    server.close()
+    again = net.server()
+    net.member("ann").offer("server", "r", b"x")
+    assert again.pull("ann", "r", 30) == b"x"
+
+
+# -- questions without end ------------------------------------------------------------------------------------
+
+
+def test_too_many_questions_are_dropped_and_others_are_served(net: Net) -> None:
+    server, ann = net.server(limits=Limits(rate=0.001, burst=3)), net.member("ann")
+    bob = net.member("bob")
+    for name in ("ann", "bob"):
+        server.offer(name, "r", name.encode())
+    assert [ann.pull("server", "r", 30) for _ in range(3)] == [b"ann"] * 3
+    with pytest.raises(Missed):
+        ann.pull("server", "r", 0.1)
+    assert bob.pull("server", "r", 30) == b"bob"
+    assert list(server.refused.counts) == ["ann"]
+    assert {one.why for one in server.refused} == {"more than 0.001 questions a second"}
+
+
+def test_questions_that_cannot_be_are_dropped(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    with zenoh.open(settings(net.town["bob"], net.place)) as bob:
+        for key, attachment in (("r", b""), ("r", None), ("r", b"x" * 35), ("R", bytes(36)), ("a" * 300, bytes(36))):
+            got = bob.get(f"fedkin/server/bob/{key}", timeout=5, attachment=attachment)
+            assert [reply.ok for reply in got] == []
+        # A part beyond the end, of an offer that there is not.
+        (got,) = list(bob.get("fedkin/server/bob/r", timeout=5, attachment=b"\xff" * 36))
+        assert got.ok is not None
+        assert got.ok.attachment == zenoh.ZBytes(CHANGED)
+    assert server.refused.counts == {"bob": 5}
+    assert ann.present() == {"server"}
+    assert works(server, ann)
