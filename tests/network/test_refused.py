@@ -16,8 +16,8 @@ from fedkin.network.access import configured
 from fedkin.network.book import Member
 from fedkin.network.identity import Identity, fingerprint
 from fedkin.network.link import LinkError, Missed, Refused
+from fedkin.network.offers import CHANGED, HEAD, Limits, Offer
 from fedkin.network.probe import Answered, NotReached, probe
-from fedkin.network.shelf import CHANGED, HEAD, Limits, Offer
 from fedkin.network.zenoh import ZenohLink
 from town import Net, Town, free_port, new_town
 
@@ -260,11 +260,11 @@ def huge_head(offer: Offer, net: Net) -> Offer:
 def test_an_offer_that_is_not_what_was_signed(net: Net, change: Callable[[Offer, Net], Offer], why: str) -> None:
     server, ann = net.server(), net.member("ann")
     offer = ann._signer.write("server", "r", b"thirty-two bytes that are signed")
-    ann._shelf.put("server", "r", change(offer, net))
+    ann._offers.put("server", "r", change(offer, net))
     with pytest.raises(Refused, match=rf"^ann: r: {why}$"):
         server.pull("ann", "r", 30)
     assert [(one.who, one.subject) for one in server.refused] == [("ann", "r")]
-    ann._shelf.put("server", "r", offer)
+    ann._offers.put("server", "r", offer)
     assert server.pull("ann", "r", 30) == offer.data
 
 
@@ -272,7 +272,7 @@ def test_an_offer_for_something_else_is_refused(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     replays = [ann._signer.write(*what, b"old") for what in (("server", "run1/r1/train"), ("bob", "run1/r2/train"))]
     for replay in replays:
-        ann._shelf.put("server", "run1/r2/train", replay)
+        ann._offers.put("server", "run1/r2/train", replay)
         with pytest.raises(Refused, match="signed for something else"):
             server.pull("ann", "run1/r2/train", 30)
     assert server.refused.counts == {"ann": 2}
@@ -291,7 +291,7 @@ def test_a_size_that_is_not_true_is_refused(net: Net, town: Town) -> None:
     server, ann = net.server(), net.member("ann")
     offer = ann._signer.write("server", "r", b"small")
     lied = (5).to_bytes(8, "big"), (6).to_bytes(8, "big")
-    ann._shelf.put("server", "r", replace(offer, head=offer.head.replace(*lied, 1)))
+    ann._offers.put("server", "r", replace(offer, head=offer.head.replace(*lied, 1)))
     with pytest.raises(Refused, match="its signature does not fit"):
         server.pull("ann", "r", 30)
 
@@ -334,9 +334,9 @@ def test_questions_that_cannot_be_are_dropped(net: Net) -> None:
             got = bob.get(f"fedkin/server/bob/{key}", timeout=5, attachment=attachment)
             assert [reply.ok for reply in got] == []
         # A part beyond the end, of an offer that there is not.
-        (got,) = list(bob.get("fedkin/server/bob/r", timeout=5, attachment=b"\xff" * 36))
-        assert got.ok is not None
-        assert got.ok.attachment == zenoh.ZBytes(CHANGED)
+        (reply,) = list(bob.get("fedkin/server/bob/r", timeout=5, attachment=b"\xff" * 36))
+        assert reply.ok is not None
+        assert reply.ok.attachment == zenoh.ZBytes(CHANGED)
     assert server.refused.counts == {"bob": 5}
     assert ann.present() == {"server"}
     assert works(server, ann)

@@ -13,16 +13,16 @@ from fedkin.errors import ConfigError
 from fedkin.network.access import PART
 from fedkin.network.book import Member
 from fedkin.network.link import LinkError, Missed, Refused
-from fedkin.network.shelf import FIRST, LATER, Limits
+from fedkin.network.offers import FIRST, LATER, Limits
 from fedkin.network.zenoh import ZenohLink
 from town import Net, free_port
 
 
 def held(link: ZenohLink) -> bool:
     """Wait until a question is kept at this link."""
-    shelf = link._shelf
-    with shelf._state:
-        return shelf._state.wait_for(lambda: bool(shelf._held), 30)
+    offers = link._offers
+    with offers._state:
+        return offers._state.wait_for(lambda: bool(offers._held), 30)
 
 
 def seen(link: ZenohLink, names: set[str]) -> bool:

@@ -8,6 +8,7 @@ from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
 from fedkin.cli.check import check
 from fedkin.cli.graph import graph
+from fedkin.cli.net import net
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
 from fedkin.cli.tables import init, inspect
@@ -43,6 +44,7 @@ app.command("check")(check)
 app.command("report")(report)
 app.command("graph")(graph)
 app.add_typer(runs, name="runs")
+app.add_typer(net, name="net")
 app.command("methods")(catalogue.methods)
 app.command("scenarios")(catalogue.scenarios)
 app.command("sources")(catalogue.sources)

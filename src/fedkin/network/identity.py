@@ -27,8 +27,8 @@ except ImportError:
     raise ConfigError("a federation over a network needs cryptography: pip install 'fedkin[network]'") from None
 
 __all__ = [
-    "Identity", "certificate_pem", "certificates_of", "common_name", "fingerprint", "load", "make_ca", "make_request",
-    "request_of", "sign_request", "verify",
+    "Identity", "certificate_pem", "certificates_of", "common_name", "fingerprint", "hosts_of", "load", "make_ca",
+    "make_request", "request_of", "request_pem", "sign_request", "thumb", "verify",
 ]  # fmt: skip
 
 _PEM = serialization.Encoding.PEM
@@ -102,6 +102,25 @@ def common_name(subject: x509.Name, where: str) -> str:
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of the certificate, as "sha256:" and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()}"
+
+
+def request_pem(request: x509.CertificateSigningRequest) -> bytes:
+    """A request in PEM."""
+    return request.public_bytes(_PEM)
+
+
+def thumb(request: x509.CertificateSigningRequest) -> str:
+    """SHA-256 of a request, as "sha256:" and 64 hexadecimal digits, to compare over the telephone."""
+    return f"sha256:{hashlib.sha256(request.public_bytes(serialization.Encoding.DER)).hexdigest()}"
+
+
+def hosts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """The host names and addresses for which a certificate is, or which a request asks for."""
+    try:
+        names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    return [shown(str(each.value), 100) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
 
 
 # -- verifying ------------------------------------------------------------------------------------------------

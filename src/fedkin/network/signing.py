@@ -14,7 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.network.book import Book
 from fedkin.network.identity import Identity, certificate_pem, certificates_of, fingerprint, verify
 from fedkin.network.keys import is_signed
-from fedkin.network.shelf import Offer
+from fedkin.network.offers import Offer
 
 __all__ = ["DIGEST", "LONGEST_HEAD", "Head", "Signer"]
 

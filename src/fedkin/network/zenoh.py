@@ -20,8 +20,8 @@ from fedkin.network.access import ALIVE, KEY, PART, configured
 from fedkin.network.book import Book, locator
 from fedkin.network.identity import Identity, verify
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_subject
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
 from fedkin.network.probe import Answered, NotReached, probe
-from fedkin.network.shelf import CHANGED, FIRST, HEAD, REST, Limits, Question, Shelf
 from fedkin.network.signing import DIGEST, Head, Signer
 from fedkin.untrusted import said, shown
 
@@ -89,7 +89,7 @@ class ZenohLink(Link):
             self._session = zenoh.open(zenoh.Config.from_json5(config))
         except zenoh.ZError as error:
             raise LinkError(f"{self.me}: the network cannot be opened ({_listening(places)}{said(error)})") from None
-        self._shelf = Shelf(self._book, self.refused.add, limits)
+        self._offers = Offers(self._book, self.refused.add, limits)
         try:
             self._declare()
             self._await(there)
@@ -99,10 +99,10 @@ class ZenohLink(Link):
 
     def offer(self, to: str, subject: str, data: bytes) -> None:
         self._check(to, subject)
-        self._shelf.put(to, subject, self._signer.write(to, subject, bytes(data)))
+        self._offers.put(to, subject, self._signer.write(to, subject, bytes(data)))
 
     def withdraw(self, prefix: str, to: str | None = None) -> None:
-        self._shelf.remove(prefix, to)
+        self._offers.remove(prefix, to)
 
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
         self._check(owner, subject)
@@ -129,7 +129,7 @@ class ZenohLink(Link):
                 return
             self._closing.set()
         self._stop.cancel()  # type: ignore[no-untyped-call]
-        self._shelf.close()
+        self._offers.close()
         self._session.close()  # type: ignore[no-untyped-call]
 
     # -- opening ----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ZenohLink(Link):
     # -- answering --------------------------------------------------------------------------------------------
 
     def _asked(self, query: Any) -> None:
-        """Put what one asks on the shelf; Zenoh waits for this to return, so that nothing is answered here."""
+        """Put what one asks on the offers; Zenoh waits for this to return, so that nothing is answered here."""
         asker, _, subject = str(query.key_expr).removeprefix(f"{KEY}/{self.me}/").partition("/")
         wanted = query.attachment.to_bytes() if query.attachment is not None else b""
         if len(wanted) != 4 + DIGEST or not is_subject(subject):
@@ -192,7 +192,7 @@ class ZenohLink(Link):
             return
         number, of = int.from_bytes(wanted[:4], "big"), wanted[4:]
         answer = partial(self._answer, query, asker)
-        self._shelf.ask(Question(asker, subject, number, of, answer, query.drop))
+        self._offers.ask(Question(asker, subject, number, of, answer, query.drop))
 
     def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
         # The link may be cut at any moment: whoever asked asks again.

@@ -15,7 +15,7 @@ from time import monotonic
 
 from fedkin.network.access import PART
 
-__all__ = ["CHANGED", "FIRST", "HEAD", "LATER", "REST", "Limits", "Offer", "Question", "Shelf"]
+__all__ = ["CHANGED", "FIRST", "HEAD", "LATER", "REST", "Limits", "Offer", "Offers", "Question"]
 
 # The first byte of what goes with an answer: a head and the first bytes, some more bytes, nothing yet, or an offer
 # that was replaced since its first bytes were sent.
@@ -80,7 +80,7 @@ class _Asker:
     queue: deque[Callable[[], None]] = field(default_factory=deque)
 
 
-class Shelf:
+class Offers:
     """All offers of a participant. Safe between threads; answers are given in threads of its own.
 
     names: the other participants. refused: told (who, subject, why) of each question beyond the limits.

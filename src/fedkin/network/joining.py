@@ -1,0 +1,135 @@
+"""The join file: all that a participant needs to take part beside its own key and certificate. It holds no secret.
+
+TOML. Whoever writes it decides what runs and who takes part, so that it has to come by a way that both sides trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from cryptography import x509
+from pydantic import field_validator
+
+from fedkin.errors import ConfigError
+from fedkin.network.book import Member
+from fedkin.network.identity import certificates_of
+from fedkin.network.link import is_name
+from fedkin.settings import Settings, parse
+from fedkin.untrusted import printable, said, shown, text_in, toml_of
+
+__all__ = ["VERSION", "Join", "hash_of", "read_join", "write_join"]
+
+VERSION = 1
+_LARGEST = 1 << 24
+_MOST_MEMBERS = 10_000
+
+
+def hash_of(experiment: str) -> str:
+    """SHA-256 of an experiment file's text, as "sha256:" and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(experiment.encode()).hexdigest()}"
+
+
+class Join(Settings):
+    """What a join file says.
+
+    version: of this format. federation: its name. server: the name of who aggregates; empty if peers exchange among
+    themselves. ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file.
+    experiment_hash: its `hash_of`. members: the address book.
+    """
+
+    version: int
+    federation: str
+    server: str = ""
+    ca: str
+    experiment: str
+    experiment_hash: str
+    members: dict[str, Member]
+
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, value: int) -> int:
+        if value != VERSION:
+            raise ValueError(
+                f"this fedkin reads version {VERSION}; have the file made anew, or install the fedkin of it"
+            )
+        return value
+
+    @field_validator("federation")
+    @classmethod
+    def _is_printable(cls, value: str) -> str:
+        if not printable(value) or len(value) > 100:
+            raise ValueError("expected a name of 1 to 100 printable characters")
+        return value
+
+    @property
+    def roots(self) -> list[x509.Certificate]:
+        """The certificates of the CA."""
+        return certificates_of(self.ca.encode(), "ca")
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError for parts that do not fit together."""
+        certificates_of(self.ca.encode(), f"{where}: ca")
+        for name, member in self.members.items():
+            member.check(name, f"{where}: members.{shown(name, 64)}")
+        if self.server and self.server not in self.members:
+            raise ConfigError(f"{where}: server: {shown(self.server, 64)!r} is not one of the members")
+        if self.server and not self.members[self.server].locator:
+            raise ConfigError(f"{where}: members.{self.server}.locator: missing; a server is dialled by the others")
+        if self.experiment_hash != hash_of(self.experiment):
+            raise ConfigError(
+                f"{where}: experiment_hash: the experiment has {hash_of(self.experiment)}; one of them was changed"
+            )
+        try:
+            toml_of(self.experiment)
+        except ValueError as error:
+            raise ConfigError(f"{where}: experiment: not TOML ({said(error)})") from None
+
+
+def read_join(path: Path) -> Join:
+    """The join file at `path`; raises ConfigError for whatever is wrong with it, in one line."""
+    try:
+        table = toml_of(text_in(path, _LARGEST))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a join file ({said(error)})") from None
+    members = table.pop("members", None)
+    if not isinstance(members, dict) or not 1 <= len(members) <= _MOST_MEMBERS:
+        raise ConfigError(f"{path}: members: expected 1 to {_MOST_MEMBERS} tables, one for each participant")
+    book = {name: _member(name, each, f"{path}: members") for name, each in members.items()}
+    join = parse(Join, {**table, "members": book}, f"{path}: join")
+    join.check(str(path))
+    return join
+
+
+def _member(name: str, table: Any, where: str) -> Member:
+    if not is_name(name):
+        raise ConfigError(f"{where}: {shown(name, 64)!r} cannot be a name: 1 to 64 of A-Z a-z 0-9 . _ -")
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}.{name}: expected a table")
+    return parse(Member, table, f"{where}.{name}")
+
+
+def write_join(join: Join, path: Path) -> None:
+    """Write a new join file; raises ConfigError for one that could not be read, or if it cannot be written."""
+    join.check(str(path))
+    table = join.model_dump()
+    table["members"] = {
+        name: {key: value for key, value in member.items() if value} for name, member in table["members"].items()
+    }
+    text = tomli_w.dumps(table, multiline_strings=True)
+    if toml_of(text) != table:  # lines that end in another way than with a line feed
+        text = tomli_w.dumps(table)
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        raise ConfigError(f"{path}: exists; name another file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
+    with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
