@@ -137,14 +137,39 @@ def verify(
         raise ConfigError(f"{where}: this certificate is of {got!r}; expected {name!r}")
     for each in chain:
         _check_dates(each, where, now)
+    if chain[0].issuer != chain[0].subject and _is_ca(chain[0], where):
+        raise ConfigError(f"{where}: this is the certificate of a CA; expected a participant's")
     policy = verification.PolicyBuilder().store(verification.Store(list(roots))).time(now).extension_policies(
-        ca_policy=verification.ExtensionPolicy.webpki_defaults_ca(),
+        ca_policy=_of_a_ca(),
         ee_policy=verification.ExtensionPolicy.permit_all(),
     )  # fmt: skip
     try:
+        if chain[0].issuer == chain[0].subject:
+            raise verification.VerificationError("signed by itself")
         policy.build_client_verifier().verify(chain[0], list(chain[1:]))
-    except verification.VerificationError as error:
+    except (verification.VerificationError, ValueError) as error:
         raise ConfigError(f"{where}: {_why(chain, roots, said(error), now)}") from None
+
+
+def _of_a_ca() -> verification.ExtensionPolicy:
+    """What a CA's certificate must say; less than browsers want, which refuse many an institution's own CA."""
+
+    def signs(policy: object, certificate: object, found: x509.KeyUsage | None) -> None:
+        if found is not None and not found.key_cert_sign:
+            raise ValueError("its issuer may not sign certificates")
+
+    either = verification.Criticality.AGNOSTIC
+    rules = verification.ExtensionPolicy.permit_all().require_present(x509.BasicConstraints, either, None)
+    return rules.may_be_present(x509.KeyUsage, either, signs)
+
+
+def _is_ca(certificate: x509.Certificate, where: str) -> bool:
+    try:
+        return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
+    except x509.ExtensionNotFound:
+        return False
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise ConfigError(f"{where}: the certificate cannot be used ({said(error)})") from None
 
 
 def _check_dates(certificate: x509.Certificate, where: str, now: datetime.datetime) -> None:
@@ -165,7 +190,7 @@ def _why(
 ) -> str:
     """Why no way leads from a certificate to the roots."""
     top = chain[-1]
-    wanted = " or ".join(shown(root.subject.rfc4514_string(), 80) for root in roots) or "no CA"
+    wanted = " or ".join(shown(root.subject.rfc4514_string(), 80) for root in roots)
     issuer = shown(top.issuer.rfc4514_string(), 80)
     if chain[0].issuer == chain[0].subject:
         return f"the certificate is signed by itself; expected one signed by {wanted}"

@@ -1,0 +1,139 @@
+"""`fedkin net`: from keys to a join file that a link is opened with, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from fedkin.cli import main
+from fedkin.network.identity import load
+from fedkin.network.joining import read_join
+from fedkin.network.zenoh import ZenohLink
+from tiny import TABLE
+from town import free_port
+
+
+class Terminal:
+    """Runs whole commands in a folder."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.patch, self.capsys = patch, capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self.patch.setattr(sys, "argv", ["fedkin", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    def did(self, *words: str) -> str:
+        code, out, err = self(*words)
+        assert (code, err) == (0, "")
+        return out
+
+    def refused(self, *words: str) -> str:
+        code, out, err = self(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(TABLE))
+    return Terminal(monkeypatch, capsys)
+
+
+def prepared(run: Terminal) -> str:
+    """Keys and certificates of a server and a hospital; returns the server's place."""
+    run.did("net", "init", "s", "--name", "server", "--host", "127.0.0.1")
+    run.did("net", "init", "h", "--name", "hospital-a")
+    run.did("net", "ca", "ca")
+    run.did("net", "ca", "ca", "--sign", "s/server.csr", "--sign", "h/hospital-a.csr")
+    return f"tls/127.0.0.1:{free_port()}"
+
+
+def test_from_keys_to_a_link(run: Terminal) -> None:
+    place = prepared(run)
+    assert [stat.S_IMODE(Path(key).stat().st_mode) for key in ("s/server.key", "ca/ca.key")] == [0o600] * 2
+    told = run.did(
+        "net", "invite", "small.toml", "--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a",
+        "--certificate", "ca/hospital-a.crt", "--out", "join.toml",
+    )  # fmt: skip
+    assert told.startswith("join file:  join.toml (no secret;")
+    assert "PRIVATE" not in Path("join.toml").read_text()
+    join = read_join(Path("join.toml"))
+    assert (join.server, join.experiment) == ("server", Path("small.toml").read_text())
+    server = load(Path("s/server.key"), Path("ca/server.crt"), join.roots)
+    hospital = load(Path("h/hospital-a.key"), Path("ca/hospital-a.crt"), join.roots)
+    with (
+        ZenohLink(server, join.members, listen=[join.members["server"].locator]) as one,
+        ZenohLink(hospital, join.members, dial=["server"]) as other,
+    ):
+        other.offer("server", "r/0", b"hello")
+        assert one.pull("hospital-a", "r/0", 30) == b"hello"
+
+
+def test_show(run: Terminal) -> None:
+    place = prepared(run)
+    shown = run.did("net", "show", "h/hospital-a.csr")
+    assert shown.splitlines()[:2] == ["request of:   CN=hospital-a", "hosts:        hospital-a"]
+    shown = run.did("net", "show", "ca/server.crt")
+    assert "hosts:        127.0.0.1, server\n" in shown
+    assert "signed by:    CN=fedkin-ca\n" in shown
+    run.did(
+        *("net", "invite", "small.toml", "--ca", "ca/ca.crt", "--member", f"server={place}", "--out", "join.toml"),
+        *("--name", "heart"),
+    )
+    shown = run.did("net", "show", "join.toml")
+    assert shown.startswith(f"federation:  heart\nserver:      none: peers\nmember:      server at {place}\n")
+    assert run.refused("net", "show", "s/server.key") == "s/server.key: holds a private key, which is shown to nobody"
+    assert run.refused("net", "show", "none") == "none: No such file or directory"
+    assert run.refused("net", "show", "small.toml").startswith("small.toml: members: expected 1 to")
+
+
+def test_certificates_are_renewed_on_request_alone(run: Terminal) -> None:
+    prepared(run)
+    before = Path("ca/server.crt").read_bytes()
+    again = ["net", "ca", "ca", "--sign", "s/server.csr", "--days", "30"]
+    assert run.refused(*again) == "ca/server.crt: exists; --replace replaces it"
+    run.did(*again, "--replace")
+    assert Path("ca/server.crt").read_bytes() != before
+
+
+def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
+    place = prepared(run)
+    refused = {
+        ("init", "s", "--name", "server"): "s/server.key: exists; a private key is never replaced",
+        ("init", "x", "--name", "a b"): "--name: expected one common name",
+        ("init", "x", "--name", "a" * 65): "--name: ",
+        ("init", "small.toml", "--name", "a"): "small.toml: cannot be made",
+        ("ca", "ca"): "ca/ca.key: exists",
+        ("ca", "none", "--sign", "s/server.csr"): "none: no CA here (ca.key); make one: fedkin net ca none",
+        ("ca", "ca", "--sign", "ca/ca.crt"): "ca/ca.crt: not a certificate request in PEM",
+        ("ca", "ca", "--sign", "s/server.csr", "--sign", "s/server.csr"): "--sign: 'server' is there twice",
+    }
+    invite = ["invite", "small.toml", "--ca", "ca/ca.crt", "--out", "j.toml"]
+    for words, why in {
+        (): "nobody takes part",
+        ("--server", "server"): "--server server: expected its address too",
+        ("--server", "server=tcp/h:1"): "--member server.locator: expected tls/HOST:PORT",
+        ("--server", f"server={place}", "--member", "server"): "--member server: there already",
+        ("--member", "a b"): "--member a b: not a name of a participant",
+        ("--member", "bob", "--certificate", "ca/server.crt"): "--certificate ca/server.crt: it is of 'server'",
+        ("--member", "bob", "--certificate", "none"): "none: No such file",
+    }.items():
+        refused[*invite, *words] = why
+    refused["invite", "none.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "j.toml"] = "none.toml: "
+    refused["invite", "small.toml", "--ca", "none", "--member", "a", "--out", "j.toml"] = "none: No such file"
+    refused["invite", "small.toml", "--ca", "ca/ca.crt", "--member", "a", "--out", "small.toml"] = "small.toml: exists"
+    for words, why in refused.items():
+        assert run.refused("net", *words).startswith(why), (words, why)
+    assert not Path("j.toml").exists()
+    Path("ca/ca.key").chmod(0o644)
+    told = run.refused("net", "ca", "ca", "--sign", "s/server.csr", "--replace")
+    assert told.startswith("ca/ca.key: others may read this private key (mode 0644)")

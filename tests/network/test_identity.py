@@ -1,0 +1,271 @@
+"""Keys, requests and certificates: made, signed, read back and verified, and checked by OpenSSL where it is there."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import NameOID
+
+from fedkin.errors import ConfigError
+from fedkin.network import keys
+from fedkin.network.identity import (
+    certificate_pem,
+    certificates_of,
+    common_name,
+    fingerprint,
+    hosts_of,
+    load,
+    make_ca,
+    make_request,
+    request_of,
+    request_pem,
+    sign_request,
+    verify,
+)
+from town import Town, new_town
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def saved(folder: Path, town: Town, name: str = "ann") -> tuple[Path, Path]:
+    """Files of a key and its certificate."""
+    identity = town[name]
+    key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
+    keys.write_private(key, identity.key_pem)
+    certificate.write_bytes(certificate_pem(identity.chain))
+    return key, certificate
+
+
+def test_a_request_becomes_an_identity(tmp_path: Path) -> None:
+    ca_key, ca = make_ca("ca", 10)
+    key = keys.make_key()
+    request = request_of(request_pem(make_request(key, "hospital-a", ["10.0.0.1", "a.example.org"])), "a.csr")
+    certificate = sign_request(request, ca_key, ca, 5)
+    keys.write_private(tmp_path / "a.key", keys.key_pem(key))
+    (tmp_path / "a.crt").write_bytes(certificate_pem([certificate]))
+    identity = load(tmp_path / "a.key", tmp_path / "a.crt", [ca])
+    assert identity.name == "hospital-a"
+    assert hosts_of(identity.chain[0]) == hosts_of(request) == ["10.0.0.1", "a.example.org", "hospital-a"]
+    signature = identity.sign(b"data")
+    assert keys.is_signed(certificate.public_key(), signature, b"data")
+    assert not keys.is_signed(certificate.public_key(), signature, b"date")
+    assert certificate.not_valid_after_utc < ca.not_valid_after_utc
+    assert sign_request(request, ca_key, ca, 500).not_valid_after_utc == ca.not_valid_after_utc
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_openssl_accepts_what_was_made_and_works_with_what_it_makes(tmp_path: Path) -> None:
+    town = new_town()
+    (tmp_path / "ca.crt").write_bytes(certificate_pem([town.ca]))
+    saved(tmp_path, town)
+
+    def openssl(*words: str) -> str:
+        done = subprocess.run(["openssl", *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    for purpose in ("sslserver", "sslclient"):
+        told = openssl("verify", "-x509_strict", "-purpose", purpose, "-CAfile", "ca.crt", "ann.crt")
+        assert told == "ann.crt: OK\n"
+    told = openssl("x509", "-in", "ann.crt", "-noout", "-fingerprint", "-sha256")
+    assert told.strip().rpartition("=")[2].replace(":", "").lower() == fingerprint(town["ann"].chain[0])[7:]
+
+    # A PKI of another kind: an intermediate CA, other curves, and RSA for the participant.
+    (tmp_path / "ca.ext").write_text(
+        "basicConstraints=critical,CA:TRUE\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+    )
+    (tmp_path / "leaf.ext").write_text("subjectAltName=DNS:clinic-1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384"]
+    for name, kind in (("root", curve), ("middle", curve), ("clinic-1", ["-newkey", "rsa:2048"])):
+        files = ["-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr"]
+        openssl("req", *kind, *files, "-subj", f"/O=Clinic/CN={name}")
+    sign = ["x509", "-req", "-days", "5"]
+    openssl(*sign, "-in", "root.csr", "-signkey", "root.key", "-extfile", "ca.ext", "-out", "root.crt")
+    for name, ca, kind in (("middle", "root", "ca.ext"), ("clinic-1", "middle", "leaf.ext")):
+        by = ["-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-CAcreateserial"]
+        openssl(*sign, "-in", f"{name}.csr", *by, "-extfile", kind, "-out", f"{name}.crt")
+    chain = (tmp_path / "clinic-1.crt").read_bytes() + (tmp_path / "middle.crt").read_bytes()
+    (tmp_path / "clinic-1.crt").write_bytes(chain)
+    (root,) = certificates_of((tmp_path / "root.crt").read_bytes(), "root.crt")
+    identity = load(tmp_path / "clinic-1.key", tmp_path / "clinic-1.crt", [root])
+    assert (identity.name, len(identity.chain)) == ("clinic-1", 2)
+    assert keys.is_signed(identity.chain[0].public_key(), identity.sign(b"x"), b"x")
+
+
+def test_who_may_read_a_key_file(tmp_path: Path, town: Town) -> None:
+    key, certificate = saved(tmp_path, town)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    for mode in (0o640, 0o604, 0o660, 0o644):
+        key.chmod(mode)
+        with pytest.raises(ConfigError, match=rf"^{key}: others may read .* \(mode {mode:04o}\); chmod 600 {key}$"):
+            load(key, certificate, [town.ca])
+    key.chmod(0o400)
+    assert load(key, certificate, [town.ca]).name == "ann"
+    with pytest.raises(ConfigError, match="exists; a private key is never replaced"):
+        keys.write_private(key, b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "not a private key in PEM"),
+        (b"\x00\xff", "not a private key in PEM"),
+        (b"x" * (1 << 18) + b"x", "more than 262,144 bytes"),
+        (
+            ed25519.Ed25519PrivateKey.generate().private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ),
+            "expected a private key for ECDSA or RSA",
+        ),
+        (
+            ec.generate_private_key(ec.SECP256R1()).private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            ),
+            "has a passphrase",
+        ),
+    ],
+    ids=["empty", "binary", "large", "ed25519", "passphrase"],
+)  # fmt: skip
+def test_key_files_that_cannot_be_used(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "a.key"
+    keys.write_private(path, content)
+    with pytest.raises(ConfigError, match=rf"^{path}: .*{why}"):
+        keys.read_key(path)
+    with pytest.raises(ConfigError, match=r"none.key: No such file"):
+        keys.read_key(tmp_path / "none.key")
+
+
+def test_a_certificate_of_another_key(tmp_path: Path, town: Town) -> None:
+    key, certificate = saved(tmp_path, town)
+    certificate.write_bytes(certificate_pem(town.signed("ann").chain))
+    with pytest.raises(ConfigError, match=rf"^{certificate}: this certificate is not for the key {key}$"):
+        load(key, certificate, [town.ca])
+    certificate.write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(ConfigError, match=rf"^{certificate}: not a certificate in PEM"):
+        load(key, certificate, [town.ca])
+
+
+def middle_ca(town: Town) -> x509.Certificate:
+    """A certificate of a CA that the town's CA signed."""
+    builder = x509.CertificateBuilder(
+        town.ca.subject, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "middle")]), keys.make_key().public_key(),
+        x509.random_serial_number(), NOW - datetime.timedelta(1), NOW + datetime.timedelta(1), list(town.ca.extensions),
+    )  # fmt: skip
+    return builder.sign(town.key, hashes.SHA256())
+
+
+def test_what_is_wrong_with_a_certificate_is_said(town: Town) -> None:
+    good = town["ann"]
+    other = new_town("other-ca")
+    middle = middle_ca(town)
+    cases: list[tuple[Callable[[], None], str]] = [
+        (lambda: verify(good.chain, [town.ca], "bob", "c"), "this certificate is of 'ann'; expected 'bob'"),
+        (lambda: verify(town.expired("ann").chain, [town.ca], "ann", "c"), "expired on .* UTC; have a new one signed"),
+        (
+            lambda: verify(good.chain, [town.ca], "ann", "c", NOW - datetime.timedelta(days=3)),
+            "the certificate of CN=ann is valid from .* UTC on; is the clock right",
+        ),
+        (
+            lambda: verify(good.chain, [other.ca], "ann", "c"),
+            "unknown CA: .* signed by CN=test-ca; expected CN=other-ca",
+        ),
+        (lambda: verify(good.chain, [new_town().ca], "ann", "c"), "signed by another CA of the name CN=test-ca"),
+        (lambda: verify([town.ca], [town.ca], "test-ca", "c"), "signed by itself; expected one signed by CN=test-ca"),
+        (
+            lambda: verify([middle], [town.ca], "middle", "c"),
+            "this is the certificate of a CA; expected a participant's",
+        ),
+    ]
+    for check, why in cases:
+        with pytest.raises(ConfigError, match=rf"^c: .*{why}"):
+            check()
+    verify(good.chain, [other.ca, town.ca], "ann", "c")
+
+
+def test_a_participant_cannot_sign_for_others(town: Town) -> None:
+    """A certificate that the CA signed for a participant is no CA, whatever the participant signs with it."""
+    mallory = town.signed("mallory")
+    request = make_request(keys.make_key(), "ann")
+    forged = sign_request(request, mallory.key, mallory.chain[0], 5)
+    with pytest.raises(ConfigError, match=r"^c: .*must be asserted in a CA certificate"):
+        verify([forged, mallory.chain[0]], [town.ca], "ann", "c")
+
+
+def test_a_ca_that_may_not_sign(town: Town) -> None:
+    extensions = [one for one in town.ca.extensions if not isinstance(one.value, x509.KeyUsage)]
+    usage = town["ann"].chain[0].extensions.get_extension_for_class(x509.KeyUsage)
+    ca = x509.CertificateBuilder(
+        town.ca.subject, town.ca.subject, town.key.public_key(), x509.random_serial_number(),
+        NOW - datetime.timedelta(1), NOW + datetime.timedelta(1), [*extensions, usage],
+    ).sign(town.key, hashes.SHA256())  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^c: .*its issuer may not sign certificates"):
+        verify(town["ann"].chain, [ca], "ann", "c")
+
+
+def test_what_a_request_asks_for_beyond_a_name_is_not_signed(town: Town) -> None:
+    key = keys.make_key()
+    asked = x509.CertificateSigningRequestBuilder().subject_name(
+        x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "O"), x509.NameAttribute(NameOID.COMMON_NAME, "ann")])
+    ).add_extension(x509.BasicConstraints(True, None), True)  # fmt: skip
+    signed = sign_request(asked.sign(key, hashes.SHA256()), town.key, town.ca, 5)
+    assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert signed.subject.rfc4514_string() == "CN=ann"
+
+
+def test_requests_that_cannot_be_signed(town: Town) -> None:
+    good = request_pem(make_request(keys.make_key(), "ann"))
+    with pytest.raises(ConfigError, match=r"^r: not a certificate request in PEM"):
+        request_of(b"garbage", "r")
+    request = x509.load_pem_x509_csr(good)
+    der = request.public_bytes(serialization.Encoding.DER).replace(b"\x0c\x03ann", b"\x0c\x03bob")
+    changed = x509.load_der_x509_csr(der).public_bytes(serialization.Encoding.PEM)
+    with pytest.raises(ConfigError, match=r"^r: the request is not signed by its own key"):
+        request_of(changed, "r")
+    for name in ("a b", "", "é", "-a", "a/b"):
+        with pytest.raises(ConfigError, match=r"--name|expected one common name"):
+            make_request(keys.make_key(), name)
+    with pytest.raises(ConfigError, match=r"^--host: 'ü' is no host name or address$"):
+        make_request(keys.make_key(), "ann", ["ü"])
+
+
+def test_names_in_certificates() -> None:
+    two = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in ("ann", "bob")])
+    with pytest.raises(ConfigError, match=r"expected one common name .* got 'ann', 'bob'"):
+        common_name(two, "c")
+    with pytest.raises(ConfigError, match="got none"):
+        common_name(x509.Name([]), "c")
+
+
+def test_a_signature_of_rsa(town: Town) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    signature = keys.sign(key, b"x")
+    assert keys.is_signed(key.public_key(), signature, b"x")
+    assert not keys.is_signed(key.public_key(), signature, b"y")
+    assert not keys.is_signed(town.ca.public_key(), signature, b"x")
+    assert not keys.is_signed(ed25519.Ed25519PrivateKey.generate().public_key(), signature, b"x")
+    assert replace(town["ann"], key=key).sign(b"x") != signature
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files")
+def test_a_key_is_made_unreadable_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    real = os.open
+
+    def noted(path: Path, flags: int, mode: int) -> int:
+        modes.append(mode)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr("os.open", noted)
+    keys.write_private(tmp_path / "k", b"x")
+    assert modes == [0o600]

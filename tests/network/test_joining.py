@@ -1,0 +1,160 @@
+"""Join files: written and read back, and refused in one line for whatever is wrong with them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedkin.errors import ConfigError
+from fedkin.network.book import Member, host_and_port, locator
+from fedkin.network.identity import certificate_pem, fingerprint
+from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
+from town import Town
+
+EXPERIMENT = 'name = "x"\n# "quotes", \\ and """\n[data]\nsource = "digits"\n'
+
+
+def table(town: Town) -> dict[str, Any]:
+    """A join file's table."""
+    return {
+        "version": VERSION,
+        "federation": "heart",
+        "server": "server",
+        "ca": certificate_pem([town.ca]).decode(),
+        "experiment": EXPERIMENT,
+        "experiment_hash": hash_of(EXPERIMENT),
+        "members": {
+            "server": {"locator": "tls/fed.example.org:7447"},
+            "ann": {"fingerprint": fingerprint(town["ann"].chain[0])},
+            "bob": {"certificate": certificate_pem(town["bob"].chain).decode(), "locator": "tls/[::1]:80"},
+        },
+    }
+
+
+def test_what_is_written_is_read(tmp_path: Path, town: Town) -> None:
+    for number, text in enumerate([EXPERIMENT, EXPERIMENT.replace("\n", "\r\n"), "\n\n", "a = '''\r\n'''\n"]):
+        join = Join.model_validate({**table(town), "experiment": text, "experiment_hash": hash_of(text)})
+        write_join(join, tmp_path / f"{number}.toml")
+        again = read_join(tmp_path / f"{number}.toml")
+        assert again == join
+        assert again.experiment == text
+    assert again.roots == [town.ca]
+    assert again.members["bob"].pin == fingerprint(town["bob"].chain[0])
+    assert again.members["server"].pin == ""
+    with pytest.raises(ConfigError, match=r"exists; name another file$"):
+        write_join(again, tmp_path / "0.toml")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (["versoin"], 1, r"join.versoin: no such setting; did you mean 'version'\?"),
+        (["members", "ann", "locatr"], "", r"members.ann.locatr: no such setting; did you mean 'locator'\?"),
+        (["version"], 2, r"join.version: this fedkin reads version 1; .*; got 2"),
+        (["version"], True, r"join: version: expected no true or false, got True"),
+        (["federation"], "a\x1b[2J", "join.federation: expected a name of 1 to 100 printable characters"),
+        (["federation"], None, "join.federation: missing"),
+        (["server"], "zoe", "server: 'zoe' is not one of the members"),
+        (["server"], "ann", "members.ann.locator: missing; a server is dialled by the others"),
+        (["ca"], "-----BEGIN CERTIFICATE-----", "ca: not a certificate in PEM"),
+        (["experiment"], "name = 'y'", "experiment_hash: the experiment has sha256:.*; one of them was changed"),
+        (["members"], {}, "members: expected 1 to 10000 tables"),
+        (["members"], [1], "members: expected 1 to 10000 tables"),
+        (["members", "ann"], 3, "members.ann: expected a table"),
+        (["members", "a b"], {}, "members: 'a b' cannot be a name"),
+        (["members", "ann", "fingerprint"], "sha256:12", "members.ann.fingerprint: expected sha256: and 64"),
+        (["members", "bob", "fingerprint"], "ab" * 32, "members.bob: a certificate and a fingerprint"),
+        (["members", "zoe"], {"certificate": "x"}, "members.zoe.certificate: not a certificate"),
+        (["members", "server", "locator"], "tcp/h:1", "members.server.locator: expected tls/HOST:PORT"),
+        (["members", "server", "locator"], "tls/h:1#root_ca_certificate=x", "expected tls/HOST:PORT"),
+        (["members", "server", "locator"], "tls/h:1?prio=1", "expected tls/HOST:PORT"),
+        (["members", "server", "locator"], "tls/h:70000", "expected tls/HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, town: Town, path: list[str], value: object, why: str
+) -> None:
+    whole = table(town)
+    *ways, last = path
+    place = whole
+    for way in ways:
+        place = place[way]
+    place[last] = value
+    if value is None:
+        del place[last]
+    file = tmp_path / "join.toml"
+    file.write_text(tomli_w.dumps(whole))
+    with pytest.raises(ConfigError, match=rf"^{file}: .*{why}") as raised:
+        read_join(file)
+    assert "\n" not in str(raised.value).strip()
+
+
+def test_a_certificate_of_another(tmp_path: Path, town: Town) -> None:
+    whole = table(town)
+    whole["members"]["zoe"] = {"certificate": whole["members"]["bob"]["certificate"]}
+    (tmp_path / "join.toml").write_text(tomli_w.dumps(whole))
+    with pytest.raises(ConfigError, match=r"members.zoe.certificate: it is of 'bob'; expected 'zoe'"):
+        read_join(tmp_path / "join.toml")
+
+
+def test_files_that_are_no_join_files(tmp_path: Path, town: Town) -> None:
+    path = tmp_path / "join.toml"
+    bad = (b"", b"\xff\xfe", b"= 3", b"a = " + b"[" * 10_000, b"x" * ((1 << 24) + 1), b"members = 9" + b"9" * 5000)
+    for content in bad:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=rf"^{path}: "):
+            read_join(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_join(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_join(tmp_path)
+
+
+_TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_but_a_config_error_is_raised(tmp_path: Path, town: Town, data: st.DataObject) -> None:
+    """A table with a value replaced by any other, and a text with bytes changed, are read or refused."""
+    whole = table(town)
+    place, path = whole, data.draw(st.sampled_from([[], ["members"], ["members", "bob"]]))
+    for way in path:
+        place = place[way]
+    place[data.draw(st.sampled_from(sorted(place)) | st.text(max_size=8))] = data.draw(_TREES)
+    try:
+        text = bytearray(tomli_w.dumps(whole).encode())
+    except (TypeError, UnicodeEncodeError):  # None, and half of a pair
+        text = bytearray(tomli_w.dumps(table(town)).encode())
+    for _ in range(data.draw(st.integers(0, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path / "join.toml"
+    file.write_bytes(bytes(text))
+    with suppress(ConfigError):
+        join = read_join(file)
+        assert {member.pin[:7] for member in join.members.values()} <= {"", "sha256:"}
+
+
+def test_locators() -> None:
+    for good in ("tls/a:1", "tls/10.0.0.1:7447", "tls/[2001:db8::1]:7447", "tls/fed.example.org:65535"):
+        assert locator(good) == good
+    for bad in ("", "a:1", "tls/a", "tls/:1", "tls/a:1\n", "tls/a b:1", "tls/a:1;x", "TLS/a:1", "tls/a:"):
+        with pytest.raises(ValueError, match="expected tls/HOST:PORT"):
+            locator(bad)
+    assert host_and_port("tls/[2001:db8::1]:7447") == ("2001:db8::1", 7447)
+
+
+def test_fingerprints_as_other_tools_write_them() -> None:
+    digits = "0123456789abcdef" * 4
+    colons = ":".join(digits[place : place + 2] for place in range(0, 64, 2)).upper()
+    assert Member(fingerprint=colons).pin == Member(fingerprint=f"sha256:{digits}").pin == f"sha256:{digits}"
