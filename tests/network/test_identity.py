@@ -91,9 +91,9 @@ def test_openssl_accepts_what_was_made_and_works_with_what_it_makes(tmp_path: Pa
         openssl("req", *kind, *files, "-subj", f"/O=Clinic/CN={name}")
     sign = ["x509", "-req", "-days", "5"]
     openssl(*sign, "-in", "root.csr", "-signkey", "root.key", "-extfile", "ca.ext", "-out", "root.crt")
-    for name, ca, kind in (("middle", "root", "ca.ext"), ("clinic-1", "middle", "leaf.ext")):
+    for name, ca, extensions in (("middle", "root", "ca.ext"), ("clinic-1", "middle", "leaf.ext")):
         by = ["-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-CAcreateserial"]
-        openssl(*sign, "-in", f"{name}.csr", *by, "-extfile", kind, "-out", f"{name}.crt")
+        openssl(*sign, "-in", f"{name}.csr", *by, "-extfile", extensions, "-out", f"{name}.crt")
     chain = (tmp_path / "clinic-1.crt").read_bytes() + (tmp_path / "middle.crt").read_bytes()
     (tmp_path / "clinic-1.crt").write_bytes(chain)
     (root,) = certificates_of((tmp_path / "root.crt").read_bytes(), "root.crt")

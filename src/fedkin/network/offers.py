@@ -139,8 +139,11 @@ class Offers:
         """Why a question is refused; empty if it is taken."""
         with self._state:
             asker = self._askers.get(question.asker)
-            if self._closed or asker is None:
-                return "it asks, and is not in the address book" if asker is None else "the link is being closed"
+            if self._closed:
+                question.drop()
+                return ""
+            if asker is None:
+                return "it asks, and is not in the address book"
             if not self._paid(asker):
                 return f"more than {self._limits.rate:g} questions a second"
             if len(asker.queue) >= self._limits.queued:

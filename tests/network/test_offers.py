@@ -1,0 +1,153 @@
+"""Offers and the questions that wait for them: nobody waits for the slow link of another, and nobody takes it all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from threading import Event
+
+import pytest
+
+from fedkin.network.access import PART
+from fedkin.network.offers import CHANGED, FIRST, HEAD, LATER, REST, Limits, Offer, Offers, Question
+
+Answers = SimpleQueue[tuple[bytes, bytes]]
+_NONE = bytes(32)
+
+
+def offer(data: bytes) -> Offer:
+    return Offer(data, hashlib.sha256(data).digest(), b"head")
+
+
+class Desk:
+    """Offers to ann and bob, and what is refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[str, str, str]] = []
+        self.dropped: SimpleQueue[str] = SimpleQueue()
+        self.opened: list[Offers] = []
+
+    def offers(self, limits: Limits | None = None) -> Offers:
+        made = Offers(["ann", "bob"], lambda *why: self.refused.append(why), limits)
+        self.opened.append(made)
+        return made
+
+    def ask(
+        self,
+        offers: Offers,
+        asker: str = "ann",
+        part: int = 0,
+        of: bytes = _NONE,
+        before: Callable[[], object] = lambda: None,
+        subject: str = "r",
+    ) -> Answers:
+        """Ask; the answer comes into the queue, after `before`."""
+        answers: Answers = SimpleQueue()
+
+        def answer(kind: bytes, data: bytes) -> None:
+            before()
+            answers.put((kind, data))
+
+        offers.ask(Question(asker, subject, part, of, answer, lambda: self.dropped.put(asker)))
+        return answers
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    for each in desk.opened:
+        each.close()
+
+
+def test_parts_make_the_whole(desk: Desk) -> None:
+    offers = desk.offers()
+    data = bytes(range(256)) * ((FIRST + 2 * PART) // 256 + 1)
+    offers.put("ann", "r", offer(data))
+    digest = hashlib.sha256(data).digest()
+    kind, whole = desk.ask(offers).get(timeout=30)
+    assert kind == HEAD + b"head"
+    assert len(whole) == FIRST
+    for part in (1, 2, 3):
+        kind, more = desk.ask(offers, part=part, of=digest).get(timeout=30)
+        assert kind == REST
+        assert len(more) <= PART
+        whole += more
+    assert whole == data
+    assert desk.ask(offers, part=4, of=digest).get(timeout=30) == (REST, b"")
+    offers.put("ann", "r", offer(b"new"))
+    assert desk.ask(offers, part=1, of=digest).get(timeout=30) == (CHANGED, b"")
+
+
+def test_a_question_waits_for_its_own_offer_or_is_told_not_yet(desk: Desk) -> None:
+    offers = desk.offers(Limits(hold=60))
+    ann, bob = desk.ask(offers), desk.ask(offers, "bob")
+    offers.put("ann", "r", offer(b"x"))
+    assert ann.get(timeout=30) == (HEAD + b"head", b"x")
+    assert bob.empty()
+    offers.remove("r", "ann")
+    soon = desk.offers(Limits(hold=0.01))
+    assert desk.ask(soon).get(timeout=30) == (LATER, b"")
+    assert desk.ask(soon).get(timeout=30) == (LATER, b"")
+    offers.close()
+    assert desk.dropped.get(timeout=30) == "bob"
+
+
+def test_a_slow_link_delays_nobody_else(desk: Desk) -> None:
+    offers = desk.offers(Limits(running=2))
+    for name in ("ann", "bob"):
+        offers.put(name, "r", offer(b"x"))
+    go = Event()
+    slow = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(10)]
+    assert desk.ask(offers, "bob").get(timeout=30) == (HEAD + b"head", b"x")
+    assert all(answers.empty() for answers in slow)
+    go.set()
+    assert [answers.get(timeout=30)[0] for answers in slow] == [HEAD + b"head"] * 10
+
+
+def test_what_is_beyond_the_limits_is_dropped(desk: Desk) -> None:
+    go = Event()
+    offers = desk.offers(Limits(running=1, queued=2, held=1, hold=60))
+    offers.put("ann", "r", offer(b"x"))
+    kept = [desk.ask(offers, before=lambda: go.wait(60)) for _ in range(3)]
+    desk.ask(offers)
+    assert desk.dropped.get(timeout=30) == "ann"
+    assert desk.refused == [("ann", "r", "more than 2 questions wait for their answers")]
+    go.set()
+    assert [answers.get(timeout=30)[0] for answers in kept] == [HEAD + b"head"] * 3
+    waiting = desk.ask(offers, "bob", subject="a")
+    assert desk.ask(offers, "bob", subject="b").get(timeout=30) == (LATER, b"")
+    assert waiting.empty()
+    desk.ask(offers, "zoe")
+    assert desk.refused[1:] == [("zoe", "r", "it asks, and is not in the address book")]
+
+
+def test_questions_come_back_with_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fedkin.network.offers.monotonic", lambda: now[0])
+    offers = desk.offers(Limits(rate=2, burst=2))
+    offers.put("ann", "r", offer(b"x"))
+
+    def served(count: int) -> int:
+        before = len(desk.refused)
+        for _ in range(count):
+            desk.ask(offers)
+        return count - (len(desk.refused) - before)
+
+    assert served(5) == 2
+    now[0] += 0.5
+    assert served(5) == 1
+    now[0] += 1000
+    assert served(5) == 2
+    assert {why for _, _, why in desk.refused} == {"more than 2 questions a second"}
+
+
+def test_nothing_is_answered_after_the_end(desk: Desk) -> None:
+    offers = desk.offers()
+    offers.put("ann", "r", offer(b"x"))
+    offers.close()
+    offers.close()
+    desk.ask(offers)
+    assert desk.dropped.get(timeout=30) == "ann"
+    assert desk.refused == []
