@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Condition, Thread
 from typing import Any
 
 from cryptography import x509
@@ -75,11 +76,96 @@ class Net:
     def member(self, name: str, **more: Any) -> ZenohLink:
         return self.link(name, dial=["server"], **more)
 
+    def wired(self) -> Wire:
+        """Put a wire between the server and the members that are opened from now on."""
+        wire = Wire(int(self.place.rpartition(":")[2]))
+        self.stack.callback(wire.close)
+        self.book = {**self.book, "server": Member(locator=f"tls/127.0.0.1:{wire.port}")}
+        return wire
+
     def link(self, name: str, **more: Any) -> ZenohLink:
         options = {"identity": self.town[name], "book": self.book, **more}
         made = ZenohLink(**options)
         self.stack.callback(made.close)
         return made
+
+
+class Wire:
+    """A TCP connection through this process, which can be cut, and which passes bytes to who dialled only as allowed.
+
+    left: how many more bytes of answers pass; None: all.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._state = Condition()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[Thread] = []
+        self._closed = False
+        self.left: int | None = None
+        self.passed = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *given: Any) -> None:
+        thread = Thread(target=target, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                with self._state:
+                    self._sockets += [near, far]
+                self._start(self._pump, near, far, False)
+                self._start(self._pump, far, near, True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 14):
+                if answers:
+                    with self._state:
+                        self._state.wait_for(lambda: self._closed or self.left is None or self.left > 0)
+                        self.left = None if self.left is None else self.left - len(data)
+                        self.passed += len(data)
+                        self._state.notify_all()
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def allow(self, more: int | None) -> None:
+        """Let so many more bytes of answers pass, or all (None)."""
+        with self._state:
+            self.left = None if more is None else max(0, self.left or 0) + more
+            self._state.notify_all()
+
+    def spent(self, timeout: float = 30) -> bool:
+        """Wait until all that was allowed has passed."""
+        with self._state:
+            return self._state.wait_for(lambda: self.left is not None and self.left <= 0, timeout)
+
+    def cut(self) -> None:
+        """End all connections; new ones are let through."""
+        with self._state:
+            ended = list(self._sockets)
+        for each in ended:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(30)
+        for each in (self._server, *self._sockets):
+            each.close()
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 from fedkin.errors import ConfigError
 from fedkin.network.access import PART
 from fedkin.network.book import Member
+from fedkin.network.identity import certificate_pem
+from fedkin.network.keys import write_private
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.offers import FIRST, LATER, Limits
 from fedkin.network.zenoh import ZenohLink
@@ -126,6 +131,22 @@ def test_peers_reach_each_other_without_a_server(net: Net) -> None:
     assert links["bob"].pull("ann", "r", 60) == b"from ann"
 
 
+def test_a_pull_goes_on_after_its_connection_was_cut(net: Net) -> None:
+    server, wire = net.server(), net.wired()
+    ann = net.member("ann")
+    data = os.urandom(6_000_000)
+    server.offer("ann", "r", data)
+    with ThreadPoolExecutor(1) as pool:
+        wire.allow(2_500_000)
+        pulled = pool.submit(ann.pull, "server", "r", 60)
+        assert wire.spent()
+        wire.cut()
+        assert not pulled.done()
+        wire.allow(None)
+        assert pulled.result(60) == data
+    assert wire.passed < 2 * len(data)
+
+
 def test_closing_ends_what_waits(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     with ThreadPoolExecutor(2) as pool:
@@ -171,3 +192,27 @@ def test_names_and_settings_that_cannot_be(net: Net) -> None:
         net.link("ann", dial=["bob"])
     with pytest.raises(LinkError, match=r"^bob: the network cannot be opened \(listening at tls/127.0.0.1"):
         net.link("bob", listen=[net.place])
+
+
+_LEFT = """
+import sys
+from pathlib import Path
+from fedkin.network.identity import certificates_of, load
+from fedkin.network.zenoh import ZenohLink
+folder, place = Path(sys.argv[1]), sys.argv[2]
+roots = certificates_of((folder / "ca.crt").read_bytes(), "ca.crt")
+link = ZenohLink(load(folder / "ann.key", folder / "ann.crt", roots), {}, listen=[place])
+link.refused.add("", "", "")
+raise RuntimeError("left open")
+"""
+
+
+def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
+    ann = net.town["ann"]
+    for name, data in {"ann.crt": ann.chain, "ca.crt": ann.roots}.items():
+        (tmp_path / name).write_bytes(certificate_pem(data))
+    write_private(tmp_path / "ann.key", ann.key_pem)
+    words = [sys.executable, "-c", _LEFT, str(tmp_path), net.place]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("RuntimeError: left open\n")

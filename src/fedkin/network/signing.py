@@ -39,13 +39,22 @@ class Signer:
         self._identity = identity
         self._pins = {name: member.pin for name, member in book.items()}
         self._chain = certificate_pem(identity.chain)
+        self._latest = b"", hashlib.sha256(b"").digest()
 
     def write(self, to: str, subject: str, data: bytes) -> Offer:
         """The data with its head."""
-        size, digest = len(data), hashlib.sha256(data).digest()
+        size, digest = len(data), self._hashed(data)
         signature = self._identity.sign(_statement(self._identity.name, to, subject, size, digest))
         fixed = _VERSION + size.to_bytes(8, "big") + digest + len(signature).to_bytes(2, "big")
         return Offer(data, digest, fixed + signature + self._chain)
+
+    def _hashed(self, data: bytes) -> bytes:
+        """SHA-256; a server offers the same bytes to many, one after another, and hashes them once."""
+        latest, digest = self._latest
+        if latest is not data:
+            digest = hashlib.sha256(data).digest()
+            self._latest = data, digest
+        return digest
 
     def read(self, owner: str, subject: str, data: bytes) -> Head:
         """The head of an offer of `owner` to this participant; raises ValueError with why it is none."""
