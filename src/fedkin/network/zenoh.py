@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Condition, Event, Lock, Thread, main_thread
+from threading import Condition, Event
 from time import monotonic
 from typing import Any
-from weakref import WeakSet
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.network.access import ALIVE, KEY, PART, configured
 from fedkin.network.book import Book, locator
+from fedkin.network.closing import close_at_the_end
 from fedkin.network.identity import Identity, verify
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_subject
 from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
@@ -91,7 +91,7 @@ class ZenohLink(Link):
         except zenoh.ZError as error:
             raise LinkError(f"{self.me}: the network cannot be opened ({_listening(places)}{said(error)})") from None
         self._offers = Offers(self._book, self.refused.add, limits)
-        _closed_at_the_end(self)
+        close_at_the_end(self)
         try:
             self._declare()
             self._await(there)
@@ -315,20 +315,3 @@ def _locator(text: str) -> str:
 
 def _listening(places: list[str]) -> str:
     return f"listening at {', '.join(places)}: " if places else ""
-
-
-_OPEN: WeakSet[ZenohLink] = WeakSet()
-_WATCHED = Lock()
-
-
-def _closed_at_the_end(link: ZenohLink) -> None:
-    """Close this link when the main thread ends: Python waits for the threads of a session before it calls atexit."""
-    if _WATCHED.acquire(blocking=False):  # once in a process
-        Thread(target=_close_all, name="fedkin-end").start()
-    _OPEN.add(link)
-
-
-def _close_all() -> None:
-    main_thread().join()
-    for link in list(_OPEN):
-        link.close()
