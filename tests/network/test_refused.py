@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import zenoh
 
-from fedkin.network.access import configured
+from fedkin.network.access import PART, configured
 from fedkin.network.book import Member
 from fedkin.network.identity import Identity, fingerprint
 from fedkin.network.link import LinkError, Missed, Refused
-from fedkin.network.offers import CHANGED, HEAD, Limits, Offer
+from fedkin.network.offers import CHANGED, FIRST, HEAD, Limits, Offer
 from fedkin.network.probe import Answered, NotReached, probe
 from fedkin.network.zenoh import ZenohLink
 from town import Net, Town, free_port, new_town
@@ -219,6 +219,10 @@ def shorter(offer: Offer, net: Net) -> Offer:
     return replace(offer, data=offer.data[:-1])
 
 
+def longer(offer: Offer, net: Net) -> Offer:
+    return replace(offer, data=offer.data + b"!")
+
+
 def of_another(offer: Offer, net: Net) -> Offer:
     """Signed by bob, as if it were from ann."""
     from fedkin.network.signing import Signer
@@ -249,7 +253,8 @@ def huge_head(offer: Offer, net: Net) -> Offer:
     [
         (unsigned, "its signature does not fit: changed on the way, or signed for something else"),
         (other_bytes, "not the bytes that were signed"),
-        (shorter, "not the bytes that were signed"),
+        (shorter, "31 bytes in a part; expected 32"),
+        (longer, "33 bytes in a part; expected 32"),
         (of_another, "its certificate: this certificate is of 'bob'; expected 'ann'"),
         (of_expired, "its certificate: the certificate of CN=ann expired on .*"),
         (garbage, "not an offer of this version of fedkin"),
@@ -266,6 +271,15 @@ def test_an_offer_that_is_not_what_was_signed(net: Net, change: Callable[[Offer,
     assert [(one.who, one.subject) for one in server.refused] == [("ann", "r")]
     ann._offers.put("server", "r", offer)
     assert server.pull("ann", "r", 30) == offer.data
+
+
+def test_a_later_part_of_another_length(net: Net) -> None:
+    server, ann = net.server(), net.member("ann")
+    offer = ann._signer.write("server", "r", bytes(FIRST + PART + 10))
+    for change, got in ((offer.data + b"!", "11"), (offer.data[:-1], "9")):
+        ann._offers.put("server", "r", replace(offer, data=change))
+        with pytest.raises(Refused, match=rf"^ann: r: {got} bytes in a part; expected 10$"):
+            server.pull("ann", "r", 30)
 
 
 def test_an_offer_for_something_else_is_refused(net: Net) -> None:

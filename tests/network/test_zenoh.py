@@ -102,6 +102,18 @@ def test_participants_come_and_go(net: Net) -> None:
         bob.pull("server", "r", 1)
 
 
+def test_a_participant_that_is_back_before_its_old_link_ended(net: Net) -> None:
+    server, old = net.server(), net.member("ann")
+    new = net.member("ann")
+    old.close()
+    net.member("bob")
+    assert seen(server, {"ann", "bob"})
+    new.offer("server", "r", b"new")
+    assert server.pull("ann", "r", 30) == b"new"
+    new.close()
+    assert seen(server, {"bob"})
+
+
 def test_a_pull_goes_on_after_its_owner_came_back(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     with ThreadPoolExecutor(1) as pool:

@@ -99,7 +99,9 @@ def read_join(path: Path) -> Join:
     except ValueError as error:
         raise ConfigError(f"{path}: not a join file ({said(error)})") from None
     if "router" in table:
-        raise ConfigError(f"{path}: router: not supported; one of each two that exchange must be able to dial the other")
+        raise ConfigError(
+            f"{path}: router: not supported; one of each two that exchange must be able to dial the other"
+        )
     members = table.pop("members", None)
     if not isinstance(members, dict) or not 1 <= len(members) <= _MOST_MEMBERS:
         raise ConfigError(f"{path}: members: expected 1 to {_MOST_MEMBERS} tables, one for each participant")

@@ -117,7 +117,7 @@ class ZenohLink(Link):
                 self._pause(sought, since)
                 continue
             data = b"".join((first, *parts))
-            if len(data) != head.size or hashlib.sha256(data).digest() != head.digest:
+            if hashlib.sha256(data).digest() != head.digest:
                 raise self._refusal(sought, "not the bytes that were signed")
             return data
 
@@ -211,7 +211,9 @@ class ZenohLink(Link):
             since = monotonic()
             for kind, data in self._replies(sought, self._get(sought, 0, bytes(DIGEST))):
                 if kind[:1] == HEAD:
-                    return self._checked(sought, kind[1:]), data
+                    head = self._checked(sought, kind[1:])
+                    self._check_part(sought, head, 0, data)
+                    return head, data
             self._pause(sought, since)
 
     def _checked(self, sought: _Sought, head: bytes) -> Head:
@@ -234,6 +236,7 @@ class ZenohLink(Link):
             part = self._part(sought, number, head.digest, asked.popleft())
             if part is None:
                 return None
+            self._check_part(sought, head, number, part)
             parts.append(part)
         return parts
 
@@ -293,6 +296,13 @@ class ZenohLink(Link):
     def _refusal(self, sought: _Sought, why: str) -> Refused:
         self.refused.add(sought.owner, sought.subject, why)
         return Refused(sought.owner, sought.subject, why)
+
+    def _check_part(self, sought: _Sought, head: Head, number: int, part: bytes) -> None:
+        """Raise Refused for a part of another length: nobody fills the memory with more than was vouched for."""
+        before = FIRST + (number - 1) * PART if number else 0
+        expected = max(0, min(head.size - before, PART if number else FIRST))
+        if len(part) != expected:
+            raise self._refusal(sought, f"{len(part):,} bytes in a part; expected {expected:,}")
 
     def _check(self, name: str, subject: str) -> None:
         if name not in self._book:
