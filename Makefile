@@ -38,7 +38,7 @@ format: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/pdoc --output-directory site fedkin.flow fedkin.views fedkin.federation fedkin.graph fedkin.data fedkin.methods fedkin.learning \
-		fedkin.engines fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
+		fedkin.engines fedkin.network fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
 		fedkin.running.compare fedkin.report
 	@echo "reference: site/index.html"
 

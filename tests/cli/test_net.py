@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -137,3 +138,17 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
     Path("ca/ca.key").chmod(0o644)
     told = run.refused("net", "ca", "ca", "--sign", "s/server.csr", "--replace")
     assert told.startswith("ca/ca.key: others may read this private key (mode 0644)")
+
+
+@pytest.mark.parametrize(("package", "module"), [("cryptography", "identity"), ("zenoh", "zenoh")])
+def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; import fedkin.cli.net\n"
+        f"from fedkin.errors import ConfigError\n"
+        f"try:\n    import fedkin.network.{module}\n"
+        f"except ConfigError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("a federation over a network needs ")
+    assert done.stdout.endswith(": pip install 'fedkin[network]'\n")
