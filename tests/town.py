@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +13,10 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
 
+from fedkin.network import keys
 from fedkin.network.book import Member
 from fedkin.network.identity import Identity, make_ca, make_request, sign_request
 from fedkin.network.keys import PrivateKey, make_key
@@ -53,6 +57,31 @@ class Town:
 
 def new_town(name: str = "test-ca") -> Town:
     return Town(*make_ca(name, 20))
+
+
+def institution(name: str) -> Identity:
+    """An identity of another PKI: an RSA key, signed by an intermediate CA that a root on P-384 signed."""
+    now = datetime.datetime.now(datetime.UTC)
+    root, middle = ec.generate_private_key(ec.SECP384R1()), keys.make_key()
+    own = rsa.generate_private_key(65537, 2048)
+
+    def signed(subject: str, issuer: str, public: Any, by: PrivateKey, ca: bool) -> x509.Certificate:
+        return x509.CertificateBuilder(
+            _named(issuer), _named(subject), public, x509.random_serial_number(), now - datetime.timedelta(1),
+            now + datetime.timedelta(1),
+        ).add_extension(x509.BasicConstraints(ca, None), True).add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        ).sign(by, hashes.SHA256())  # fmt: skip
+
+    top = signed("Clinic Root", "Clinic Root", root.public_key(), root, True)
+    between = signed("Clinic CA 7", "Clinic Root", middle.public_key(), root, True)
+    return Identity(name, own, (signed(name, "Clinic CA 7", own.public_key(), middle, False), between), (top,))
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Clinic"), x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    )
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,7 +21,7 @@ from fedkin.network.keys import write_private
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.offers import FIRST, LATER, Limits
 from fedkin.network.zenoh import ZenohLink
-from town import Net, free_port
+from town import Net, Town, free_port, institution
 
 
 def held(link: ZenohLink) -> bool:
@@ -159,6 +160,17 @@ def test_a_pull_goes_on_after_its_connection_was_cut(net: Net) -> None:
     assert wire.passed < 2 * len(data)
 
 
+def test_certificates_of_an_institution_with_its_own_ca(net: Net, town: Town) -> None:
+    """Each side trusts both CAs, and one has an RSA key and an intermediate CA."""
+    clinic = institution("ann")
+    roots = (*clinic.roots, town.ca)
+    server = net.server(identity=replace(town["server"], roots=roots))
+    ann = net.member("ann", identity=replace(clinic, roots=roots))
+    server.offer("ann", "r", b"down")
+    ann.offer("server", "r", b"up")
+    assert (server.pull("ann", "r", 30), ann.pull("server", "r", 30)) == (b"up", b"down")
+
+
 def test_closing_ends_what_waits(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     with ThreadPoolExecutor(2) as pool:
@@ -208,6 +220,7 @@ def test_names_and_settings_that_cannot_be(net: Net) -> None:
 
 _LEFT = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from fedkin.network.identity import certificates_of, load
 from fedkin.network.zenoh import ZenohLink
