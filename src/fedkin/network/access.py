@@ -18,10 +18,11 @@ __all__ = ["ALIVE", "KEY", "PART", "configured"]
 
 KEY, ALIVE = "fedkin", "fedkin-alive"
 # Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
-PART = 1 << 20
+PART = 1 << 18
 _LEASE_MS = 10_000
-# A part that waits longer than this for a slow link closes it.
-_BLOCKED_US = 60_000_000
+# What waits to be sent: batches of 64 KiB, more than the parts of one pull that are under way. Who finds the queue full
+# waits for so long, and a link that was cut meanwhile is opened again only after that.
+_QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
@@ -57,7 +58,10 @@ def configured(identity: Identity, others: Iterable[str], listen: Sequence[str],
                 "rx": {"max_message_size": 4 * PART},
                 "tx": {
                     "lease": _LEASE_MS,
-                    "queue": {"congestion_control": {"block": {"wait_before_close": _BLOCKED_US}}},
+                    "queue": {
+                        "size": {"background": _QUEUE}, "allocation": {"mode": "lazy"},
+                        "congestion_control": {"block": {"wait_before_close": _BLOCKED_US}},
+                    },
                 },
             },
         },
