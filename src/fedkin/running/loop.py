@@ -242,10 +242,9 @@ class _Seconds(Clock):
 def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:
     total = {id: {"up": 0, "down": 0} for id in sorted(ids)}
     for _, sender, receiver, _, size, *_ in messages:
-        if sender != SERVER:
-            total[sender]["up"] += size
-        if receiver != SERVER:
-            total[receiver]["down"] += size
+        for id, way in ((sender, "up"), (receiver, "down")):
+            if id != SERVER:
+                total[id][way] += size
     return total
 
 
@@ -312,10 +311,9 @@ def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
             ways["down"] += row[what]["down"]
     for ways in total.values():
         ways |= {"up_per_client": ways["up"] / len(ids), "down_per_client": ways["down"] / len(ids)}
-    uploads = [message[5] for message in records.rows["messages"] if message[1] != SERVER]
-    total["floats"]["largest_upload"] = max(uploads, default=0)
-    total["bytes"]["clients"] = _by_client(records.rows["messages"], ids)
-    return total
+    sent = records.rows["messages"]
+    total["floats"]["largest_upload"] = max((one[5] for one in sent if one[1] != SERVER), default=0)
+    return total | {"bytes": total["bytes"] | {"clients": _by_client(sent, ids)}}
 
 
 def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
