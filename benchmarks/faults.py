@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/faults.py [--rounds 40] [--seeds 0,1,2] [--out docs/results/faults.md]
 
-presets/digits-rotated.toml with a small net, each method with its defaults, without and with the faults, in all seeds.
+presets/digits-rotated.toml, each method as there, without and with the faults, in all seeds.
 The table has the mean accuracy over clients in the last round (mean and standard deviation over seeds), the difference
 by seed (mean, and the worst seed), and how many messages were lost, refused and never made. A run whose parameters are
 not all finite would end the script.
@@ -25,11 +25,15 @@ from fedkin.running.loop import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = {"faults.dropout": 0.3, "faults.garbage": 0.05}
+# pFedMe diverges at the preset's rate, with and without faults.
+RATES = {"pfedme": 0.03}
 
 
 def result(method: str, seed: int, rounds: int, faults: dict[str, Any]) -> Result:
     """Run a method; stops the script if any client's model is not finite."""
     plan = load(ROOT / "presets" / "digits-rotated.toml").for_method(method)
+    if method in RATES:
+        plan = plan.with_changes(**{"training.lr": RATES[method]})
     plan = plan.with_changes(**{"run.seed": seed, "training.rounds": rounds, "run.evaluate_every": rounds}, **faults)
     made = run_experiment(plan, Path())
     for id, params in made.models.items():
