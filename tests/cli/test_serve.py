@@ -83,6 +83,9 @@ def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
     serve = ["serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"]
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "run": {"adversaries": "noise:0.2"}}))
     assert refused(*serve).startswith("run.adversaries: these are simulated")
+    # Noise that a network would leave out without a word is a promise broken.
+    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "privacy": {"clip": 1.0, "noise": 1.0}}))
+    assert refused(*serve).startswith("privacy: federations over a network do not take it yet")
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "model": {"name": "mixed"}, "method": {"name": "local"}}))
     assert refused(*serve).startswith("model.name: 'mixed' deals models out to simulated clients")
 
