@@ -1,6 +1,6 @@
 """Kin beside local training, FedAvg, FLT and kin without trials, on small federations.
 
-    OMP_NUM_THREADS=1 python benchmarks/kin.py [NAME ..] [--data-root DATA] [--seeds 0,1]
+    OMP_NUM_THREADS=1 python benchmarks/kin.py [NAME ..] [--data-root DATA] [--seeds 0,1] [--methods 'kin;flt']
 
 One line for each federation and method: mean accuracy and that of the worst tenth of the clients (mean and standard
 deviation over seeds), clients below local training, groups found, clients alone, clients that keep their own model,
@@ -90,14 +90,16 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--methods", default=";".join(METHODS_RUN), help="of these, beside local training")
     given = parser.parse_args()
     torch.set_num_threads(1)
     known = federations(given.data_root)
+    methods = {title: METHODS_RUN[title] for title in ["local", *given.methods.split(";")]}
     for name in given.names or known:
         rows: dict[str, list[Any]] = {}
         for seed in map(int, given.seeds.split(",")):
             federation, local = known[name](seed), None
-            for title, method in METHODS_RUN.items():
+            for title, method in methods.items():
                 start = time.perf_counter()
                 result = fedkin.run(method, federation, rounds=50, seed=seed, model="mlp", training=PLAN)
                 accuracy = {id: score.right / score.n for id, score in result.scores.items()}
