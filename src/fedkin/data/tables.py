@@ -68,7 +68,8 @@ def read_any_csv(path: Path, delimiter: str = ",") -> pa.Table:
     options = pc.ConvertOptions(strings_can_be_null=True)
     # The types are guessed from the first block: of one as large as the file allows, they fit the whole file.
     size = path.stat().st_size
-    reading = pc.ReadOptions(block_size=max(1 << 20, min(_TIMES * size, (1 << 31) - 1)))
+    whole = _TIMES * size if path.suffix == ".gz" else size + 1
+    reading = pc.ReadOptions(block_size=max(1 << 20, min(whole, (1 << 31) - 1)))
     with pc.open_csv(path, reading, parsing, options) as batches:
         # Asking for a name that is not UTF-8 raises ValueError; a column with such cells is read as bytes.
         for name, kind in zip(batches.schema.names, batches.schema.types, strict=True):

@@ -97,7 +97,12 @@ class TableSource(Source):
             )  # fmt: skip
 
         return Dataset(
-            place.stem, part(~made.held), part(made.held), made.task, encoding=made.encoding, target=made.target
+            place.name.split(".")[0],
+            part(~made.held),
+            part(made.held),
+            made.task,
+            encoding=made.encoding,
+            target=made.target,
         )
 
     def _file(self, path: Path) -> pa.Table:
