@@ -300,6 +300,7 @@ TARGETS: dict[str, Target] = {
     "parquet": Target(table, lambda: [parquet({"client": IDS, "a": X[:, 0], "n": [1, 2, 3, 4]}),
                                       parquet({"client": np.repeat(IDS, 3), "k": ["x", "y"] * 6})], "input.parquet"),
     "own-csv": Target(partial(own_table, Csv), lambda: [OWN], "input.csv"),
+    "own-csv-gz": Target(partial(own_table, Csv), lambda: [gzip.compress(OWN)], "input.csv.gz"),
     "own-parquet": Target(partial(own_table, Parquet), lambda: [
         saved(partial(pq.write_table, pc.read_csv(io.BytesIO(OWN)))),
     ], "input.parquet"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -57,14 +58,15 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
     return table
 
 
-def read_any_csv(path: Path, delimiter: str = ",") -> pa.Table:
+def read_any_csv(path: Path, delimiter: str | None = None) -> pa.Table:
     """All columns of a CSV file, in the types that their cells have in common.
 
+    delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
     Raises OSError, ValueError and pyarrow's errors.
     """
     import pyarrow.csv as pc
 
-    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter or _delimiter(path))
     options = pc.ConvertOptions(strings_can_be_null=True)
     # The types are guessed from the first block: of one as large as the file allows, they fit the whole file.
     size = path.stat().st_size
@@ -76,6 +78,12 @@ def read_any_csv(path: Path, delimiter: str = ",") -> pa.Table:
             if pa.types.is_binary(kind):
                 raise Refused(f"column {name!r} holds a text that is not UTF-8")
         return pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+
+
+def _delimiter(path: Path) -> str:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        first = file.readline(1 << 16)
+    return "," if b"," in first else max(",;\t|", key=lambda one: first.count(one.encode()))
 
 
 def _within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

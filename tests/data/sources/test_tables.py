@@ -101,6 +101,26 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str, text: str | None, opti
         read("csv", tmp_path / name, **options)
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_other_delimiters_are_found(written: Path, delimiter: str) -> None:
+    rows().to_csv(written / "other.csv", index=False, sep=delimiter)
+    whole = read("csv", written / "all.csv", client="site", time="day")
+    assert read("csv", written / "other.csv", client="site", time="day").fingerprint() == whole.fingerprint()
+    asked = read("csv", written / "other.csv", client="site", time="day", delimiter=delimiter)
+    assert asked.fingerprint() == whole.fingerprint()
+
+
+def test_a_packed_file_that_is_cut_short_is_refused(written: Path) -> None:
+    whole = (written / "all.csv.gz").read_bytes()
+    for length in (3, 12, 40, len(whole) - 9):
+        (written / "cut.csv.gz").write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"cut.csv.gz: cannot be read as a table"):
+            read("csv", written / "cut.csv.gz", client="site")
+    (written / "cut.csv.gz").write_bytes(whole[:30] + b"\xff" * 40)
+    with pytest.raises(DataError, match=r"cut.csv.gz: cannot be read as a table"):
+        read("csv", written / "cut.csv.gz", client="site")
+
+
 def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.csv or \.csv\.gz in it"):
         read("csv", tmp_path)

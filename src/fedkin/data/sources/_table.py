@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -110,7 +111,7 @@ class TableSource(Source):
 
         try:
             return self.read(path)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        except (OSError, EOFError, ValueError, KeyError, zlib.error, pa.ArrowException) as error:
             raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
 
     def _folder(self, place: Path) -> tuple[pa.Table, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from fedkin.data.sources._table import TableSource
 
 if TYPE_CHECKING:
@@ -17,11 +19,12 @@ class Csv(TableSource):
     """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
-    are missing values. Files may be packed (.csv.gz). delimiter: what separates the cells.
+    are missing values. Files may be packed (.csv.gz). delimiter: what separates the cells; without it a comma, or, if
+    the first line has none, the semicolon, tab or bar that is most often in it.
     """
 
     source: Literal["csv"] = "csv"
-    delimiter: str = ","
+    delimiter: str | None = Field(None, min_length=1, max_length=1)
 
     @property
     def endings(self) -> tuple[str, ...]:
