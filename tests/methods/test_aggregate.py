@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -215,21 +215,27 @@ def peer_state(engine: LocalEngine, id: str) -> Any:
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
+def grid(names: Iterable[str]) -> list[Any]:
+    """Every method with every rule; all rules of the first method and a fifth of the others' are tried every time."""
+    return [
+        pytest.param(name, rule, marks=[] if place == 0 or (place + number) % 5 == 0 else [pytest.mark.slow])
+        for place, name in enumerate(names) for number, rule in enumerate(RULES)
+    ]  # fmt: skip
+
+
 def test_these_are_the_methods_that_have_the_setting() -> None:
     have = {name for name, kind in METHODS.items() if "aggregate" in kind.model_fields}
     assert have == {method.name for method in EVERY.values()}
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", [*GLOBAL, *HEADS, *GROUPED])
+@pytest.mark.parametrize(("name", "rule"), grid([*GLOBAL, *HEADS, *GROUPED]))
 def test_a_server_applies_the_rule_to_the_replies_that_came(name: str, rule: str) -> None:
     federation = small_federation()
     sizes = run_server(name, rule, federation, lost=sorted(federation)[1])
     assert max(sizes) >= 3
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize(("name", "rule"), grid(PEERS))
 def test_a_peer_applies_the_rule_to_what_it_heard(name: str, rule: str) -> None:
     federation = small_federation()
     sizes = run_peers(name, rule, federation, lost=sorted(federation)[1])
@@ -238,7 +244,14 @@ def test_a_peer_applies_the_rule_to_what_it_heard(name: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("ifca", "pca-km-hc", "fedsem", "flt")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("fedavg", "kin", "dfedavgm", "fedsim") else [pytest.mark.slow])
+        for name in EVERY
+        if name not in ("ifca", "pca-km-hc", "fedsem", "flt")
+    ],
+)
 def test_with_one_or_two_clients(name: str, clients: int) -> None:
     federation = small_federation(clients=clients)
     for rule in RULES:
@@ -269,8 +282,9 @@ def test_the_mean_has_the_bits_of_the_weighted_mean(name: str) -> None:
         assert torch.equal(tensor, wanted[key])
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-moments", "cfl", "dfedavgm"])
+@pytest.mark.parametrize(
+    ("name", "rule"), grid(["fedavg", "fedprox", "pfedme", "fedsim", "kin", "flt-moments", "cfl", "dfedavgm"])
+)
 def test_relabelling_clients_relabels_the_result(name: str, rule: str) -> None:
     """With all samples in one batch nothing is drawn by a client's name."""
     federation = small_federation()
