@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -239,6 +240,18 @@ def test_features_of_other_clients_are_named(run: Path, ids: tuple[str, ...], cl
 
 
 # -- graphs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_beyond_all_reason_are_named(run: Path, sparse: bool) -> None:
+    path = run / "graphs" / "round-000001.npz"
+    graph = load_graph(path)
+    weights = np.zeros((3, 3))
+    weights[0, 1] = weights[1, 0] = -1.7e308
+    replace(graph, weights=sp.csr_array(weights) if sparse else weights).save(path)
+    with pytest.raises(RunError, match="a weight beyond 1e\\+100") as error:
+        collect([run])
+    one_line(error.value, path)
 
 
 @pytest.mark.parametrize(

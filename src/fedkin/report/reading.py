@@ -23,6 +23,7 @@ from fedkin.tasks import Metric
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
 
 _SERVER = "server"
+_LARGEST = 1e100
 _NOISE = 1e-9  # rounding error of shares that sum to 1
 
 
@@ -96,7 +97,7 @@ class Run:
         return sum(phase.bytes for phase in self.phases)
 
     def graph(self, round: int) -> Graph:
-        """The graph of a round; raises RunError if it cannot be read or names a client that the run lacks."""
+        """The graph of a round; raises RunError if it cannot be read, or is of no run of these clients."""
         try:
             graph = load_graph(self.graphs[round])
         except GraphError as error:
@@ -104,6 +105,9 @@ class Run:
         strange = [id for id in graph.ids if id not in self.clients]
         if strange:
             raise RunError(f"{self.graphs[round]}: client {strange[0]!r} is in no other record of the run")
+        # Sums and distances of such weights are infinite.
+        if graph.ids and max(graph.weights.max(), -graph.weights.min()) > _LARGEST:
+            raise RunError(f"{self.graphs[round]}: a weight beyond {_LARGEST:g}, which no method records")
         return graph
 
     @property
