@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -119,3 +120,18 @@ def test_an_archive_without_y(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((3, 2)))
     with pytest.raises(DataError, match="no array 'y'; it has x"):
         own_client("ann", str(tmp_path / "a.npz"))
+
+
+def test_a_packed_table_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress(b"age,ill\n" + b"".join(b"%d,%d\n" % (row, row % 2) for row in range(200)))
+    for length in (3, 12, 40, len(whole) - 9):
+        (tmp_path / "a.csv.gz").write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"a.csv.gz: cannot be read as a table"):
+            own_client("ann", str(tmp_path / "a.csv.gz"), target="ill")
+
+
+def test_the_row_numbers_that_pandas_stores_are_no_column(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "ill": [0, 1, 0, 1]}, index=[7, 3, 9, 1])
+    rows.to_parquet(tmp_path / "a.parquet")
+    client, _ = own_client("ann", str(tmp_path / "a.parquet"), target="ill")
+    assert client.about["columns"] == ["age"]

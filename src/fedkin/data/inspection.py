@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fedkin.federation.encoding import kinds_of, numbers, texts
+from fedkin.federation.encoding import is_number, kinds_of, numbers, texts
 from fedkin.federation.frame import Encoded, Reading, encoded
 from fedkin.federation.split import rows_by_name
 
@@ -85,7 +85,7 @@ def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
         what = "it looks like a number of the row or person; leave it out"
         yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
     elif kind == "category":
-        odd = [value for value in known if not _is_number(value)]
+        odd = [value for value in known if not is_number(value)]
         if len(odd) < (1 - _NUMBERS) * len(known):
             yield Finding(
                 "text", f"column {name!r} is read as text, although {1 - len(odd) / len(known):.0%} of its values are "
@@ -221,11 +221,3 @@ def without(reading: Reading, inspection: Inspection) -> Reading:
     """The reading without columns that are ids or constant."""
     dull = [name for finding in inspection.findings if finding.kind in ("id", "constant") for name in finding.about]
     return replace(reading, leave_out=(*reading.leave_out, *dull))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

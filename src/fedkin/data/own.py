@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedkin.data.tables import arrays, read_any_csv
+from fedkin.data.sources.csv import Csv
+from fedkin.data.sources.parquet import Parquet
+from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
 from fedkin.tasks import Kind
-from fedkin.untrusted import Refused, arrays_in, parquet_in, said, shown
+from fedkin.untrusted import Refused, arrays_in, said, shown
 
 __all__ = ["own_client"]
 
@@ -63,7 +65,7 @@ def own_client(
 def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
     if target is None:
         raise ConfigError(f"--target NAME: which column of {path} is to be learned?")
-    found = _read(path)
+    found = _read(path, target)
     if target not in found:
         raise DataError(f"{path}: no column {shown(target, 60)!r}; {nearest(target, found)}")
     y = _numbers(found.pop(target), f"{path}: column {target!r}")
@@ -81,15 +83,11 @@ def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:
     return held if split is None else {**held, "split": split}
 
 
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    import pyarrow as pa
-
+def _read(path: Path, target: str) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
-    try:
-        table = parquet_in(path) if path.suffix == ".parquet" else read_any_csv(path)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as a table ({said(error)})") from None
+    source = Parquet if path.suffix == ".parquet" else Csv
+    table, _ = source(path=path.absolute(), target=target).rows(Path())
     names = table.column_names
     if len(set(names)) < len(names) or not all(names):
         raise DataError(f"{path}: expected a name for each column, every one differently")

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from fedkin.errors import DataError
 
-__all__ = ["Column", "Encoding", "Moments", "Profile", "kinds_of", "profile"]
+__all__ = ["Column", "Encoding", "Moments", "Profile", "is_number", "kinds_of", "numbers", "profile", "texts"]
 
 Column = Literal["number", "category"]
 Floats = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Colum
         kind = table.schema.field(name).type
         if name in categories or _is_text(kind):
             found[name] = "category"
-        elif _is_number(kind) or pa.types.is_null(kind):
+        elif _is_numeric(kind) or pa.types.is_null(kind):
             found[name] = "number"
         else:
             raise DataError(f"column {name!r}: expected numbers, texts, dates or booleans, got {kind}; leave it out")
@@ -74,7 +74,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_numeric(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal)
     return any(test(kind) for test in tests)
@@ -112,6 +112,15 @@ def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
     if not _is_text(values.type):
         values = values.cast(pa.string())
     return np.array(values.to_pylist(), dtype=object)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number, as in "1", "-2.5" and "1e3"."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fedkin.errors import DataError, nearest
 from fedkin.federation.checks import check_ids
-from fedkin.federation.encoding import Encoding, kinds_of, numbers, profile, texts
+from fedkin.federation.encoding import Encoding, is_number, kinds_of, numbers, profile, texts
 from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
 from fedkin.tasks import Task
 
@@ -229,17 +229,9 @@ def _kind(table: pa.Table, name: str, values: npt.NDArray[np.object_]) -> Kind:
 def _classes(table: pa.Table, name: str, values: npt.NDArray[np.object_]) -> tuple[str, ...]:
     """The different values in order: as numbers where they are numbers."""
     different = {str(value) for value in values}
-    if kinds_of(table.select([name]))[name] == "number" and all(_is_number(value) for value in different):
+    if kinds_of(table.select([name]))[name] == "number" and all(is_number(value) for value in different):
         return tuple(sorted(different, key=float))
     return tuple(sorted(different))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _risk(classes: tuple[str, ...], positive: str | None, where: str) -> tuple[str, ...]:
