@@ -12,9 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedkin.errors import RunError
+from fedkin.errors import ConfigError, RunError
 
-__all__ = ["LOCKS", "held", "holder", "made", "synced"]
+__all__ = ["LOCKS", "held", "holder", "made", "synced", "write_new"]
 
 _LOCK, _HOLDER = "lock", "lock.json"
 # Files of a lock, which a killed process leaves.
@@ -44,6 +44,21 @@ def synced(folder: Path) -> None:
             raise
     finally:
         os.close(number)
+
+
+def write_new(path: Path, data: bytes, hint: str, mode: int = 0o666, replace: bool = False) -> None:
+    """Write a file that is not there yet; raises ConfigError that names it, with the hint if it exists.
+
+    mode: that of the file, less what the umask takes. replace: whether one that exists is written anew.
+    """
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL), mode)
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise ConfigError(f"{path}: exists; {hint}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -74,7 +74,9 @@ def test_the_first_experiment_file_runs(stays: Path, folder: bool) -> None:
     assert table["data"]["kind"] == "risk"
     said("run", file, "--set", "training.rounds=2", "--out", stays / "out")
     assert (stays / "out" / "report.html").exists()
-    assert "it is there already" in refused("init", *words, "--target", "died", "--out", file)
+    assert f"{file}: exists; name another file: --out" in refused("init", *words, "--target", "died", "--out", file)
+    nowhere = stays / "nowhere" / "first.toml"
+    assert f"{nowhere}: cannot be written" in refused("init", *words, "--target", "died", "--out", nowhere)
 
 
 @pytest.mark.parametrize(

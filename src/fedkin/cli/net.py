@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import typer
 
 from fedkin.cli.screen import screen
 from fedkin.errors import ConfigError
+from fedkin.folders import write_new
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
@@ -234,14 +234,7 @@ def _made(folder: Path) -> None:
 
 
 def _write(path: Path, data: bytes, replace: bool) -> None:
-    try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL), 0o644)
-    except FileExistsError:
-        raise ConfigError(f"{path}: exists; --replace replaces it") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
+    write_new(path, data, "--replace replaces it", mode=0o644, replace=replace)
 
 
 def _say(*lines: str) -> None:

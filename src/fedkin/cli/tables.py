@@ -77,16 +77,13 @@ def init(
 ) -> None:
     """Write a first experiment file for a table. Columns that are row numbers or constant are left out."""
     from fedkin.data.inspection import without
+    from fedkin.folders import write_new
 
     source = _source(data, target, client, time, group, kind, leave_out)
     table, owner = source.table(Path())
     reading, found = _inspected(source, table, owner, data)
     reading = without(reading, found)
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(_experiment(data, source, reading, found))
-    except FileExistsError:
-        raise ConfigError(f"{out}: it is there already; choose another name: --out") from None
+    write_new(out, _experiment(data, source, reading, found).encode(), "name another file: --out")
     console = screen(soft_wrap=True)
     for finding in found.findings:
         console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")

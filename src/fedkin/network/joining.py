@@ -6,7 +6,6 @@ TOML. Whoever writes it decides what runs and who takes part, so that it has to 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from cryptography import x509
 from pydantic import field_validator
 
 from fedkin.errors import ConfigError
+from fedkin.folders import write_new
 from fedkin.network.book import Member
 from fedkin.network.identity import certificates_of
 from fedkin.network.link import is_name
@@ -129,11 +129,4 @@ def write_join(join: Join, path: Path) -> None:
     text = tomli_w.dumps(table, multiline_strings=True)
     if toml_of(text) != table:  # lines that end in another way than with a line feed
         text = tomli_w.dumps(table)
-    try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        raise ConfigError(f"{path}: exists; name another file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
-    with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    write_new(path, text.encode(), "name another file")

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from fedkin.errors import ConfigError
+from fedkin.folders import write_new
 from fedkin.untrusted import said
 
 try:
@@ -90,11 +91,4 @@ def read_key(path: Path) -> PrivateKey:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a new file that its owner alone may read; raises ConfigError if it exists or cannot be written."""
-    try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise ConfigError(f"{path}: exists; a private key is never replaced: name another folder") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
+    write_new(path, data, "a private key is never replaced: name another folder", mode=0o600)
