@@ -16,6 +16,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
+from fedkin.cli.experiments import numbers
 from tiny import TABLE
 
 KEYS = {
@@ -190,6 +191,8 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["compare", "small.toml", "--methods", "local,sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
         (["compare", "small.toml", "--methods", "local,,x"], "expected names separated by commas"),
         (["compare", "small.toml", "--methods", "local,local"], "each must be named once"),
+        (["compare", "small.toml", "--seeds", "4-0"], "expected the smaller number first"),
+        (["compare", "small.toml", "--seeds", "0-"], "expected whole numbers from 0 up, got '0-'"),
         (["compare", "small.toml", "--seeds", "0,one"], "expected whole numbers from 0 up, got 'one'"),
         (["methods", "sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
         (["scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),
@@ -294,3 +297,8 @@ def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:
     assert all(Path("lo", group, "report.html").is_file() for group in ("rot0", "rot90"))
     again = CliRunner().invoke(app, ["compare", "--resume", "lo", "--json"])
     assert sorted(json.loads(again.stdout)) == ["rot0", "rot90"]
+
+
+def test_seeds_are_numbers_and_ranges() -> None:
+    assert numbers("0-4,7") == [0, 1, 2, 3, 4, 7]
+    assert numbers("3") == [3]

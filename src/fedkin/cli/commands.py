@@ -12,6 +12,7 @@ from fedkin.cli.net import net
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
 from fedkin.cli.serve import join, peer, serve
+from fedkin.cli.sweep import sweep
 from fedkin.cli.tables import init, inspect
 from fedkin.cli.tune import tune
 
@@ -39,6 +40,7 @@ def _root(
 app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
 app.command("tune")(tune)
+app.command("sweep")(sweep)
 app.command("serve")(serve)
 app.command("join")(join)
 app.command("peer")(peer)

@@ -21,6 +21,8 @@ from fedkin.settings import choose
 
 __all__ = ["compare", "ending", "listed", "numbers", "planned", "rooted", "run"]
 
+_MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
+
 
 def run(
     experiment: Path | None = EXPERIMENT,
@@ -150,6 +152,8 @@ def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     kept = checked(Plan, read_json(path), path)
     if "try" in kept:
         raise ConfigError(f"--resume {folder}: a tuning, not a comparison; go on with fedkin tune")
+    if "grid" in kept:
+        raise ConfigError(f"--resume {folder}: a sweep, not a comparison; go on with fedkin sweep")
     for name in kept["methods"]:
         choose(METHODS, name, f"{path}: methods")
     return kept["methods"], kept["seeds"], kept.get("leave_out")
@@ -196,8 +200,8 @@ def planned(
             raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
         if marker != "plan.json" and (resume / "plan.json").is_file():
             raise ConfigError(
-                f"--resume {resume}: a comparison or a tuning, not a run; go on with fedkin compare --resume or fedkin "
-                "tune --resume"
+                f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin compare, tune or "
+                "sweep --resume"
             )
         return load(resume / "experiment.toml"), resume
     if experiment is None:
@@ -251,13 +255,19 @@ def listed(text: str, option: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Seeds from a comma-separated text; raises ConfigError."""
-    parts = listed(text, "--seeds")
-    if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
-        raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0]!r}")
-    if long := [part for part in parts if len(part) > 18]:
-        raise ConfigError(f"--seeds: expected whole numbers below 10^18, got {long[0]}")
-    return [int(part) for part in parts]
+    """Seeds from a text such as "0,1,2" or "0-4,7"; raises ConfigError."""
+    found: list[int] = []
+    for part in listed(text, "--seeds"):
+        ends = part.split("-") if part.count("-") == 1 else [part]
+        if wrong := [end for end in ends if not (end.isascii() and end.isdigit())]:
+            raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0] or part!r}; a range is 0-4")
+        if long := [end for end in ends if len(end) > 18]:
+            raise ConfigError(f"--seeds: expected whole numbers below 10^18, got {long[0]}")
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first or last - first >= _MOST_SEEDS:
+            raise ConfigError(f"--seeds {part}: expected the smaller number first, and at most {_MOST_SEEDS:,} seeds")
+        found += range(first, last + 1)
+    return found
 
 
 def _report(folders: list[Any], home: Path | None = None) -> Path:

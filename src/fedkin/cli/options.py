@@ -7,7 +7,9 @@ import typer
 __all__ = ["EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
-SET = typer.Option([], "--set", help="Change a setting: section.field=value. May be repeated.", metavar="A.B=C")
+SET = typer.Option(
+    [], "--set", help="Change a setting: section.field=value; none unsets it. May be repeated.", metavar="A.B=C"
+)
 ROOT = typer.Option(
     None, "--data-root", help="Folder that holds the data sets (default: data; with --resume, as before)."
 )
@@ -19,4 +21,4 @@ RESTART = typer.Option(
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
 ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
 METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")
-SEEDS = typer.Option(None, "--seeds", help="Comma-separated seeds: 0,1,2 (default: run.seed).")
+SEEDS = typer.Option(None, "--seeds", help="Seeds: 0,1,2 or 0-4 (default: run.seed).")

@@ -182,6 +182,12 @@ class Trials(Plan):
     tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
 
 
+class Sweep(Plan):
+    """The file plan.json of a sweep; `grid` as `try` of a tuning."""
+
+    grid: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]]
+
+
 class _Method(Form):
     name: str = ""
 

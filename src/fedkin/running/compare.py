@@ -26,7 +26,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.tasks import Metric
 
-__all__ = ["compare", "finished", "gains", "read_finished", "read_result", "run_experiment", "table"]
+__all__ = ["compare", "finished", "gains", "line", "read_finished", "read_result", "run_experiment", "table"]
 
 
 def run_experiment(
@@ -153,12 +153,12 @@ def compare(
             )
         if folder is not None:
             every = json_bytes([row.summary for by_seed in results.values() for row in by_seed.values()])
-            lines = csv_text([_line(row) for row in table(results)]).encode()
+            lines = csv_text([line(row) for row in table(results)]).encode()
             add_sealed(folder, {"compare.json": every, "compare.csv": lines})
     return results
 
 
-def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+def line(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
     return {
         name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)

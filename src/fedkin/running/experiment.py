@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -26,17 +25,14 @@ from fedkin.network.settings import NetworkSettings
 from fedkin.records.claims import check_claim, claimed
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
+from fedkin.running.changes import SECTIONS, assign, changed
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
-__all__ = ["Experiment", "assign", "load", "read_table", "setting_value"]
-
-SECTIONS = (
-    "name", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
-)  # fmt: skip
+__all__ = ["Experiment", "load", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -164,18 +160,8 @@ def _completed(text: str) -> str:
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with changes `section.field=value`; raises ConfigError."""
-    table = read_table(path)
-    for change in changes:
-        where, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: expected section.field=value")
-        option = f"--set {shown(change, 80)}"
-        assign(table, where.strip(), setting_value(text.strip(), option), option)
-    try:
-        return Experiment.of(table)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError."""
+    return changed(read_table(path), changes, Experiment.of, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -192,34 +178,6 @@ def read_table(path: Path) -> dict[str, Any]:
         return toml_of(text)
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {said(error)}") from None
-
-
-def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Set `section.field` in place; raises ConfigError for a path that does not exist."""
-    *sections, last = path.split(".")
-    if not all([*sections, last]):
-        raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
-    if (sections[0] if sections else last) not in SECTIONS:
-        raise ConfigError(
-            f"{where}: no section {(sections or [last])[0]!r}; {nearest((sections or [last])[0], SECTIONS)}"
-        )
-    place = table
-    for section in sections:
-        place = place.setdefault(section, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"{where}: {section!r} is a value, not a section")
-    place[last] = value
-
-
-def setting_value(text: str, where: str) -> Any:
-    """Read the text of a setting as a TOML value if it is one, else as the text itself; raises ConfigError."""
-    try:
-        text.encode()
-        return toml_of(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    except ValueError as error:
-        raise ConfigError(f"{where}: {said(error)}") from None
 
 
 def _names_a_folder(name: str) -> bool:

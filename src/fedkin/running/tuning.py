@@ -23,8 +23,9 @@ from fedkin.records.checkpoints import ANEW
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.seals import add_sealed, faults, seal_of
 from fedkin.records.tables import flat
+from fedkin.running.changes import setting_value
 from fedkin.running.compare import finished
-from fedkin.running.experiment import Experiment, setting_value
+from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, execute
 from fedkin.untrusted import shown
 
@@ -71,17 +72,35 @@ class Choice:
     method: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Choice:
-        """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError."""
+    def parse(cls, text: str, option: str = "--try") -> Choice:
+        """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError naming the option."""
         where, equals, values = text.partition("=")
         method, colon, path = where.strip().rpartition(":")
-        parts = [part.strip() for part in values.split(",")]
+        parts = _parts(values)
         if not equals or not path or not all(parts) or (colon and not method):
-            raise ConfigError(f"--try {text!r}: expected section.field=value,value or METHOD:section.field=value,value")
+            raise ConfigError(
+                f"{option} {text!r}: expected section.field=value,value or METHOD:section.field=value,value"
+            )
         if method and method not in METHODS:
-            raise ConfigError(f"--try {text!r}: no method {method!r}; {nearest(method, METHODS)}")
-        option = f"--try {shown(text, 80)}"
-        return cls(path, tuple(setting_value(part, option) for part in parts), method or None)
+            raise ConfigError(f"{option} {text!r}: no method {method!r}; {nearest(method, METHODS)}")
+        where = f"{option} {shown(text, 80)}"
+        return cls(path, tuple(setting_value(part, where) for part in parts), method or None)
+
+
+def _parts(values: str) -> list[str]:
+    """Cut at the commas that are not inside brackets, braces or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for char in values:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        depth += (char in "[{") - (char in "]}") if not quote else 0
+        if char == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
 
 
 @dataclass(frozen=True)
@@ -154,7 +173,7 @@ def tune(
     watcher(method, settings, seed, runs done, runs in all) returns the watcher of a run. Raises ConfigError for a
     setting that a method does not have, and if every candidate of a method failed.
     """
-    for names, option in ((methods, "--methods"), (seeds, "--seeds"), (choices, "--try")):
+    for names, option in ((methods, "--methods"), (seeds, "--seeds"), ([(c.method, c.path) for c in choices], "--try")):
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"{option}: at least one is needed, and none twice")
     plans = {

@@ -1,0 +1,78 @@
+"""`fedkin sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedkin.cli.experiments import listed, numbers, planned, rooted
+from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
+from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.screen import as_json, screen
+from fedkin.errors import ConfigError
+from fedkin.records.files import read_json
+
+__all__ = ["sweep"]
+
+
+def sweep(
+    experiment: Path | None = EXPERIMENT,
+    choices: list[str] = typer.Option(
+        [], "--grid", metavar="A.B=V,V", help="Values of a setting: method.q=1,0.1; may be repeated. "
+        "tfl:method.q=1,0.1 is for one method only.",
+    ),
+    methods: str | None = METHODS,
+    seeds: str | None = SEEDS,
+    changes: list[str] = SET,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    restart: bool = RESTART,
+    json: bool = JSON,
+) -> None:  # fmt: skip
+    """Run a grid of settings with several seeds: a table, a plot and sweep.csv. To choose a setting, use tune."""
+    from fedkin.records import reading, schema
+    from fedkin.report.sweeping import draw
+    from fedkin.report.tables import comparison
+    from fedkin.running.sweep import rows, words
+    from fedkin.running.sweep import sweep as run_all
+    from fedkin.running.tuning import Choice
+
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    if resume is not None:
+        if methods is not None or seeds is not None or choices:
+            raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
+        place = folder / "plan.json"
+        if "grid" not in (kept := reading.checked(schema.Plan, read_json(place), place)):
+            raise ConfigError(f"--resume {folder}: no sweep; go on with fedkin compare or fedkin tune")
+        reading.checked(schema.Sweep, kept, place)
+        names, seeded = kept["methods"], kept["seeds"]
+        wanted = [Choice(path, tuple(values), method) for method, path, values in kept["grid"]]
+    else:
+        if not choices:
+            raise ConfigError("--grid: name at least one setting and its values, such as method.q=1,0.1")
+        names = listed(methods or plan.method.name, "--methods")
+        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
+        wanted = [Choice.parse(text, "--grid") for text in choices]
+    root = rooted(folder, data_root, resume is not None)
+    with stop_on_signals(folder) as stop:
+        found = run_all(
+            plan, names, wanted, seeded, root, folder, resume=True, restart=restart,
+            watcher=lambda name, settings, seed, done, of: Progress(
+                f"{name} {words(settings)} seed {seed} ({done + 1} of {of})", stop, quiet=json
+            ),
+        )  # fmt: skip
+    made = rows(found)
+    page = folder / "sweep.html"
+    draw(made, list(dict.fromkeys(choice.path for choice in wanted)), page, title=f"{plan.name}: a sweep")
+    if json:
+        print(as_json(made))
+        return
+    screen().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in made]))
+    console = screen(soft_wrap=True)
+    console.print("figures on test samples: to choose a setting, use fedkin tune")
+    console.print(f"records: {folder}")
+    console.print(f"table:   {folder / 'sweep.csv'}")
+    console.print(f"plot:    {page}")

@@ -1,0 +1,58 @@
+"""The page of a sweep: the metric against the values of a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fedkin.tasks import METRICS
+
+__all__ = ["draw"]
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body {{ font: 16px/1.4 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }}</style>
+</head><body><h1>{title}</h1><p>{text}</p>{figure}</body></html>
+"""
+
+
+def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path, *, title: str) -> None:
+    """Write a page with a line for each method and each combination of the settings but the first.
+
+    rows: as of `fedkin.running.sweep.rows`. settings: paths of the settings, of which the first is the horizontal
+    axis. Bars are the sample standard deviation over seeds.
+    """
+    import plotly.graph_objects as go
+
+    metric = METRICS[rows[0].get("metric", "accuracy")]
+    across = settings[0]
+    figure = go.Figure()
+    for name, mine in _lines(rows, settings).items():
+        figure.add_scatter(
+            x=[str(row.get(across, "as it is")) for row in mine], y=[row["mean"][0] for row in mine], name=escape(name),
+            error_y={"type": "data", "array": [row["mean"][1] for row in mine], "visible": True}, mode="lines+markers",
+        )  # fmt: skip
+    order = list(dict.fromkeys(str(row.get(across, "as it is")) for row in rows))
+    figure.update_layout(
+        xaxis={"title": escape(across), "type": "category", "categoryorder": "array", "categoryarray": order},
+        yaxis={"title": f"test {metric.title}, mean over clients"}, height=560, plot_bgcolor="white",
+    )  # fmt: skip
+    seeds = ", ".join(map(str, rows[0]["seeds"]))
+    text = (
+        f"Means over clients and seeds {seeds}; bars are the sample standard deviation over seeds. These are "
+        "figures on test samples: to choose a setting, use fedkin tune."
+    )
+    made = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
+    path.write_text(_PAGE.format(title=escape(title), text=text, figure=made), encoding="utf-8")
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows with a known mean by the name of their line."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["mean"] is not None:
+            others = ", ".join(f"{path.rpartition('.')[2]}={row[path]}" for path in settings[1:] if path in row)
+            found.setdefault(f"{row['method']} {others}".strip(), []).append(row)
+    return found

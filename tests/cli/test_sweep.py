@@ -1,0 +1,68 @@
+"""`fedkin sweep`: a table, a plot, going on, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedkin.cli import app, main
+from tiny import TABLE
+
+SWEEP = ["sweep", "small.toml", "--methods", "local,fedavg", "--grid", "training.lr=0.05,0.5", "--seeds", "0-1",
+         "--out", "swept"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(tomli_w.dumps({**TABLE, "training": {**TABLE["training"], "rounds": 2}}))
+
+
+def test_a_table_a_plot_and_the_same_again() -> None:
+    result = CliRunner().invoke(app, SWEEP)
+    assert result.exit_code == 0, result.output
+    for text in ("local, lr=0.05", "fedavg, lr=0.5", "seeds 0, 1", "to choose a setting, use fedkin tune", "sweep.csv"):
+        assert text in result.stdout
+    page = Path("swept/sweep.html").read_text()
+    assert "training.lr" in page
+    assert "small: a sweep" in page
+    again = CliRunner().invoke(app, ["sweep", "--resume", "swept", "--json"])
+    rows = json.loads(again.stdout)
+    assert [(row["method"], row["training.lr"]) for row in rows] == [
+        ("local", 0.05), ("local", 0.5), ("fedavg", 0.05), ("fedavg", 0.5),
+    ]  # fmt: skip
+    assert rows[0]["gain"] is None
+    assert rows[2]["gain"] is not None
+    assert CliRunner().invoke(app, ["report", "swept/lr=0.05", "swept/lr=0.5"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sweep", "small.toml"], "--grid: name at least one setting"),
+        (["sweep", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
+        (["sweep", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
+        (["sweep", "--resume", "swept", "--seeds", "1"], "give no others"),
+        (["compare", "--resume", "swept"], "a sweep, not a comparison; go on with fedkin sweep"),
+        (["tune", "--resume", "swept"], "not a tuning"),
+        (["run", "--resume", "swept"], "a comparison, a tuning or a sweep, not a run"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "swept" in words:
+        grid = ["sweep", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
+        assert CliRunner().invoke(app, grid).exit_code == 0
+    monkeypatch.setattr(sys, "argv", ["fedkin", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
