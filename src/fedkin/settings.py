@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from fedkin.errors import ConfigError, nearest
 from fedkin.untrusted import shown
 
-__all__ = ["Settings", "choose", "parse"]
+__all__ = ["Settings", "Span", "choose", "one_of", "parse", "span", "tunables"]
 
 
 class Settings(BaseModel):
@@ -40,6 +40,53 @@ class Settings(BaseModel):
             if isinstance(value, bool) and field is not None and "bool" not in str(field.annotation):
                 raise ValueError(f"{name}: expected no true or false, got {value}")
         return table
+
+
+class Span(NamedTuple):
+    """The range in which a setting is tuned; log: by its logarithm."""
+
+    low: float
+    high: float
+    log: bool = True
+
+    def at(self, share: float) -> float:
+        """Return the value at this share of the range, 0 to 1, with three digits.
+
+        >>> Span(0.01, 1).at(0.5), Span(0, 1, log=False).at(0.25)
+        (0.1, 0.25)
+        """
+        if self.log:
+            return float(f"{self.low * (self.high / self.low) ** share:.3g}")
+        return float(f"{self.low + (self.high - self.low) * share:.3g}")
+
+
+def span(low: float, high: float, log: bool = True) -> Any:
+    """Say in a field that it is tuned in this range: `mu: float = Field(0.01, json_schema_extra=span(0.001, 1))`."""
+    return {"tune": Span(low, high, log)}
+
+
+def one_of(*values: Any) -> Any:
+    """Say in a field that it is tuned among these values."""
+    return {"tune": values}
+
+
+def tunables(model: type[BaseModel], prefix: str) -> dict[str, Span | tuple[Any, ...]]:
+    """Return what a group of settings declares to be tuned, also in its inner groups, by path.
+
+    >>> from pydantic import Field
+    >>> class Prox(Settings):
+    ...     mu: float = Field(0.01, json_schema_extra=span(0.001, 1))
+    >>> tunables(Prox, "method")
+    {'method.mu': Span(low=0.001, high=1, log=True)}
+    """
+    found: dict[str, Span | tuple[Any, ...]] = {}
+    for name, field in model.model_fields.items():
+        extra, kind = field.json_schema_extra, field.annotation
+        if isinstance(extra, dict) and "tune" in extra:
+            found[f"{prefix}.{name}"] = extra["tune"]  # type: ignore[assignment]
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            found |= tunables(kind, f"{prefix}.{name}")
+    return found
 
 
 S = TypeVar("S", bound=Settings)

@@ -66,3 +66,9 @@ def test_what_is_wrong_is_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_check_knows_a_sweep() -> None:
+    assert CliRunner().invoke(app, SWEEP).exit_code == 0
+    said = CliRunner().invoke(app, ["check", "swept"]).stdout
+    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin sweep --resume swept" in said

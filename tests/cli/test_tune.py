@@ -78,3 +78,26 @@ def test_what_is_wrong_is_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
+    words = [
+        "tune",
+        "small.toml",
+        "--methods",
+        "local,fedprox",
+        "--equal",
+        "3",
+        "--rates",
+        "0.01,0.5",
+        "--out",
+        "tuned",
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("chosen") == 3
+    again = CliRunner().invoke(app, ["tune", "--resume", "tuned", "--json"])
+    rows = json.loads(again.stdout)
+    assert [len(tried) for tried in rows.values()] == [3, 3]
+    assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
+    assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["check", "tuned"]).stdout

@@ -29,6 +29,13 @@ def tune(
         [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
         "tfl:method.q=0.1,1 is tried for one method only.",
     ),
+    equal: str | None = typer.Option(
+        None, "--equal", metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
+        "settings that it declares.",
+    ),
+    rates: str | None = typer.Option(
+        None, "--rates", metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
+    ),
     methods: str | None = METHODS,
     hold_out: str = typer.Option(
         "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
@@ -43,14 +50,15 @@ def tune(
     restart: bool = RESTART,
     json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Choose settings per method by a grid, judged on held-out training data; writes tuned.toml for `compare`."""
+    """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
     from fedkin.records import reading, schema
+    from fedkin.running.candidates import Equal, at_the_border
     from fedkin.running.tuning import Choice, HoldOut, best
     from fedkin.running.tuning import tune as run_all
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
-        if methods is not None or seeds is not None or choices:
+        if methods is not None or seeds is not None or choices or equal is not None or rates is not None:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
         place = folder / "plan.json"
         kept = reading.checked(schema.Plan, read_json(place), place)
@@ -58,13 +66,18 @@ def tune(
             raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
         reading.checked(schema.Trials, kept, place)
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
-        wanted = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
+        wanted: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
+        if kept.get("equal") is not None:
+            number, ends, drawn = kept["equal"]
+            wanted = Equal(number, None if ends is None else (ends[0], ends[1]), drawn)
     else:
-        if not choices:
-            raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1")
+        if bool(choices) == (equal is not None) or (rates is not None and equal is None):
+            raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
+                              "--equal N, with --rates LOW,HIGH")  # fmt: skip
         names = listed(methods or plan.method.name, "--methods")
         seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
-        hold, wanted = HoldOut.parse(hold_out), [Choice.parse(text) for text in choices]
+        hold = HoldOut.parse(hold_out)
+        wanted = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         found = run_all(
@@ -85,7 +98,8 @@ def tune(
         chosen = best(tried, metric.higher)
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
-            table.add_row(name, _settings(one.settings), value, "chosen" if one is chosen else "")
+            border = at_the_border(one.settings, [other.settings for other in tried])
+            table.add_row(name, _settings(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else "")
     console = screen(soft_wrap=True)
     screen().print(table)
     console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")

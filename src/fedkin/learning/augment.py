@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Task, constant
-from fedkin.settings import Settings
+from fedkin.settings import Settings, span
 
 __all__ = ["Augment"]
 
@@ -39,7 +39,7 @@ class Augment(Settings):
     """
 
     on: bool = True
-    crop: float = Field(0.2, gt=0, le=1)
+    crop: float = Field(0.2, gt=0, le=1, json_schema_extra=span(0.2, 1, log=False))
     flip: float = Field(0.5, ge=0, le=1)
     jitter: float = Field(0.8, ge=0, le=1)
     brightness: float = Field(0.4, ge=0, le=1)

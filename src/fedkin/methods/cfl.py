@@ -23,6 +23,7 @@ from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.methods.blocks.same import Same, SameStage, groups_from_test
 from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Cfl", "State"]
@@ -67,8 +68,8 @@ class Cfl(SigningMethod):
     travels: ClassVar[str] = "the whole model, down and up; again for each split that a client has to be placed in"
 
     split: Literal["norms"] | SameStage = "norms"
-    eps1: float = Field(0.3, ge=0)
-    eps2: float = Field(0.7, ge=0)
+    eps1: float = Field(0.3, ge=0, json_schema_extra=span(0.1, 0.9))
+    eps2: float = Field(0.7, ge=0, json_schema_extra=span(0.1, 1))
     scale: Literal["first", "absolute"] = "first"
     gamma_max: float = Field(0.0, ge=0, le=1)
     after: int = Field(0, ge=0)

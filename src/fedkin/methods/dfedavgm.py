@@ -19,6 +19,7 @@ from fedkin.graph import Graph
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.rows import mixing_matrix
+from fedkin.settings import span
 from fedkin.views import PeerView
 
 __all__ = ["DFedAvgM", "State", "metropolis_row"]
@@ -55,7 +56,7 @@ class DFedAvgM(PeerMethod):
     travels: ClassVar[str] = "the whole model and the degree, to every neighbour"
 
     aggregate: Rule = "mean"
-    momentum: float | None = Field(None, ge=0, lt=1)
+    momentum: float | None = Field(None, ge=0, lt=1, json_schema_extra=span(0, 0.95, log=False))
 
     def join(self, peer: PeerView[State]) -> None:
         peer.state.update({"params": peer.initial, "row": {peer.id: 1.0}})

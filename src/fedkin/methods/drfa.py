@@ -21,6 +21,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Batch, Loss, default_loss
 from fedkin.learning.net import BodyHead
 from fedkin.methods.blocks.minimax import Minimax, State, mean
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Drfa", "Snapshotting", "State"]
@@ -54,7 +55,7 @@ class Drfa(Minimax):
     kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model, down; it and its snapshot, up; their mean down again for its loss"
 
-    gamma: float = Field(0.01, ge=0)
+    gamma: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
     gamma_decay: float = Field(1.0, gt=0, le=1)
     snapshot: bool = True
     ask_losses: Literal["all", "sampled"] = "sampled"

@@ -22,6 +22,7 @@ from fedkin.learning.contrastive import supervised_contrastive
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
 from fedkin.methods.fedsim import ClientState, FedSim
+from fedkin.settings import span
 from fedkin.views import ClientView
 
 __all__ = ["ContrastedViews", "FedClassAvg"]
@@ -61,7 +62,7 @@ class FedClassAvg(FedSim):
     paper: ClassVar[str] = "Jang et al., ICPP 2022"
     needs_classes: ClassVar[bool] = True
 
-    rho: float = Field(0.1, ge=0)
+    rho: float = Field(0.1, ge=0, json_schema_extra=span(1e-4, 1))
     temperature: float = Field(0.1, gt=0)
     predict: Literal["shared", "own"] = "own"
     augment: Augment = Augment()

@@ -22,6 +22,7 @@ from fedkin.forms import Shaped, Wholes
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
 from fedkin.methods.blocks.classes import owned_classes
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
 
 __all__ = [
@@ -81,7 +82,7 @@ class FedProto(ServerMethod):
     unlike_models: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
-    lam: float = Field(0.1, ge=0)
+    lam: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))
     weights: Literal["samples", "equal"] = "samples"
     predict: Literal["prototypes", "head"] = "prototypes"
     among: Literal["owned", "all"] = "owned"

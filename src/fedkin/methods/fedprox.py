@@ -14,6 +14,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.methods.blocks.one_model import State
 from fedkin.methods.fedavg import FedAvg
+from fedkin.settings import span
 from fedkin.views import ClientView
 
 __all__ = ["FedProx", "State"]
@@ -29,7 +30,7 @@ class FedProx(FedAvg):
     title: ClassVar[str] = "FedProx"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
 
-    mu: float = Field(0.01, ge=0)
+    mu: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
 
     @phase(params=NET, n=COUNT)
     def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:

@@ -28,6 +28,7 @@ from fedkin.methods.blocks.gram import inner_products_of_params
 from fedkin.methods.blocks.means import Weights
 from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
 from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedSem", "State"]
@@ -65,7 +66,7 @@ class FedSem(SigningMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "the whole model; down: that of the client's cluster"
 
-    clusters: Annotated[int, Field(ge=1)] | SameStage = 2
+    clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
     weights: Weights = "samples"
     aggregate: Rule = "mean"
     compare: Literal["net", "head"] = "net"

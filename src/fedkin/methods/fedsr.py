@@ -23,6 +23,7 @@ from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
 from fedkin.methods.blocks.one_model import State
 from fedkin.methods.fedavg import FedAvg
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = [
@@ -116,8 +117,8 @@ class FedSr(FedAvg):
     travels: ClassVar[str] = "the whole model with its Gaussian layer, down and up; class references stay"
     needs_classes: ClassVar[bool] = True
 
-    l2r: float = Field(0.01, ge=0)
-    cmi: float = Field(0.001, ge=0)
+    l2r: float = Field(0.01, ge=0, json_schema_extra=span(1e-4, 0.1))
+    cmi: float = Field(0.001, ge=0, json_schema_extra=span(1e-5, 0.01))
     norm: Literal["squared", "plain"] = "squared"
 
     def equip(self, net: Net, task: Task, key: int) -> Net:

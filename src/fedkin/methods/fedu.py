@@ -28,7 +28,7 @@ from fedkin.methods.blocks.stages import (
     planted_labels,
 )
 from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
-from fedkin.settings import Settings
+from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedU", "State", "StatedGraph"]
@@ -75,7 +75,7 @@ class FedU(ServerMethod):
     travels: ClassVar[str] = "the client's own whole model, down and up"
 
     lam: float = Field(0.1, ge=0)
-    tau: float | None = Field(None, ge=0)
+    tau: float | None = Field(None, ge=0, json_schema_extra=span(0.01, 3))
     neighbours: Literal["answered", "all"] = "answered"
     welcome_steps: int = Field(10, ge=0)
     graph: StatedGraph = StatedGraph()

@@ -24,6 +24,7 @@ from fedkin.methods.blocks.means import Weights, mean_weights
 from fedkin.methods.blocks.redraw import redrawn
 from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
 from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["Ifca", "State"]
@@ -59,7 +60,7 @@ class Ifca(SigningMethod):
     kind: ClassVar[Literal["clustered"]] = "clustered"
     travels: ClassVar[str] = "down: the models of all C clusters; up: the trained one and its number"
 
-    clusters: Annotated[int, Field(ge=1)] | SameStage = 2
+    clusters: Annotated[int, Field(ge=1)] | SameStage = Field(2, json_schema_extra=one_of(2, 3, 4, 5, 6, 8))
     weights: Weights = "samples"
     aggregate: Rule = "mean"
     share: Literal["nothing", "body"] = "nothing"

@@ -19,6 +19,7 @@ from fedkin.learning.robust import Rule
 from fedkin.learning.training import Training
 from fedkin.methods.blocks.means import Weights, mean_model
 from fedkin.methods.blocks.one_model import OneModel, State
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["ClientState", "PFedMe", "State"]
@@ -48,9 +49,9 @@ class PFedMe(OneModel):
     kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model, down and up"
 
-    lam: float = Field(15.0, gt=0)
+    lam: float = Field(15.0, gt=0, json_schema_extra=span(0.3, 30))
     inner_steps: int = Field(5, ge=1)
-    eta: float = Field(0.005, ge=0)
+    eta: float = Field(0.005, ge=0, json_schema_extra=span(0.005, 1))
     beta: float = Field(1.0, gt=0)
     weights: Weights = "equal"
     aggregate: Rule = "mean"

@@ -22,6 +22,7 @@ from fedkin.graph import Graph
 from fedkin.learning.net import head_of
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.means import mean_model
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = [
@@ -64,7 +65,7 @@ class PFedSim(ServerMethod):
     kind: ClassVar[Literal["personalised"]] = "personalised"
     travels: ClassVar[str] = "the whole model up; down: the whole model, after the first phase the body"
 
-    warmup: float = Field(0.5, ge=0)
+    warmup: float = Field(0.5, ge=0, json_schema_extra=span(0.1, 0.9, log=False))
     aggregate: Rule = "mean"
     ceiling: float = Field(0.9999, gt=0, lt=1)
     cosine: Literal["rows", "whole"] = "rows"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def _several(folder: Path) -> Checked:
         plan: dict[str, Any] = reading.checked(schema.Plan, read_json(folder / "plan.json"), folder / "plan.json")
     except RunError as error:
         return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
-    kind = "tuning" if "try" in plan else "comparison"
+    kind = {"tune": "tuning", "sweep": "sweep"}.get(_command(plan), "comparison")
     runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
     standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
@@ -114,12 +114,13 @@ def _several(folder: Path) -> Checked:
 
 
 def _again(folder: Path, restart: bool = False) -> str:
-    """Return what goes on with the run, comparison or tuning in this folder."""
-    if not (folder / "plan.json").exists() and (folder.parent / "plan.json").exists():
-        folder = folder.parent
+    """Return what goes on with the run, comparison, tuning or sweep in this folder."""
+    if not (folder / "plan.json").exists():
+        # Runs of a sweep are in a folder for each combination.
+        folder = next((up for up in list(folder.parents)[:2] if (up / "plan.json").exists()), folder)
     try:
         if (folder / "plan.json").exists():
-            command = "tune" if "try" in read_json(folder / "plan.json") else "compare"
+            command = _command(read_json(folder / "plan.json"))
         elif reading.settings_in(folder / "experiment.toml").get("data"):
             command = "run"
         else:
@@ -127,6 +128,11 @@ def _again(folder: Path, restart: bool = False) -> str:
     except (RunError, TypeError):
         command = "run"
     return f"fedkin {command} --resume {folder}{' --restart' if restart else ''}"
+
+
+def _command(plan: Mapping[str, Any]) -> str:
+    """Return the command that goes on with a plan."""
+    return "tune" if "try" in plan else "sweep" if "grid" in plan else "compare"
 
 
 def _sealed(folder: Path) -> tuple[Seal, list[str]]:

@@ -180,6 +180,10 @@ class Trials(Plan):
 
     hold_out: str
     tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
+    equal: (
+        Annotated[tuple[int, Annotated[tuple[float, float], Field(strict=False)] | None, int], Field(strict=False)]
+        | None
+    ) = None
 
 
 class Sweep(Plan):

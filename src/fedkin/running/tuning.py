@@ -23,6 +23,7 @@ from fedkin.records.checkpoints import ANEW
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.seals import add_sealed, faults, seal_of
 from fedkin.records.tables import flat
+from fedkin.running.candidates import Equal
 from fedkin.running.changes import setting_value
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
@@ -163,27 +164,27 @@ def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
 
 
 def tune(
-    experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], hold: HoldOut, seeds: Sequence[int],
-    data_root: Path, folder: Path, *, resume: bool = False, restart: bool = False,
+    experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice] | Equal, hold: HoldOut,
+    seeds: Sequence[int], data_root: Path, folder: Path, *, resume: bool = False, restart: bool = False,
     watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
 ) -> dict[str, list[Tried]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
-    restart: whether candidates' runs that are damaged begin anew; else they are refused.
+    choices: a grid, or as many candidates for every method (`Equal`). restart: whether candidates' runs that are
+    damaged begin anew; else they are refused.
     watcher(method, settings, seed, runs done, runs in all) returns the watcher of a run. Raises ConfigError for a
     setting that a method does not have, and if every candidate of a method failed.
     """
-    for names, option in ((methods, "--methods"), (seeds, "--seeds"), ([(c.method, c.path) for c in choices], "--try")):
+    given = [(c.method, c.path) for c in choices] if not isinstance(choices, Equal) else ["equal"]
+    for names, option in ((methods, "--methods"), (seeds, "--seeds"), (given, "--try")):
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"{option}: at least one is needed, and none twice")
-    plans = {
-        name: [(values, experiment.for_method(name).with_changes(**values)) for values in grid(choices, name)]
-        for name in methods
-    }
-    plan = {
-        "methods": list(methods), "seeds": list(seeds), "hold_out": str(hold),
-        "try": [[c.method, c.path, list(c.values)] for c in choices],
-    }  # fmt: skip
+    plan: dict[str, Any] = {"methods": list(methods), "seeds": list(seeds), "hold_out": str(hold), "try": []}
+    if isinstance(choices, Equal):
+        plan["equal"] = [choices.candidates, choices.rates and list(choices.rates), choices.seed]
+    else:
+        plan["try"] = [[c.method, c.path, list(c.values)] for c in choices]
+    plans = {name: _candidates(experiment.for_method(name), choices) for name in methods}
     if (folder / "experiment.toml").exists() and read_json(folder / "plan.json") != plan:
         raise ConfigError(f"{folder / 'plan.json'} differs from what to tune: it must be the same in every option")
     dataset = experiment.data.load(data_root)
@@ -195,6 +196,14 @@ def tune(
         table = tuned(experiment, found, dataset.task.metric.higher)
         add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode()})
     return found
+
+
+def _candidates(
+    experiment: Experiment, choices: Sequence[Choice] | Equal
+) -> list[tuple[dict[str, Any], Experiment]]:  # fmt: skip
+    """Return the settings of each candidate of the experiment's method, and the experiment with them."""
+    every = choices.settings(experiment) if isinstance(choices, Equal) else grid(choices, experiment.method.name)
+    return [(values, experiment.with_changes(**values)) for values in every]
 
 
 def _tried(

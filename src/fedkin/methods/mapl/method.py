@@ -28,6 +28,7 @@ from fedkin.methods.mapl.graph import learned_graph
 from fedkin.methods.mapl.loss import TwoViews
 from fedkin.methods.mapl.prototypes import mixed_prototypes
 from fedkin.methods.mapl.weights import CollaborationSettings, Row, among, kept, previous, uniform
+from fedkin.settings import one_of
 from fedkin.views import PeerView, View
 
 __all__ = ["SHARED", "Mapl", "State"]
@@ -87,7 +88,7 @@ class Mapl(PeerMethod):
     variant: Literal["paper", "released"] = "paper"
     hidden: int | None = Field(None, ge=1)
     absent: float = Field(0.0, ge=0, le=1)
-    warmup: int = Field(100, ge=0)
+    warmup: int = Field(100, ge=0, json_schema_extra=one_of(0, 2, 5, 10, 20, 50, 100))
     graph: CollaborationSettings = CollaborationSettings()
     augment: Augment = Augment()
 

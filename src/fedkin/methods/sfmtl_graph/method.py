@@ -27,6 +27,7 @@ from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.similarity import GraphSettings, similarity
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
 
 __all__ = ["ClientState", "SfmtlGraph", "State"]
@@ -71,8 +72,8 @@ class SfmtlGraph(SigningMethod):
 
     alpha: float = Field(0.49, ge=0, le=1)
     lam: float = Field(0.03, ge=0)
-    anchor_weight: float | None = Field(None, ge=0)
-    tau: float | None = Field(None, ge=0)
+    anchor_weight: float | None = Field(None, ge=0, json_schema_extra=span(0.003, 1))
+    tau: float | None = Field(None, ge=0, json_schema_extra=span(0.01, 4))
     anchors: Literal["exponential", "mean"] = "exponential"
     anchor_rate: float = Field(0.5, gt=0, le=1)
     graph: GraphSettings = GraphSettings()

@@ -25,6 +25,7 @@ from fedkin.methods.blocks.stages import needs_planted, planted_labels
 from fedkin.methods.blocks.vectors import as_vector, last_layers
 from fedkin.methods.tfl.sketch import sketched
 from fedkin.methods.tfl.topology import Topology, learned
+from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["State", "Tfl", "divergence_slope"]
@@ -57,8 +58,8 @@ class Tfl(Minimax):
     kind: ClassVar[Literal["global"]] = "global"
     travels: ClassVar[str] = "the whole model, down and up; the new one down again for its loss"
 
-    eta_lambda: float = Field(0.01, ge=0)
-    q: float = Field(0.1, ge=0)
+    eta_lambda: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
+    q: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))
     divergence: Literal["euclidean", "kl"] = "euclidean"
     graph: Topology = Topology()
 

@@ -1,0 +1,97 @@
+"""Equal tuning: as many candidates for every method, in the ranges that it declares."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedkin.errors import ConfigError
+from fedkin.methods import METHODS
+from fedkin.running.candidates import RATE, Equal, at_the_border
+from fedkin.running.experiment import Experiment
+from fedkin.running.tuning import HoldOut, best, tune
+from fedkin.settings import Span, tunables
+from tiny import TABLE
+
+
+def experiment(name: str = "fedavg") -> Experiment:
+    return Experiment.of({**TABLE, "method": {"name": name}, "training": {**TABLE["training"], "rounds": 2}})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_as_many_candidates_and_takes_each(name: str) -> None:
+    base, equal = experiment(name), Equal(9, seed=3)
+    drawn = equal.settings(base)
+    assert len(drawn) == 9
+    assert drawn[0] == {}
+    assert drawn == equal.settings(base)
+    ranges = equal.ranges(base)
+    for one in drawn[1:]:
+        assert set(one) == set(ranges)
+        base.with_changes(**one)
+        for path, span in ranges.items():
+            assert span.low <= one[path] <= span.high if isinstance(span, Span) else one[path] in span
+    assert 1 <= len(ranges) <= 4
+    if name in ("local", "fedavg", "kin"):
+        assert set(ranges) == {RATE}
+    # The number of groups is never the planted one: its values are the same for all federations.
+    assert ranges.get("method.clusters", (2, 3, 4, 5, 6, 8)) == (2, 3, 4, 5, 6, 8)
+
+
+def test_candidates_spread_over_the_whole_range() -> None:
+    drawn = Equal(33, (0.001, 1.0)).settings(experiment())[1:]
+    logs = np.log10([one[RATE] for one in drawn])
+    counts, _ = np.histogram(logs, bins=np.linspace(-3, 0, 9))
+    assert counts.min() >= 3
+    assert counts.max() <= 5
+
+
+def test_what_is_declared_is_a_setting_with_its_default_in_reach() -> None:
+    for name, method in METHODS.items():
+        for path, span in tunables(method, "method").items():
+            assert isinstance(span, (Span, tuple)), (name, path)
+            if isinstance(span, Span):
+                assert 0 <= span.low < span.high < math.inf
+                assert span.low > 0 or not span.log
+
+
+def test_the_best_of_each_is_written_and_a_second_start_runs_nothing(tmp_path: Path) -> None:
+    base, hold = experiment("fedprox"), HoldOut("samples", 0.2)
+    found = tune(base, ["local", "fedprox"], Equal(3), hold, [0, 1], Path("nowhere"), tmp_path / "t")
+    assert [len(tried) for tried in found.values()] == [3, 3]
+    table = tomllib.loads((tmp_path / "t" / "tuned.toml").read_text())
+    for name, tried in found.items():
+        chosen = best(tried, True)
+        assert chosen is not None
+        assert table["methods"].get(name, {}) == dict(chosen.settings)
+    again = tune(base, ["local", "fedprox"], Equal(3), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
+    assert {name: [one.values for one in tried] for name, tried in again.items()} == {
+        name: [one.values for one in tried] for name, tried in found.items()
+    }
+    with pytest.raises(ConfigError, match="must be the same in every option"):
+        tune(base, ["local", "fedprox"], Equal(4), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
+
+
+def test_a_border_is_said_for_numbers() -> None:
+    tried = [{}, {RATE: 0.1, "method.mu": 1.0}, {RATE: 0.5, "method.mu": 0.2}, {RATE: 0.3, "method.mu": 0.5}]
+    assert at_the_border(tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]
+    assert at_the_border(tried[3], tried) == []
+    assert at_the_border({}, tried) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rates", "says"),
+    [
+        ("1", None, "--equal '1'"),
+        ("many", None, "--equal 'many'"),
+        ("4", "1", "--rates '1'"),
+        ("4", "1,0.1", "--rates"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, rates: str | None, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Equal.parse(text, rates)
