@@ -1,0 +1,177 @@
+"""Whether predicted risks are true: Brier score, calibration curve, slope and intercept, and decision curves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from fedkin.analysis.intervals import LEVEL, Interval, normal, wilson
+
+__all__ = ["Bin", "Calibration", "DecisionCurve", "brier", "calibration", "curve", "decision_curve", "probabilities"]
+
+Values = npt.NDArray[np.float64]
+_STEPS = 50
+# A risk of exactly 0 or 1 has no logit.
+_EDGE = 1e-12
+
+
+class Bin(NamedTuple):
+    """A point of a calibration curve: mean predicted risk and share of events of n samples, with Wilson's interval."""
+
+    predicted: float
+    observed: float
+    low: float
+    high: float
+    n: int
+
+
+class Calibration(NamedTuple):
+    """Logistic regression of the label on the logit of the predicted risk (Cox, 1958).
+
+    slope: 1 is ideal; below 1, high risks are too high and low ones too low, as of an overfitted model. intercept: of
+    the same regression. large: the intercept with the slope held at 1; below 0, risks are too high on average (Van
+    Calster et al., 2019). The intervals are Wald's.
+    """
+
+    slope: float
+    intercept: float
+    slope_interval: Interval
+    large: float
+    large_interval: Interval
+
+
+class DecisionCurve(NamedTuple):
+    """Net benefit at each threshold, in events found per sample: of the model, and of treating all; none has 0."""
+
+    thresholds: Values
+    model: Values
+    all: Values
+
+
+def probabilities(scores: Any) -> Values:
+    """Risks in 0..1 of scores that are differences of two outputs, as a risk task's digest has them.
+
+    >>> probabilities([0.0, 2.0]).round(3).tolist()
+    [0.5, 0.881]
+    """
+    return np.asarray(special.expit(np.asarray(scores, dtype=np.float64)))
+
+
+def brier(risks: Any, labels: Any) -> float:
+    """Mean squared difference of risk and label (Brier, 1950): 0 is best, a constant 0.5 has 0.25.
+
+    >>> round(brier([0.9, 0.2], [1, 0]), 3)
+    0.025
+    """
+    p, y = _checked(risks, labels)
+    return float(np.mean((p - y) ** 2))
+
+
+def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list[Bin]:
+    """Calibration curve over at most `bins` groups with about equally many samples, from low to high risk.
+
+    Equal risks stay in one group, so that there may be fewer.
+
+    >>> [(round(one.predicted, 2), one.observed, one.n) for one in curve([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1], 2)]
+    [(0.15, 0.0, 2), (0.85, 1.0, 2)]
+    """
+    p, y = _checked(risks, labels)
+    cuts = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]))
+    place = np.searchsorted(cuts, p, side="right")
+    found = []
+    for each in np.unique(place):
+        inside = place == each
+        right, n = float(y[inside].sum()), int(inside.sum())
+        low, high = wilson(right, n, level) or (0.0, 1.0)
+        found.append(Bin(float(p[inside].mean()), right / n, low, high, n))
+    return found
+
+
+def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | None:
+    """Calibration slope and intercepts by maximum likelihood; None if there is none.
+
+    There is none with one class only, with risks that are all equal, and if a threshold separates the classes.
+
+    >>> found = calibration([0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 0.4, 0.5], [0, 0, 1, 1, 0, 1, 0, 1])
+    >>> round(found.slope, 2), round(found.large, 2)
+    (0.94, 0.2)
+    """
+    p, y = _checked(risks, labels)
+    if y.all() or not y.any():
+        return None
+    at = special.logit(np.clip(p, _EDGE, 1 - _EDGE))
+    if np.ptp(at) < 1e-9 or _separated(at, y):
+        return None
+    both = _logistic(np.column_stack([np.ones_like(at), at]), y, np.zeros_like(at))
+    fixed = _logistic(np.ones((len(at), 1)), y, at)
+    if both is None or fixed is None:
+        return None
+    (intercept, slope), errors = both
+    (large,), (error,) = fixed
+    z = normal(level)
+    return Calibration(
+        float(slope), float(intercept), Interval(float(slope - z * errors[1]), float(slope + z * errors[1])),
+        float(large), Interval(float(large - z * error), float(large + z * error)),
+    )  # fmt: skip
+
+
+def decision_curve(risks: Any, labels: Any, thresholds: Any = None) -> DecisionCurve:
+    """Net benefit TP/n - FP/n * t/(1 - t) of acting on risks of at least t (Vickers and Elkin, 2006).
+
+    thresholds: between 0 and 1; by default 0.01 to 0.99 in steps of 0.01.
+
+    >>> found = decision_curve([0.1, 0.6, 0.9], [0, 0, 1], [0.5])
+    >>> found.model.round(3).tolist(), found.all.round(3).tolist()
+    ([0.0], [-0.333])
+    """
+    p, y = _checked(risks, labels)
+    t = np.arange(1, 100) / 100 if thresholds is None else np.asarray(thresholds, dtype=np.float64).reshape(-1)
+    if not ((t > 0) & (t < 1)).all():
+        raise ValueError("thresholds: numbers between 0 and 1 are needed")
+    odds, acted = t / (1 - t), p[None, :] >= t[:, None]
+    true, false = (acted & (y == 1)).sum(1) / len(p), (acted & (y == 0)).sum(1) / len(p)
+    share = float(y.mean())
+    return DecisionCurve(t, np.asarray(true - false * odds), np.asarray(share - (1 - share) * odds))
+
+
+def _checked(risks: Any, labels: Any) -> tuple[Values, Values]:
+    p, y = np.asarray(risks, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    if p.ndim != 1 or p.shape != y.shape or not len(p):
+        raise ValueError(f"risks, labels: two lists of one length are needed; got {p.shape} and {y.shape}")
+    if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():
+        raise ValueError("risks lie in 0..1 and labels are 0 or 1 (`probabilities` makes risks of scores)")
+    return p, y
+
+
+def _separated(at: Values, y: Values) -> bool:
+    """Whether a threshold separates the classes, so that the likelihood has no maximum."""
+    ones, zeros = at[y == 1], at[y == 0]
+    return bool(ones.min() >= zeros.max() or ones.max() <= zeros.min())
+
+
+def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | None:
+    """Coefficients and their standard errors by Newton's method with halved steps; None if it does not converge."""
+
+    def likelihood(w: Values) -> float:
+        eta = x @ w + offset
+        return float((y * eta - np.logaddexp(0, eta)).sum())
+
+    w = np.zeros(x.shape[1])
+    for _ in range(_STEPS):
+        p = special.expit(x @ w + offset)
+        slope, bend = x.T @ (y - p), (x * (p * (1 - p))[:, None]).T @ x
+        try:
+            step = np.linalg.solve(bend, slope)
+            errors = np.sqrt(np.diag(np.linalg.inv(bend)))
+        except np.linalg.LinAlgError:
+            return None
+        if np.abs(step).max() < 1e-10 * max(1.0, float(np.abs(w).max())):
+            return (np.asarray(w), np.asarray(errors)) if np.isfinite(errors).all() else None
+        size, now = 1.0, likelihood(w)
+        while likelihood(w + size * step) < now - 1e-12 * abs(now) and size > 1e-6:
+            size /= 2
+        w = w + size * step
+    return None

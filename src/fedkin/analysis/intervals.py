@@ -1,0 +1,172 @@
+"""Confidence intervals of one figure: of a rate, an AUC, a mean over samples, and a mean over clients or seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
+
+__all__ = ["LEVEL", "Interval", "auc_interval", "components", "mean_interval", "normal", "over", "wilson"]
+
+Values = npt.NDArray[np.float64]
+
+LEVEL = 0.95
+# From so many values on, the mean of the skewed values at hand is normal enough for Student's interval, and quicker.
+_MANY = 1000
+_FEW = 5
+
+
+class Interval(NamedTuple):
+    """A confidence interval, both ends included."""
+
+    low: float
+    high: float
+
+
+def normal(level: float) -> float:
+    """The quantile z of the normal distribution with P(|Z| < z) = level; raises ValueError unless 0 < level < 1.
+
+    >>> round(normal(0.95), 2)
+    1.96
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level: a number between 0 and 1 is needed, got {level}")
+    return float(stats.norm.ppf((1 + level) / 2))
+
+
+def wilson(right: float, n: int, level: float = LEVEL) -> Interval | None:
+    """Wilson's score interval of a rate, `right` of `n` (Wilson, 1927); None if n is 0.
+
+    >>> low, high = wilson(9, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.596, 0.982)
+    """
+    if not 0 <= right <= n:
+        raise ValueError(f"right: a number from 0 to n = {n} is needed, got {right}")
+    if n == 0:
+        return None
+    z2 = normal(level) ** 2
+    centre = (right + z2 / 2) / (n + z2)
+    half = math.sqrt(z2) / (n + z2) * math.sqrt(right * (n - right) / n + z2 / 4)
+    return Interval(max(0.0, centre - half) if right else 0.0, min(1.0, centre + half) if right < n else 1.0)
+
+
+def components(scores: Any, labels: Any) -> tuple[Values, Values]:
+    """The shares of samples of the other class that each 1, and each 0, is ranked rightly against; ties count half.
+
+    Both have the AUC as their mean (DeLong, DeLong and Clarke-Pearson, 1988), by sorting.
+
+    >>> ones, zeros = components([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    >>> ones.tolist(), zeros.tolist()
+    ([0.5, 1.0], [1.0, 0.5])
+    """
+    values, event = _scored(scores, labels)
+    ones, zeros = values[event], values[~event]
+
+    def below(some: Values, others: Values) -> Values:
+        known = np.sort(others)
+        twice = np.searchsorted(known, some, "left") + np.searchsorted(known, some, "right")
+        return np.asarray(twice / (2 * max(len(others), 1)))
+
+    return below(ones, zeros), 1 - below(zeros, ones)
+
+
+def auc_interval(scores: Any, labels: Any, level: float = LEVEL) -> Interval | None:
+    """Interval of the ROC-AUC of scores [n] for labels 0 or 1; None with one class only.
+
+    DeLong's variance on the logit scale, which keeps the interval inside 0..1. Where this variance is 0 or not known
+    (an AUC of 0 or 1, one sample of a class), Newcombe's method 5 (2006): all AUCs that are less than z standard errors
+    away, with the standard error of Hanley and McNeil (1982) at that AUC.
+
+    >>> low, high = auc_interval([0.1, 0.4, 0.35, 0.8, 0.7, 0.2], [0, 0, 1, 1, 1, 0])
+    >>> round(low, 2), round(high, 2)
+    (0.26, 0.99)
+    """
+    ones, zeros = components(scores, labels)
+    if not len(ones) or not len(zeros):
+        return None
+    z, auc = normal(level), float(ones.mean())
+    if min(len(ones), len(zeros)) > 1 and 0 < auc < 1:
+        variance = ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros)
+        if variance > 0:
+            half = z * math.sqrt(variance) / (auc * (1 - auc))
+            at = special.logit(auc)
+            return Interval(float(special.expit(at - half)), float(special.expit(at + half)))
+    return _newcombe(auc, len(ones), len(zeros), z)
+
+
+def _newcombe(auc: float, m: int, n: int, z: float) -> Interval:
+    more = (m + n) / 2 - 1
+
+    def away(at: float) -> float:
+        spread = at * (1 - at) * (1 + more * ((1 - at) / (2 - at) + at / (1 + at))) / (m * n)
+        return (at - auc) ** 2 - z * z * spread
+
+    low = 0.0 if auc == 0 else float(optimize.brentq(away, 0.0, auc - 1e-12))
+    high = 1.0 if auc == 1 else float(optimize.brentq(away, auc + 1e-12, 1.0))
+    return Interval(low, high)
+
+
+def mean_interval(values: Any, level: float = LEVEL, draws: int = 2000, seed: int = 0) -> Interval | None:
+    """Interval of the mean of values [n] of samples, such as squared errors; None for fewer than 2 values.
+
+    The bootstrap of Student's t (Efron and Tibshirani, 1993, ch. 12.5), as squared errors are skewed to one side: the
+    mean of 10 squares of normal errors is missed by Student's 95 % interval in 13 % of samples, by this one in 6 %.
+    Student's interval is taken of fewer than 5 values, of 1,000 and more, and for an end for which too many draws
+    are of one value alone. Equal values and arguments give an equal interval.
+
+    >>> low, high = mean_interval([1.0, 2.0, 3.0, 4.0, 10.0, 2.0])
+    >>> low < 11 / 3 < high
+    True
+    """
+    found = np.asarray(values, dtype=np.float64).reshape(-1)
+    n = len(found)
+    if n < 2 or not np.isfinite(found).all():
+        return None
+    mean, spread = float(found.mean()), float(found.std(ddof=1))
+    if spread <= 1e-12 * max(abs(mean), 1e-300):
+        return Interval(mean, mean)
+    if not _FEW <= n < _MANY:
+        return over(found, level)
+    normal(level)
+    drawn = np.random.default_rng(seed).integers(0, n, (draws, n))
+    again = found[drawn]
+    error = again.std(1, ddof=1) / math.sqrt(n)
+    gap = again.mean(1) - mean
+    # A draw of one value alone has no spread: its t is beyond any other.
+    t = np.where(error > 1e-9 * spread, gap / np.maximum(error, 1e-9 * spread), np.copysign(np.inf, gap))
+    below, above = np.quantile(t, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    unit, plain = spread / math.sqrt(n), over(found, level)
+    assert plain is not None
+    return Interval(
+        mean - float(above) * unit if math.isfinite(above) else plain.low,
+        mean - float(below) * unit if math.isfinite(below) else plain.high,
+    )
+
+
+def over(values: Any, level: float = LEVEL) -> Interval | None:
+    """Student's interval of the mean over clients or seeds; None for fewer than 2 values.
+
+    >>> low, high = over([0.7, 0.8, 0.9])
+    >>> round(low, 3), round(high, 3)
+    (0.552, 1.048)
+    """
+    normal(level)
+    found = np.asarray(values, dtype=np.float64).reshape(-1)
+    if len(found) < 2 or not np.isfinite(found).all():
+        return None
+    mean = float(found.mean())
+    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    return Interval(mean - half, mean + half)
+
+
+def _scored(scores: Any, labels: Any) -> tuple[Values, npt.NDArray[np.bool_]]:
+    values, event = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    if values.ndim != 1 or values.shape != event.shape or not np.isin(event, (0, 1)).all():
+        raise ValueError(
+            f"scores, labels: two lists of one length are needed, labels 0 or 1; got {values.shape} and {event.shape}"
+        )
+    return values, event == 1

@@ -1,0 +1,303 @@
+"""Two models on the same test samples of a client: how much better one is, how sure that is, and the verdict on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, stats
+
+from fedkin.analysis.intervals import LEVEL, Interval, auc_interval, components, mean_interval, normal, over, wilson
+from fedkin.analysis.ranking import holm
+from fedkin.tasks import METRICS, Kind
+
+__all__ = [
+    "LEAST_EVENTS", "LEAST_SAMPLES", "VERDICTS", "Difference", "Outcomes", "Verdict", "difference", "enough", "figure",
+    "figure_interval", "p_value", "verdict", "verdicts",
+]  # fmt: skip
+
+Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+# Below 10 samples of a class, the share that a model ranks rightly rests on single patients, and DeLong's interval of a
+# high AUC misses it clearly more often than it says (3 events: 13 % instead of 5 %; 10 events: at most 9 %).
+LEAST_EVENTS = 10
+# McNemar's test needs 4 samples that one model gets right and the other wrong to call any two models different: with
+# fewer than 8 samples that is half of them.
+LEAST_SAMPLES = 8
+_DRAWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What one model did on each test sample of one client.
+
+    classification   values [n]: 1 for a right label, 0 for a wrong one
+    risk             values [n]: scores, higher for an event; labels [n]: 1 for an event, else 0
+    regression       values [n]: squared errors, summed over the targets of a sample
+    segmentation     values [n]: Dice of each sample, or the sample's part in the Dice of all (their mean is that Dice)
+
+    Raises ValueError if the arrays do not fit the kind.
+    """
+
+    kind: Kind
+    values: npt.NDArray[np.float64]
+    labels: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=np.float64)
+        labels = None if self.labels is None else np.asarray(self.labels, dtype=np.int64)
+        if values.ndim != 1:
+            raise ValueError(f"values: a list of one number for each sample is needed, got shape {values.shape}")
+        if (self.kind == "risk") != (labels is not None):
+            raise ValueError(f"labels: needed for a risk task and for no other; this one is {self.kind}")
+        if labels is not None and (labels.shape != values.shape or not np.isin(labels, (0, 1)).all()):
+            raise ValueError(f"labels: 0 or 1 for each of {len(values)} samples is needed, got shape {labels.shape}")
+        if self.kind == "classification" and not np.isin(values, (0, 1)).all():
+            raise ValueError("values: 1 for a right label and 0 for a wrong one is needed")
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def events(self) -> int | None:
+        """Number of samples with label 1 in a risk task; None for other tasks."""
+        return None if self.labels is None else int(self.labels.sum())
+
+
+class Difference(NamedTuple):
+    """How much better one model is than another on the same samples, above 0 if it is better, with its interval.
+
+    value, low, high: None where these samples do not determine it (one class only, fewer than 2 samples). n: samples;
+    events: those with label 1 in a risk task, else None.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    events: int | None = None
+
+
+def enough(n: int, events: int | None = None) -> bool:
+    """Whether a verdict is given: LEAST_EVENTS events and as many non-events, without events LEAST_SAMPLES samples.
+
+    >>> enough(500, 9), enough(500, 10), enough(7), enough(8)
+    (False, True, False, True)
+    """
+    return n >= LEAST_SAMPLES if events is None else min(events, n - events) >= LEAST_EVENTS
+
+
+def verdict(found: Difference) -> Verdict:
+    """Say "gained" or "hurt" if the interval is all above or all below 0, "too few" below the least numbers (`enough`).
+
+    >>> verdict(Difference(0.1, 0.02, 0.18, 50)), verdict(Difference(0.3, 0.1, 0.5, 400, 3))
+    ('gained', 'too few')
+    """
+    if not enough(found.n, found.events) or found.low is None or found.high is None:
+        return "too few"
+    return "gained" if found.low > 0 else "hurt" if found.high < 0 else "cannot be told apart"
+
+
+def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float = LEVEL) -> Difference:
+    """How much better `mine` is than `theirs` by a metric of `fedkin.tasks`, with a paired interval.
+
+    accuracy            Tango's score interval (1998), which excludes 0 exactly if McNemar's test does
+    auc                 paired DeLong (1988); if its variance is 0, both intervals combined (Newcombe's square and add)
+    squared_error, dice   Student's interval of the samples' differences
+    average_precision   bootstrap percentiles, events and non-events drawn apart
+
+    The interval is that of one client by itself: of 100 clients without any difference, 5 are expected outside it
+    (`verdicts` can correct for this). Raises ValueError for another metric, or for outcomes of other samples.
+
+    >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
+    >>> found = difference("accuracy", right, wrong)
+    >>> found.value, round(found.low, 2), round(found.high, 2)
+    (0.5, 0.26, 0.7)
+    """
+    _check(metric_name, mine, theirs)
+    n, events = len(mine), mine.events
+    value, other = figure(metric_name, mine), figure(metric_name, theirs)
+    if value is None or other is None:
+        return Difference(None, None, None, n, events)
+    better = METRICS[metric_name].better(value, other)
+    if metric_name == "accuracy":
+        bounds: Interval | None = _tango(mine.values, theirs.values, normal(level))
+    elif metric_name == "auc":
+        bounds = _paired_auc(mine, theirs, level)
+    elif metric_name == "average_precision":
+        bounds = _drawn(metric_name, mine, theirs, level)
+    else:
+        sign = 1.0 if METRICS[metric_name].higher else -1.0
+        bounds = over(sign * (mine.values - theirs.values), level)
+    return Difference(better, None, None, n, events) if bounds is None else Difference(better, *bounds, n, events)
+
+
+def p_value(metric_name: str, mine: Outcomes, theirs: Outcomes) -> float | None:
+    """P-value of "no difference", of the same test as the interval: McNemar, DeLong, Student; None if not determined.
+
+    >>> right, wrong = Outcomes("classification", np.ones(20)), Outcomes("classification", np.repeat([1.0, 0.0], 10))
+    >>> round(p_value("accuracy", right, wrong), 4)
+    0.0016
+    """
+    _check(metric_name, mine, theirs)
+    if figure(metric_name, mine) is None or figure(metric_name, theirs) is None:
+        return None
+    if np.array_equal(mine.values, theirs.values):
+        return 1.0
+    if metric_name == "accuracy":
+        here, there = _apart(mine.values, theirs.values)
+        return 2 * float(stats.norm.sf(abs(here - there) / math.sqrt(here + there)))
+    if metric_name == "auc":
+        value, variance = _delong(mine, theirs)
+        return None if variance <= 0 else 2 * float(stats.norm.sf(abs(value) / math.sqrt(variance)))
+    if metric_name == "average_precision":
+        raise ValueError("average_precision: its interval is by bootstrap, which gives no p-value")
+    if len(mine) < 2:
+        return None
+    return float(stats.ttest_rel(mine.values, theirs.values).pvalue)
+
+
+def verdicts(
+    metric_name: str, pairs: Mapping[str, tuple[Outcomes, Outcomes]], level: float = LEVEL, correction: str = "none"
+) -> dict[str, tuple[Difference, Verdict]]:
+    """The difference and verdict of each client by id; pairs: a client's outcomes of one model, and of the other.
+
+    correction: "none" judges each client by itself at `level`; "holm" keeps the chance of one wrong "gained" or "hurt"
+    among all clients below 1 - level (Holm, 1979): what it does not keep becomes "cannot be told apart".
+    """
+    if correction not in ("none", "holm"):
+        raise ValueError(f"correction: 'none' or 'holm' is needed, got {correction!r}")
+    found = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
+    said = {id: verdict(one) for id, one in found.items()}
+    if correction == "holm":
+        judged = [id for id, word in said.items() if word != "too few"]
+        p = [p_value(metric_name, *pairs[id]) for id in judged]
+        for id, corrected in zip(judged, holm([1.0 if one is None else one for one in p]), strict=True):
+            if corrected > 1 - level:
+                said[id] = "cannot be told apart"
+    return {id: (found[id], said[id]) for id in found}
+
+
+def figure(metric_name: str, outcomes: Outcomes) -> float | None:
+    """The value of a metric on these samples; None if they do not determine it.
+
+    >>> figure("accuracy", Outcomes("classification", np.array([1.0, 1.0, 0.0, 1.0])))
+    0.75
+    """
+    if not len(outcomes):
+        return None
+    if metric_name == "auc":
+        ones, zeros = components(outcomes.values, outcomes.labels)
+        return float(ones.mean()) if len(ones) and len(zeros) else None
+    if metric_name == "average_precision":
+        assert outcomes.labels is not None
+        return _precision(outcomes.values, outcomes.labels) if 0 < outcomes.labels.sum() < len(outcomes) else None
+    return float(outcomes.values.mean())
+
+
+def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) -> Interval | None:
+    """The interval of `figure`: Wilson, DeLong or a bootstrap, as the metric needs (see `intervals`)."""
+    if figure(metric_name, outcomes) is None:
+        return None
+    if metric_name == "accuracy":
+        return wilson(float(outcomes.values.sum()), len(outcomes), level)
+    if metric_name == "auc":
+        return auc_interval(outcomes.values, outcomes.labels, level)
+    if metric_name == "average_precision":
+        return _drawn(metric_name, outcomes, None, level)
+    bounds, most = mean_interval(outcomes.values, level), 1.0 if METRICS[metric_name].share else math.inf
+    return None if bounds is None else Interval(max(bounds.low, 0.0), min(bounds.high, most))
+
+
+def _check(metric_name: str, mine: Outcomes, theirs: Outcomes) -> None:
+    if metric_name not in METRICS:
+        raise ValueError(f"no metric {metric_name!r}; known: {', '.join(METRICS)}")
+    same = np.array_equal(mine.labels, theirs.labels) if mine.labels is not None and theirs.labels is not None else True
+    if mine.kind != theirs.kind or len(mine) != len(theirs) or not same:
+        raise ValueError(
+            f"the two outcomes are not of the same samples: {mine.kind} on {len(mine)} and {theirs.kind} on "
+            f"{len(theirs)} samples" + ("" if same else ", with other labels")
+        )
+
+
+def _apart(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> tuple[int, int]:
+    """Numbers of samples that only one model has right."""
+    return int(((mine == 1) & (theirs == 0)).sum()), int(((mine == 0) & (theirs == 1)).sum())
+
+
+def _tango(mine: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64], z: float) -> Interval:
+    """All differences of two paired rates that the score test with quantile z does not reject."""
+    n = len(mine)
+    here, there = _apart(mine, theirs)
+
+    def statistic(at: float) -> float:
+        b, c = -here - there + (2 * n - here + there) * at, -there * at * (1 - at)
+        rest = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)
+        variance = n * (2 * rest + at * (1 - at))
+        gap = here - there - n * at
+        return gap / math.sqrt(variance) if variance > 1e-15 else math.copysign(math.inf, gap) if gap else 0.0
+
+    value, edge = (here - there) / n, 1 - 1e-12
+    # At the edges a rate is 0 or 1, and the statistic has no limit of its own.
+    low = -1.0 if statistic(-edge) < z else _root(lambda at: statistic(at) - z, -edge, value)
+    high = 1.0 if statistic(edge) > -z else _root(lambda at: statistic(at) + z, value, edge)
+    return Interval(low, high)
+
+
+def _root(of: Any, low: float, high: float) -> float:
+    """Where a falling function of the difference is 0, between low and high."""
+    if of(low) <= 0 or of(high) >= 0:
+        return low if of(low) <= 0 else high
+    return float(optimize.bisect(of, low, high, xtol=1e-10))
+
+
+def _delong(mine: Outcomes, theirs: Outcomes) -> tuple[float, float]:
+    """The difference of the AUCs and its variance; 0 if a class has one sample, as it is then not known."""
+    (a_ones, a_zeros), (b_ones, b_zeros) = (components(one.values, one.labels) for one in (mine, theirs))
+    ones, zeros = a_ones - b_ones, a_zeros - b_zeros
+    if min(len(ones), len(zeros)) < 2:
+        return float(ones.mean()), 0.0
+    variance = float(ones.var(ddof=1) / len(ones) + zeros.var(ddof=1) / len(zeros))
+    return float(ones.mean()), variance if variance > 1e-18 else 0.0
+
+
+def _paired_auc(mine: Outcomes, theirs: Outcomes, level: float) -> Interval | None:
+    if np.array_equal(mine.values, theirs.values):
+        return Interval(0.0, 0.0)
+    value, variance = _delong(mine, theirs)
+    if variance > 0:
+        half = normal(level) * math.sqrt(variance)
+        return Interval(max(-1.0, value - half), min(1.0, value + half))
+    a, b = (auc_interval(one.values, one.labels, level) for one in (mine, theirs))
+    at, bt = figure("auc", mine), figure("auc", theirs)
+    if a is None or b is None or at is None or bt is None:
+        return None
+    return Interval(value - math.hypot(at - a.low, b.high - bt), value + math.hypot(a.high - at, bt - b.low))
+
+
+def _precision(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
+    """Average precision as in `fedkin.learning.scoring`, without torch."""
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(labels[order] == 1)
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    return float((np.diff(hits[last], prepend=0) / hits[-1] * (hits[last] / (last + 1))).sum())
+
+
+def _drawn(metric_name: str, mine: Outcomes, theirs: Outcomes | None, level: float) -> Interval:
+    assert mine.labels is not None
+    draw = np.random.default_rng(0)
+    each = [np.flatnonzero(mine.labels == label) for label in (0, 1)]
+    found = []
+    for _ in range(_DRAWS):
+        at = np.concatenate([draw.choice(one, len(one)) for one in each])
+        value = _precision(mine.values[at], mine.labels[at])
+        found.append(value - (0.0 if theirs is None else _precision(theirs.values[at], mine.labels[at])))
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))

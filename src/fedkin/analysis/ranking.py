@@ -1,0 +1,173 @@
+"""Comparison of methods over several federations or seeds: ranks, tests, and which methods are not told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+__all__ = [
+    "LEAST_BLOCKS", "Diagram", "Friedman", "critical_difference", "diagram", "friedman", "groups_within", "holm",
+    "mean_ranks", "wilcoxon_holm",
+]  # fmt: skip
+
+# With fewer federations or seeds, no two of three methods can be told apart at 5 %, whatever their figures are.
+LEAST_BLOCKS = 6
+
+
+class Friedman(NamedTuple):
+    """Friedman's test of "all methods have equal ranks": chi-squared with k - 1 degrees of freedom, and its p-value."""
+
+    statistic: float
+    p: float
+
+
+class Diagram(NamedTuple):
+    """The numbers of a critical-difference diagram (Demsar, 2006).
+
+    methods: names, best mean rank first. ranks: their mean ranks, 1 is best. friedman: the test of all, None for two
+    methods. difference: Nemenyi's critical difference of mean ranks, None if `test` is "wilcoxon". groups: runs of
+    neighbouring methods that are not told apart, each at least 2 and none inside another. blocks: federations or seeds.
+    p: p-values of pairs after Holm's correction, [k, k] in the order of `methods`; None if `test` is "nemenyi".
+    """
+
+    methods: tuple[str, ...]
+    ranks: tuple[float, ...]
+    friedman: Friedman | None
+    difference: float | None
+    groups: tuple[tuple[str, ...], ...]
+    blocks: int
+    test: str
+    p: npt.NDArray[np.float64] | None = None
+
+
+def holm(p: Any) -> list[float]:
+    """P-values after Holm's correction (1979), in the order given: those at most alpha are rejected.
+
+    >>> [round(one, 3) for one in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p, kind="stable")
+    corrected, most = [0.0] * len(p), 0.0
+    for place, at in enumerate(order):
+        most = max(most, min(1.0, (len(p) - place) * float(p[at])))
+        corrected[int(at)] = most
+    return corrected
+
+
+def mean_ranks(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
+    """Mean ranks of methods over rows [blocks, methods]; 1 is best, equal values share a rank.
+
+    >>> mean_ranks([[0.9, 0.8, 0.7], [0.9, 0.9, 0.1]]).tolist()
+    [1.25, 1.75, 3.0]
+    """
+    table = _table(values)
+    return np.asarray(stats.rankdata(-table if higher else table, axis=1).mean(0))
+
+
+def friedman(values: Any) -> Friedman:
+    """Friedman's test (1937) with its correction for ties; values [blocks, methods], 3 methods at least.
+
+    >>> round(friedman([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]).p, 3)
+    0.097
+    """
+    table = _table(values)
+    if table.shape[1] < 3:
+        raise ValueError(f"Friedman's test needs at least 3 methods, got {table.shape[1]}; use wilcoxon_holm")
+    if all(len(set(row)) == 1 for row in table.tolist()):
+        return Friedman(0.0, 1.0)
+    found = stats.friedmanchisquare(*table.T)
+    return Friedman(float(found.statistic), float(found.pvalue))
+
+
+def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float:
+    """Nemenyi's critical difference of mean ranks: q_alpha sqrt(k (k + 1) / (6 N)) (Demsar, 2006, section 3.2.2).
+
+    >>> round(critical_difference(4, 14), 2)
+    1.25
+    """
+    q = float(stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+
+def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
+    """P-values [k, k] of Wilcoxon's signed-rank test of each pair of methods, after Holm's correction; 1 with itself.
+
+    values: [blocks, methods]. Differences of 0 are left out; a pair without any other has p-value 1.
+    """
+    table = _table(values)
+    k = table.shape[1]
+    pairs = [(a, b) for a in range(k) for b in range(a + 1, k)]
+    raw = [_wilcoxon(table[:, a] - table[:, b]) for a, b in pairs]
+    found = np.ones((k, k))
+    for (a, b), p in zip(pairs, holm(raw), strict=True):
+        found[a, b] = found[b, a] = p
+    return found
+
+
+def _wilcoxon(gaps: npt.NDArray[np.float64]) -> float:
+    left = gaps[gaps != 0]
+    if not len(left):
+        return 1.0
+    # Ties make the exact distribution wrong: scipy then takes the normal one by itself.
+    return float(stats.wilcoxon(left).pvalue)
+
+
+def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
+    """The longest runs of at least 2 methods, in the order of their ranks, in which no two are told apart.
+
+    apart: [k, k], whether two methods, in the order of `ranks`, are told apart.
+
+    >>> groups_within([1.0, 1.5, 3.0], [[False, False, True], [False, False, False], [True, False, False]])
+    [(0, 1), (1, 2)]
+    """
+    order, split = sorted(range(len(ranks)), key=lambda at: ranks[at]), np.asarray(apart, dtype=bool)
+    found: list[tuple[int, ...]] = []
+    for start in range(len(order)):
+        stop = start + 1
+        while stop < len(order) and not split[order[stop], [order[at] for at in range(start, stop)]].any():
+            stop += 1
+        run = tuple(order[start:stop])
+        if len(run) > 1 and not (found and set(run) <= set(found[-1])):
+            found.append(run)
+    return found
+
+
+def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05) -> Diagram:
+    """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
+
+    values: numbers of each method, in one order of federations or seeds. If Friedman's test rejects nothing, all methods
+    are in one group, whatever Nemenyi's critical difference says. Raises ValueError for values of unequal length.
+
+    >>> found = diagram({"a": [0.9, 0.8, 0.9, 0.7], "b": [0.5, 0.4, 0.5, 0.6], "c": [0.4, 0.5, 0.3, 0.1]})
+    >>> found.methods, found.groups
+    (('a', 'b', 'c'), (('a', 'b'), ('b', 'c')))
+    """
+    if len(values) < 2 or len({len(row) for row in values.values()}) != 1:
+        raise ValueError("values: at least 2 methods with equally many federations or seeds are needed")
+    names = list(values)
+    table = _table(np.array([list(values[name]) for name in names], dtype=np.float64).T)
+    ranks = mean_ranks(table, higher)
+    order = sorted(range(len(names)), key=lambda at: (ranks[at], names[at]))
+    table, ranks = table[:, order], ranks[order]
+    methods, least = tuple(names[at] for at in order), tuple(float(rank) for rank in ranks)
+    if len(names) == 2:
+        p = wilcoxon_holm(table)
+        runs = groups_within(least, p <= alpha)
+        named = tuple(tuple(methods[at] for at in run) for run in runs)
+        return Diagram(methods, least, None, None, named, len(table), "wilcoxon", p)
+    tested, gap = friedman(table), critical_difference(len(names), len(table), alpha)
+    apart = np.abs(ranks[:, None] - ranks[None, :]) > gap if tested.p <= alpha else np.zeros((len(names),) * 2, bool)
+    named = tuple(tuple(methods[at] for at in run) for run in groups_within(least, apart))
+    return Diagram(methods, least, tested, gap, named, len(table), "nemenyi")
+
+
+def _table(values: Any) -> npt.NDArray[np.float64]:
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
+        raise ValueError(f"values: finite numbers [federations or seeds, methods] are needed, got shape {table.shape}")
+    return table

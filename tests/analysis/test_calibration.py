@@ -1,0 +1,90 @@
+"""Calibration against scikit-learn, and decision curves by counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss
+
+from fedkin.analysis.calibration import brier, calibration, curve, decision_curve, probabilities
+
+RNG = np.random.default_rng(0)
+TRUE = RNG.normal(-1, 1.5, 4000)
+LABELS = (RNG.random(4000) < special.expit(TRUE)).astype(int)
+
+
+def test_brier_is_scikit_learns() -> None:
+    risks = probabilities(TRUE)
+    assert brier(risks, LABELS) == pytest.approx(brier_score_loss(LABELS, risks))
+
+
+def test_slope_and_intercept_are_scikit_learns_without_penalty() -> None:
+    found = calibration(probabilities(2 * TRUE + 1), LABELS)
+    known = LogisticRegression(C=np.inf, tol=1e-10).fit((2 * TRUE + 1)[:, None], LABELS)
+    assert found is not None
+    assert found.slope == pytest.approx(known.coef_[0, 0], rel=1e-4)
+    assert found.intercept == pytest.approx(known.intercept_[0], rel=1e-4)
+
+
+def test_true_risks_have_slope_1_and_intercept_0_and_overfitted_ones_do_not() -> None:
+    fair, steep = calibration(probabilities(TRUE), LABELS), calibration(probabilities(2 * TRUE), LABELS)
+    high = calibration(probabilities(TRUE + 1), LABELS)
+    assert fair is not None
+    assert steep is not None
+    assert high is not None
+    assert fair.slope_interval.low < 1 < fair.slope_interval.high
+    assert fair.large_interval.low < 0 < fair.large_interval.high
+    assert steep.slope == pytest.approx(0.5, abs=0.05)
+    assert high.large == pytest.approx(-1, abs=0.1)
+    assert high.slope == pytest.approx(fair.slope)
+
+
+def test_the_slopes_interval_covers() -> None:
+    rng, hits = np.random.default_rng(1), 0
+    for _ in range(300):
+        at = rng.normal(-0.5, 1.2, 300)
+        found = calibration(probabilities(at), (rng.random(300) < special.expit(at)).astype(int))
+        assert found is not None
+        hits += found.slope_interval.low <= 1 <= found.slope_interval.high
+    assert 0.92 <= hits / 300 <= 0.985
+
+
+def test_without_a_maximum_there_is_no_slope() -> None:
+    assert calibration([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1]) is None
+    assert calibration([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 0]) is None
+    assert calibration([0.1, 0.2], [0, 0]) is None
+    assert calibration([0.3, 0.3, 0.3], [0, 1, 0]) is None
+    # Risks of exactly 0 and 1 are possible outputs of a net.
+    assert calibration([0.0, 0.4, 0.6, 1.0, 1.0, 0.0], [0, 1, 0, 1, 0, 1]) is not None
+
+
+def test_a_curve_has_all_samples_in_bins_of_equal_size() -> None:
+    bins = curve(probabilities(TRUE), LABELS)
+    assert sum(one.n for one in bins) == 4000
+    assert {one.n for one in bins} == {400}
+    assert [one.predicted for one in bins] == sorted(one.predicted for one in bins)
+    assert all(one.low <= one.observed <= one.high for one in bins)
+    assert sum(one.low <= one.predicted <= one.high for one in bins) >= 8
+    assert [one.n for one in curve([0.2, 0.2, 0.2], [0, 1, 0])] == [3]
+
+
+def test_a_decision_curve_counts() -> None:
+    risks, labels, at = np.array([0.05, 0.2, 0.3, 0.6, 0.9]), np.array([0, 1, 0, 1, 1]), 0.25
+    found = decision_curve(risks, labels, [at])
+    assert found.model.tolist() == pytest.approx([2 / 5 - 1 / 5 * at / (1 - at)])
+    assert found.all.tolist() == pytest.approx([3 / 5 - 2 / 5 * at / (1 - at)])
+    whole = decision_curve(probabilities(TRUE), LABELS)
+    assert len(whole.thresholds) == 99
+    # Acting on true risks is never clearly worse than treating all or none.
+    assert (whole.model >= np.maximum(whole.all, 0) - 0.01).all()
+
+
+def test_odd_input_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"risks lie in 0\.\.1"):
+        brier([1.2], [1])
+    with pytest.raises(ValueError, match="two lists of one length"):
+        brier([0.2, 0.3], [1])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        decision_curve([0.2], [1], [1.0])

@@ -1,0 +1,202 @@
+"""Paired differences against plain computations and scipy, their coverage, and the rule of the verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedkin.analysis.paired import (
+    LEAST_EVENTS,
+    LEAST_SAMPLES,
+    Difference,
+    Outcomes,
+    difference,
+    enough,
+    figure,
+    figure_interval,
+    p_value,
+    verdict,
+    verdicts,
+)
+from fedkin.learning.scoring import average_precision
+
+
+def rates(both: int, mine: int, theirs: int, neither: int) -> tuple[Outcomes, Outcomes]:
+    counts = (both, mine, theirs, neither)
+    return (
+        Outcomes("classification", np.repeat([1.0, 1, 0, 0], counts)),
+        Outcomes("classification", np.repeat([1.0, 0, 1, 0], counts)),
+    )
+
+
+def risks(rng: np.random.Generator, labels: np.ndarray, one: float, two: float) -> tuple[Outcomes, Outcomes]:
+    shared = rng.normal(size=len(labels))
+    return tuple(  # type: ignore[return-value]
+        Outcomes("risk", labels * apart + shared + 0.7 * rng.normal(size=len(labels)), labels) for apart in (one, two)
+    )
+
+
+# Tango (1998), table III: the crossover trial of Jones and Kenward, and the cited corner case.
+@pytest.mark.parametrize(
+    ("counts", "low", "high"),
+    [((53, 16, 9, 8), -0.0366, 0.1996), ((43, 0, 1, 0), -0.1188, 0.0584), ((43, 0, 0, 0), -0.0820, 0.0820)],
+)
+def test_the_interval_of_paired_rates_holds_what_the_score_test_does_not_reject(
+    counts: tuple[int, int, int, int], low: float, high: float
+) -> None:
+    found = difference("accuracy", *rates(*counts))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.03)
+    assert found.low is not None
+    assert found.high is not None
+    n, b, c = sum(counts), counts[1], counts[2]
+    for at in (found.low, found.high):
+        # The rate of "only theirs" of largest likelihood under this difference, found on a grid.
+        q = np.linspace(max(0, -at), (1 - at) / 2, 200_001)[1:-1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            likelihood = b * np.log(q + at) * (b > 0) + c * np.log(q) * (c > 0) + (n - b - c) * np.log(1 - 2 * q - at)
+        likelihood = np.where(np.isfinite(likelihood), likelihood, -np.inf)
+        best = q[np.argmax(likelihood)]
+        z = (b - c - n * at) / math.sqrt(n * (2 * best + at * (1 - at)))
+        assert abs(z) == pytest.approx(1.96, abs=0.02)
+
+
+@pytest.mark.parametrize("b", range(9))
+def test_the_interval_of_paired_rates_agrees_with_mcnemars_test(b: int) -> None:
+    pair = rates(5, b, 2, 3)
+    found, p = difference("accuracy", *pair), p_value("accuracy", *pair)
+    assert found.low is not None
+    assert found.high is not None
+    assert p is not None
+    assert (found.low > 0 or found.high < 0) == (p < 0.05)
+
+
+@pytest.mark.parametrize(("n", "rate", "gain"), [(10, 0.8, 0.0), (40, 0.7, 0.1), (100, 0.9, 0.05)])
+def test_the_interval_of_paired_rates_covers(n: int, rate: float, gain: float) -> None:
+    rng, hits = np.random.default_rng(2), 0
+    for _ in range(500):
+        shared = rng.random(n)
+        # The two models err on partly the same samples.
+        one = (np.where(rng.random(n) < 0.6, shared, rng.random(n)) < rate + gain).astype(float)
+        two = (np.where(rng.random(n) < 0.6, shared, rng.random(n)) < rate).astype(float)
+        found = difference("accuracy", Outcomes("classification", one), Outcomes("classification", two))
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= gain <= found.high
+    assert 0.93 <= hits / 500 <= 0.995
+
+
+def test_the_difference_of_aucs_is_paired_delong() -> None:
+    labels = np.repeat([1, 0], [20, 60])
+    mine, theirs = risks(np.random.default_rng(4), labels, 2.0, 1.0)
+    won = [(one.values[:20, None] > one.values[None, 20:]).astype(float) for one in (mine, theirs)]
+    gap = won[0] - won[1]
+    se = math.sqrt(gap.mean(1).var(ddof=1) / 20 + gap.mean(0).var(ddof=1) / 60)
+    found = difference("auc", mine, theirs)
+    assert found[:3] == pytest.approx((gap.mean(), gap.mean() - 1.959964 * se, gap.mean() + 1.959964 * se))
+    assert found[3:] == (80, 20)
+    assert p_value("auc", mine, theirs) == pytest.approx(2 * stats.norm.sf(gap.mean() / se))
+
+
+def test_the_difference_of_aucs_covers() -> None:
+    rng, hits, labels = np.random.default_rng(5), 0, np.repeat([1, 0], [15, 60])
+    truth = float(np.diff(stats.norm.cdf(np.array([1.0, 1.6]) / math.sqrt(2 * 1.49)))[0])
+    for _ in range(400):
+        found = difference("auc", *risks(rng, labels, 1.6, 1.0))
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= truth <= found.high
+    assert 0.92 <= hits / 400 <= 0.985
+
+
+def test_two_perfect_rankings_are_not_certainly_equal() -> None:
+    labels = np.repeat([0, 1], 10)
+    mine, theirs = Outcomes("risk", np.arange(20.0), labels), Outcomes("risk", np.arange(20.0) ** 2, labels)
+    found = difference("auc", mine, theirs)
+    assert found.value == 0
+    assert found.low is not None
+    assert found.low < -0.05
+    assert difference("auc", mine, mine)[:3] == (0, 0, 0)
+
+
+def test_of_one_class_nothing_is_known() -> None:
+    one = Outcomes("risk", np.arange(30.0), np.zeros(30, dtype=np.int64))
+    found = difference("auc", one, one)
+    assert found == Difference(None, None, None, 30, 0)
+    assert verdict(found) == "too few"
+    assert figure_interval("auc", one) is None
+    assert p_value("auc", one, one) is None
+
+
+def test_errors_are_better_if_they_are_lower() -> None:
+    rng = np.random.default_rng(6)
+    theirs = rng.chisquare(2, 50)
+    mine = theirs * 0.5 + 0.1 * rng.normal(size=50)
+    pair = Outcomes("regression", mine), Outcomes("regression", theirs)
+    found = difference("squared_error", *pair)
+    known = stats.ttest_rel(theirs, mine)
+    assert found[:3] == pytest.approx((np.mean(theirs - mine), *known.confidence_interval(0.95)))
+    assert p_value("squared_error", *pair) == pytest.approx(known.pvalue)
+    assert verdict(found) == "gained"
+    assert verdict(difference("squared_error", *pair[::-1])) == "hurt"
+
+
+def test_average_precision_is_that_of_the_scores_with_a_bootstrap() -> None:
+    labels = np.repeat([1, 0], [20, 60])
+    mine, theirs = risks(np.random.default_rng(8), labels, 2.0, 0.3)
+    assert figure("average_precision", mine) == pytest.approx(average_precision(mine.values, labels))
+    found = difference("average_precision", mine, theirs)
+    assert verdict(found) == "gained"
+    assert found.low is not None
+    assert found.value is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+    low, high = figure_interval("average_precision", mine) or (1.0, 0.0)
+    assert low < average_precision(mine.values, labels) < high
+
+
+def test_below_the_least_numbers_no_verdict_is_given() -> None:
+    assert enough(100, LEAST_EVENTS)
+    assert not enough(100, LEAST_EVENTS - 1)
+    assert not enough(100, 100 - LEAST_EVENTS + 1)
+    assert enough(LEAST_SAMPLES)
+    assert verdict(Difference(0.5, 0.2, 0.7, LEAST_SAMPLES - 1)) == "too few"
+    assert verdict(Difference(-0.5, -0.7, -0.2, 50)) == "hurt"
+    assert verdict(Difference(-0.5, -0.7, 0.0, 50)) == "cannot be told apart"
+
+
+def test_intervals_of_dice_stay_inside_0_and_1() -> None:
+    low, high = figure_interval("dice", Outcomes("segmentation", np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.1]))) or (0, 0)
+    assert 0 <= low < 0.85 < high <= 1
+    assert figure_interval("accuracy", Outcomes("classification", np.ones(9))) == pytest.approx((0.701, 1.0), abs=1e-3)
+
+
+def test_holm_takes_back_verdicts_that_chance_alone_would_give() -> None:
+    rng = np.random.default_rng(9)
+    pairs = {f"c{k}": rates(60, b := int(rng.binomial(20, 0.5)), 20 - b, 20) for k in range(100)}
+    plain, held = (verdicts("accuracy", pairs, correction=kind) for kind in ("none", "holm"))
+    wrong = [sum(word in ("gained", "hurt") for _, word in found.values()) for found in (plain, held)]
+    assert wrong[0] > 0
+    assert wrong[1] == 0
+    sure = verdicts("accuracy", {**pairs, "sure": rates(40, 40, 2, 18)}, correction="holm")
+    assert sure["sure"][1] == "gained"
+    with pytest.raises(ValueError, match="'none' or 'holm'"):
+        verdicts("accuracy", pairs, correction="bonferroni")
+
+
+def test_outcomes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="needed for a risk task"):
+        Outcomes("risk", np.ones(3))
+    with pytest.raises(ValueError, match="one number for each sample"):
+        Outcomes("regression", np.ones((3, 2)))
+    with pytest.raises(ValueError, match="1 for a right label"):
+        Outcomes("classification", np.array([0.5]))
+    with pytest.raises(ValueError, match="0 or 1 for each of 2"):
+        Outcomes("risk", np.ones(2), np.array([1, 2]))
+    one, other = (Outcomes("risk", np.ones(2), np.array(labels)) for labels in ([0, 1], [1, 0]))
+    with pytest.raises(ValueError, match=r"not of the same samples.*other labels"):
+        difference("auc", one, other)
+    with pytest.raises(ValueError, match="no metric 'acc'"):
+        difference("acc", one, one)

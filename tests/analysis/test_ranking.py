@@ -1,0 +1,110 @@
+"""Ranks of methods against scipy, published critical differences, and simulations without any difference."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedkin.analysis.ranking import (
+    LEAST_BLOCKS,
+    critical_difference,
+    diagram,
+    friedman,
+    groups_within,
+    holm,
+    mean_ranks,
+    wilcoxon_holm,
+)
+
+
+def test_friedman_is_scipys() -> None:
+    table = np.random.default_rng(0).random((9, 4))
+    known = stats.friedmanchisquare(*table.T)
+    assert friedman(table) == pytest.approx((known.statistic, known.pvalue))
+    assert friedman(np.ones((4, 3))) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="at least 3 methods"):
+        friedman(table[:, :2])
+
+
+# Demsar (2006), table 5(a): q at 0.05 for 2 to 10 methods.
+@pytest.mark.parametrize(
+    ("methods", "q"), [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (8, 3.031), (10, 3.164)]
+)
+def test_critical_differences_are_demsars(methods: int, q: float) -> None:
+    assert critical_difference(methods, 12) == pytest.approx(q * np.sqrt(methods * (methods + 1) / 72), abs=2e-3)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_ranks_heed_the_direction_and_ties() -> None:
+    assert mean_ranks([[1.0, 2.0, 2.0]], higher=False).tolist() == [1.0, 2.5, 2.5]
+    assert mean_ranks([[1.0, 2.0, 2.0]]).tolist() == [3.0, 1.5, 1.5]
+
+
+def test_wilcoxon_pairs_are_scipys_with_holm() -> None:
+    table = np.random.default_rng(1).normal([0, 0.4, 1.5], 1, (12, 3))
+    raw = [stats.wilcoxon(table[:, a], table[:, b]).pvalue for a, b in itertools.combinations(range(3), 2)]
+    found = wilcoxon_holm(table)
+    assert [found[a, b] for a, b in itertools.combinations(range(3), 2)] == pytest.approx(holm(raw))
+    assert (np.diag(found) == 1).all()
+    assert wilcoxon_holm([[1.0, 1.0], [2.0, 2.0]]).tolist() == [[1, 1], [1, 1]]
+
+
+def test_groups_are_the_longest_runs_that_are_not_told_apart() -> None:
+    apart = np.zeros((4, 4), dtype=bool)
+    apart[0, 3] = apart[3, 0] = True
+    assert groups_within([1.0, 2.0, 3.0, 4.0], apart) == [(0, 1, 2), (1, 2, 3)]
+    assert groups_within([1.0, 2.0, 3.0, 4.0], ~np.eye(4, dtype=bool)) == []
+    assert groups_within([2.0, 1.0], np.zeros((2, 2))) == [(1, 0)]
+
+
+def test_a_diagram_tells_clear_differences_and_no_others() -> None:
+    rng = np.random.default_rng(2)
+    values = {"kin": rng.normal(0.9, 0.01, 10), "flt": rng.normal(0.9, 0.01, 10), "local": rng.normal(0.6, 0.01, 10)}
+    found = diagram(values)
+    assert found.methods[-1] == "local"
+    assert found.groups == (found.methods[:2],)
+    assert found.test == "nemenyi"
+    assert found.friedman is not None
+    assert found.friedman.p < 0.05
+    turned = diagram({name: -row for name, row in values.items()}, higher=False)
+    assert (turned.methods, turned.groups) == (found.methods, found.groups)
+
+
+def test_without_a_difference_methods_are_seldom_told_apart() -> None:
+    rng = np.random.default_rng(3)
+    told = sum(
+        diagram({name: rng.normal(size=10) for name in "abc"}).groups != (("a", "b", "c"),)
+        and len(diagram({name: rng.normal(size=10) for name in "abc"}).groups[0]) < 3
+        for _ in range(100)
+    )
+    assert told <= 10
+
+
+def test_two_methods_are_compared_by_wilcoxon() -> None:
+    rng = np.random.default_rng(4)
+    base = rng.random(8)
+    found = diagram({"local": base, "kin": base + 0.1 + 0.01 * rng.random(8)})
+    assert (found.methods, found.groups, found.test, found.friedman) == (("kin", "local"), (), "wilcoxon", None)
+    assert found.p is not None
+    assert found.p[0, 1] == pytest.approx(2 / 2**8)
+
+
+def test_below_the_least_number_of_blocks_a_perfect_order_is_not_told_apart() -> None:
+    for blocks, told in ((LEAST_BLOCKS - 1, False), (LEAST_BLOCKS, True)):
+        pair = {"a": np.arange(blocks) + 1.0, "b": np.zeros(blocks)}
+        assert (diagram(pair).groups == ()) == told
+
+
+def test_unequal_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="equally many"):
+        diagram({"a": [1.0, 2.0], "b": [1.0]})
+    with pytest.raises(ValueError, match="finite numbers"):
+        diagram({"a": [1.0, float("nan")], "b": [1.0, 2.0]})
