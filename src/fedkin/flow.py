@@ -100,8 +100,8 @@ class Fit:
 
     loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss.
     extras: tree of tensors that do not change; carry: tree of tensors that the loss replaces at every step.
-    training: batch size, steps, optimiser; None: those of the experiment. data: other samples than the client's own.
-    net: another net than the client's own, for instance an encoder.
+    training: batch size, steps, optimiser; None: those of the experiment. data, net: other samples, or another net,
+    than the client's own.
     """
 
     params: Params
@@ -183,8 +183,8 @@ def phase(*sets: Any, **fields: Form) -> Any:
 
     A server can ask for phases only. `@phase(params=NET, n=COUNT)` also declares the fields of the reply, by which
     replies are checked before the server sees them; `@phase({...}, {...})` declares several possible sets of fields.
-    A bare `@phase` lets any reply pass that has finite numbers. An override in a subclass is a phase without a new
-    declaration, but its reply is checked only if it declares fields itself.
+    A bare `@phase` lets any reply pass that has finite numbers. An override is a phase, but its reply is checked only
+    if it declares fields itself.
     """
     if len(sets) == 1 and not fields and callable(sets[0]):
         sets[0].__dict__["is_phase"] = True
@@ -201,7 +201,7 @@ class Method(Settings):
     """Base class of methods: hyper-parameters are fields, and instances have no state.
 
     Class variables describe the method. unlike_models: clients may have bodies of different architectures.
-    needs_classes: the method works only for tasks with classes.
+    needs_classes: it works only for tasks with classes. weighs_classes: its losses honour class weights.
     """
 
     name: ClassVar[str]
@@ -211,6 +211,7 @@ class Method(Settings):
     travels: ClassVar[str]
     unlike_models: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
+    weighs_classes: ClassVar[bool] = True
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError, naming the setting, if the method cannot work on this federation."""
@@ -283,9 +284,8 @@ class ServerMethod(Method):
 @cache
 def _phases(kind: type[ServerMethod]) -> frozenset[str]:
     """Return the phases of a class; the result is cached, since it is needed for every message."""
-    return frozenset(
-        name for base in kind.__mro__ for name, entry in vars(base).items() if getattr(entry, "is_phase", False)
-    )
+    entries = (item for base in kind.__mro__ for item in vars(base).items())
+    return frozenset(name for name, entry in entries if getattr(entry, "is_phase", False))
 
 
 class PeerMethod(Method):

@@ -80,7 +80,7 @@ class Driver:
             return 0
         view, step = flow.view, self.side.step(id, flow.phase)
         draw = key(view.seed, id, view.round, f"{flow.phase}.fit{step}")
-        self.executor.submit(job_of(request, id, view.training, draw, view.net, view.round, view.task))
+        self.executor.submit(job_of(request, view, draw))
         return 1
 
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:

@@ -46,9 +46,27 @@ class Plan:
         self.privacy.check([self.net, *(self.nets or {}).values()])
         if self.method.needs_classes:
             self.task.need_labels("method.name", repr(self.method.name))
+        self._check_weights()
         if self.engine.min_replies and isinstance(self.method, PeerMethod):
             raise ConfigError(
                 f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
+            )
+
+    def _check_weights(self) -> None:
+        """Raise ConfigError if this task, or this method, has no use for the class weights."""
+        weights = self.training.class_weights
+        if weights is None:
+            return
+        self.task.need_labels("training.class_weights", "a weight of classes")
+        if weights != "balanced" and len(weights) != self.task.classes:
+            raise ConfigError(
+                f"training.class_weights: {len(weights)} numbers, and the task has {self.task.classes} classes; "
+                "expected one for each"
+            )
+        if not self.method.weighs_classes:
+            raise ConfigError(
+                f"training.class_weights: the loss of method {self.method.name!r} compares samples with each other "
+                "and has no weights; leave them out, or choose another method"
             )
 
     def net_of(self, id: str) -> Net:

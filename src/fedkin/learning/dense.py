@@ -1,7 +1,8 @@
 """Local training of many clients in fully connected nets, without autograd and without stored gradients.
 
 For layers h_l = act(h_{l-1} W_l^T + b_l) and mean cross-entropy, with g_L = (softmax(h_L) - onehot(y)) * mask / count
-and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix product into the weights themselves:
+(with class weights, mask * weight over their sum) and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix
+product into the weights themselves:
 
     W_l <- (1 - lr * wd) W_l - lr * g_l^T h_{l-1}        b_l <- (1 - lr * wd) b_l - lr * sum g_l
 
@@ -94,7 +95,7 @@ def _chunk(
     plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
     stack = stack_of(net, ordered, device)
-    batches = Batches(net, [m.samples for m in ordered], plan, device, reuse=True)
+    batches = Batches(net, ordered, plan, device, reuse=True)
     # Momentum, Adam and clipping need the gradient itself; plain SGD adds it directly to the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
     optimiser = None if plain else Optimiser(training, stack)
@@ -167,16 +168,18 @@ def _part(layer: Layer, stack: dict[str, Tensor], active: int) -> _Part:
 
 
 class _CrossEntropies:
-    """Mean cross-entropy -sum share * log softmax(outputs)[y] over a block of steps, where share = mask / count.
+    """Mean cross-entropy -sum share * log softmax(outputs)[y] over a block of steps, where share = mask / sum of mask.
 
     Outputs are stored and their losses computed together: in small nets the calls of a step cost more than its
     arithmetic. The layout is [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
     """
 
     def __init__(self, batches: Batches, steps: slice, classes: int) -> None:
-        y, mask = (t[:, steps].transpose(0, 1)[:, :, None] for t in (batches.labels, batches.masks))
+        masks = batches.masks if batches.weights is None else batches.masks * batches.weights
+        y, mask = (t[:, steps].transpose(0, 1)[:, :, None] for t in (batches.labels, masks))
+        total = mask.sum(3, keepdim=True)
         # A member that has finished has no more samples, so its share is 0.
-        self.share = mask / mask.sum(3, keepdim=True).clamp(min=1)
+        self.share = mask / total.where(total > 0, 1.0)
         self.target = self.share.new_zeros(*y.shape[:2], classes, y.shape[3]).scatter_(2, y, -self.share)
         self.outputs = torch.zeros_like(self.target)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -27,29 +27,38 @@ class Batch(NamedTuple):
     """The samples of one step.
 
     x: inputs [b, ...], or a dict of inputs; y: targets [b, ...]; mask [b]: 1 for a sample, 0 for padding; whole: True
-    if there is no padding.
+    if there is no padding. weight [b]: what each sample counts, if `training.class_weights` says so.
     """
 
     x: Any
     y: Tensor
     mask: Tensor
     whole: bool = False
+    weight: Tensor | None = None
 
 
 class Loss(Protocol):
-    """A function that returns the value to minimise, or (value, new carry)."""
+    """A function that returns the value to minimise, or (value, new carry).
+
+    A loss whose means over samples are `masked_mean` honours class weights, and says so by `weighted: ClassVar[bool] =
+    True`. False says that it knows no classes, and is never weighted. A loss that says nothing is refused with class
+    weights.
+    """
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor | tuple[Tensor, Tree]: ...
 
 
 def masked_mean(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of values [b] over the real samples of the batch.
+    """Return the mean of values [b] over the real samples of the batch: sum w v / sum w, if they have weights w.
 
     >>> batch = Batch(torch.zeros(2, 1), torch.zeros(2), torch.tensor([1.0, 0.0]))
     >>> masked_mean(torch.tensor([3.0, 9.0]), batch)
     tensor(3.)
     """
-    return values.mean() if batch.whole else (values * batch.mask).sum() / batch.mask.sum()
+    if batch.weight is None:
+        return values.mean() if batch.whole else (values * batch.mask).sum() / batch.mask.sum()
+    share = batch.mask * batch.weight
+    return (values * share).sum() / share.sum()
 
 
 def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -61,10 +70,12 @@ def class_means(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The mean cross-entropy of the batch."""
+    """The mean cross-entropy of the batch, weighted as torch's CrossEntropyLoss(weight=...) if samples have weights."""
+
+    weighted: ClassVar[bool] = True
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
-        if batch.whole:
+        if batch.whole and batch.weight is None:
             return F.cross_entropy(model(batch.x), batch.y)
         return masked_mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"), batch)
 
@@ -75,6 +86,11 @@ class Proximal:
 
     loss: Loss
     weight: float
+
+    @property
+    def weighted(self) -> bool | None:
+        """Whether the loss honours class weights."""
+        return getattr(self.loss, "weighted", None)
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         value = self.loss(model, batch, {}, {})

@@ -42,11 +42,11 @@ def load(module: BodyHead, params: Params) -> None:
 
 def fit(
     net: Net, module: BodyHead, params: Params, loss: Loss, samples: Samples, training: Training,
-    extras: Tree, carry: Tree, rng: np.random.Generator,
+    extras: Tree, carry: Tree, rng: np.random.Generator, weights: Sequence[float] | None = None,
 ) -> Fitted:  # fmt: skip
     """Train `params` on `samples`; batches and dropout are drawn from `rng` alone.
 
-    `samples` are on the device of the module; results are on the CPU.
+    weights: what a sample of each class counts. `samples` are on the device of the module; results are on the CPU.
     """
     load(module, params)
     device = device_of(module)
@@ -56,6 +56,7 @@ def fit(
     leaves = [trained[name] for name in net.trainable]
     descend = _descent(training, leaves)
     constant = module.constants()
+    counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     values: list[Tensor] = []
     masks: dict[int, Tensor] = {}
     seen = 0
@@ -65,7 +66,9 @@ def fit(
             size = len(where)
             if size not in masks:
                 masks[size] = torch.ones(size, dtype=net.dtype, device=device)
-            batch = Batch(arranged(samples.inputs(where, net.dtype)), samples.labels(where), masks[size], True)
+            y = samples.labels(where)
+            weight = None if counts is None else counts[y]
+            batch = Batch(arranged(samples.inputs(where, net.dtype)), y, masks[size], True, weight)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]

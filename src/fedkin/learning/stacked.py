@@ -35,13 +35,14 @@ __all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One client's part in a stack."""
+    """One client's part in a stack. weights: what a sample of each class counts."""
 
     params: Params
     samples: Samples
     extras: Tree
     carry: Tree
     key: int
+    weights: Sequence[float] | None = None
 
 
 @lru_cache(maxsize=16)
@@ -63,7 +64,7 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
     stack = stack_of(net, ordered, device)
     free = {name: stack[name].requires_grad_(True) for name in net.trainable}
     optimiser = Optimiser(training, free)
-    batches = Batches(net, [m.samples for m in ordered], plan, device)
+    batches = Batches(net, ordered, plan, device)
     extras = moved(_stacked([m.extras for m in ordered]), device)
     carry = moved(_stacked([m.carry for m in ordered]), device)
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
@@ -117,13 +118,14 @@ class Plan:
 class Batches:
     """The batches of a plan; if all members share one array, a step is a single gather from it.
 
-    labels, masks: those of all steps, [K, steps, b].
+    labels, masks: those of all steps, [K, steps, b]; weights: those of the samples, if any member has class weights.
     reuse: gather every step into the same memory, which then stays in the cache. It is for callers that keep no batch.
     """
 
     def __init__(
-        self, net: Net, samples: Sequence[Samples], plan: Plan, device: torch.device = CPU, reuse: bool = False
+        self, net: Net, members: Sequence[Member], plan: Plan, device: torch.device = CPU, reuse: bool = False
     ) -> None:
+        samples: Sequence[Samples] = [member.samples for member in members]
         if device != CPU:
             samples = _gathered(samples)
         self.net, self.samples, self.plan = net, samples, plan
@@ -139,6 +141,7 @@ class Batches:
             self.labels = first.y[rows]
         else:
             self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
+        self.weights = _weights(members, self.labels, net.dtype)
         # Steps come first, so that the rows of one step are contiguous.
         self.rows = rows.transpose(0, 1).contiguous().unbind(0)
         self.space: Tensor | None = None
@@ -148,7 +151,9 @@ class Batches:
     def at(self, step: int) -> Batch:
         """Return one batch per active member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
         active, width = self.plan.active(step), self.widths[step]
-        return Batch(self.inputs(step), self.labels[:active, step, :width], self.masks[:active, step, :width])
+        here = slice(active), step, slice(width)
+        weight = None if self.weights is None else self.weights[here]
+        return Batch(self.inputs(step), self.labels[here], self.masks[here], weight=weight)
 
     def inputs(self, step: int) -> Any:
         """Return the inputs of `at`."""
@@ -168,6 +173,15 @@ class Batches:
         out = self.space if self.space is None or len(self.space) == len(flat) else self.space[: len(flat)]
         x = prepared(torch.index_select(first.x, 0, flat, out=out), first.scale, self.net.dtype)
         return x.view(*shape, *x.shape[1:])
+
+
+def _weights(members: Sequence[Member], labels: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What each sample counts [K, steps, b]: 1 at members without class weights; None if no member has them."""
+    classes = next((len(member.weights) for member in members if member.weights is not None), 0)
+    if not classes:
+        return None
+    table = torch.tensor([member.weights or (1.0,) * classes for member in members], dtype=dtype, device=labels.device)
+    return table.gather(1, labels.flatten(1)).view(labels.shape)
 
 
 def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
@@ -190,13 +204,16 @@ def _values(
 ) -> tuple[Tensor, Any]:
     """Return the loss of each active member [K], and the new carries."""
 
-    def one(params: dict[str, Tensor], batch: tuple[Tensor, ...], extras: Any, carry: Any) -> tuple[Tensor, Any]:
-        result = loss(_Bound(module, params), Batch(*batch), extras, carry)  # type: ignore[arg-type]
+    def one(params: dict[str, Tensor], batch: dict[str, Any], extras: Any, carry: Any) -> tuple[Tensor, Any]:
+        result = loss(_Bound(module, params), Batch(**batch), extras, carry)  # type: ignore[arg-type]
         return result if isinstance(result, tuple) else (result, carry)
 
     first = {name: tensor[:active] for name, tensor in stack.items()}
     extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (extras, carry))
-    values, new = vmap(one)(first, (batch.x, batch.y, batch.mask), extras, carry)
+    mapped = {"x": batch.x, "y": batch.y, "mask": batch.mask}
+    if batch.weight is not None:
+        mapped["weight"] = batch.weight
+    values, new = vmap(one)(first, mapped, extras, carry)
     return values, new
 
 

@@ -38,6 +38,8 @@ class Training(Settings):
     local_steps or local_epochs: R minibatch steps, or R passes over the client's samples (default: one epoch).
     batch_size: samples per step, or "all"; the last batch of a pass may be smaller.
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
+    class_weights: what a sample of each class counts in the loss: numbers above 0 in the order of the classes, or
+    "balanced": n / (C n_c) at a client with n_c of its n samples in class c, and C classes among them.
     """
 
     rounds: int = Field(100, ge=0)
@@ -51,6 +53,7 @@ class Training(Settings):
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = Field(None, gt=0)
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -62,7 +65,26 @@ class Training(Settings):
             raise ValueError('per_round must be a whole number, a fraction below 1, or "all"')
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError("betas must be at least 0 and below 1")
+        if isinstance(self.class_weights, tuple) and not (self.class_weights and min(self.class_weights) > 0):
+            raise ValueError('class_weights must be "balanced" or a number above 0 for each class')
         return self
+
+    def weights(self, labels: Tensor, classes: int) -> tuple[float, ...] | None:
+        """Return the weight of each class at a client with these training labels; None if they are all equal there.
+
+        A class that the client does not have counts as if one sample were of it.
+
+        >>> Training(class_weights="balanced").weights(torch.tensor([0, 0, 0, 1]), 2)
+        (0.6666666666666666, 2.0)
+        """
+        if self.class_weights is None:
+            return None
+        count = torch.bincount(labels.cpu(), minlength=classes).numpy()
+        made = np.array(self.class_weights, np.float64) if self.class_weights != "balanced" else (
+            count.sum() / (max((count > 0).sum(), 1) * np.maximum(count, 1))
+        )  # fmt: skip
+        # Without an effect nothing is multiplied, and the bits are those of training without weights.
+        return None if len(np.unique(made[count > 0])) <= 1 else tuple(made.tolist())
 
     @property
     def local(self) -> int:

@@ -33,6 +33,11 @@ class Snapshotting:
 
     loss: Loss
 
+    @property
+    def weighted(self) -> bool | None:
+        """Whether the loss honours class weights."""
+        return getattr(self.loss, "weighted", None)
+
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> tuple[Tensor, Tree]:
         value = self.loss(model, batch, {}, {})
         assert isinstance(value, Tensor)

@@ -61,6 +61,7 @@ class FedClassAvg(FedSim):
     title: ClassVar[str] = "FedClassAvg"
     paper: ClassVar[str] = "Jang et al., ICPP 2022"
     needs_classes: ClassVar[bool] = True
+    weighs_classes: ClassVar[bool] = False
 
     rho: float = Field(0.1, ge=0, json_schema_extra=span(1e-4, 1))
     temperature: float = Field(0.1, gt=0)

@@ -40,6 +40,8 @@ class PrototypeRegularised:
     extras: prototypes [C, d] and known [C]; a class without a prototype pulls nothing.
     """
 
+    weighted: ClassVar[bool] = True
+
     weight: float
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:

@@ -94,6 +94,7 @@ class SimpleRepresentation:
     cmi: float
     norm: str
     random: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.body.moments(batch.x)

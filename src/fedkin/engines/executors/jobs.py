@@ -21,6 +21,7 @@ from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import fit, infer, score
 from fedkin.learning.training import Training
 from fedkin.tasks import Task
+from fedkin.views import ClientView
 
 __all__ = [
     "Executor",
@@ -39,7 +40,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class FitJob:
-    """A job that trains a client's parameters; every random draw comes from `key`."""
+    """A job that trains a client's parameters; every random draw comes from `key`.
+
+    weights: what a sample of each class counts in the loss.
+    """
 
     id: str
     params: Params
@@ -51,6 +55,7 @@ class FitJob:
     data: Samples | None = None
     net: Net | None = None
     round: int = 0
+    weights: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +104,32 @@ class Modules:
         return pair[1]
 
 
-def job_of(request: Any, id: str, training: Training, key: int, net: Net, round: int, task: Task) -> FitJob | InferJob:
+def job_of(request: Any, view: ClientView, key: int) -> FitJob | InferJob:
     """Return the job for a request of a client's flow; raises MethodError for requests other than Fit and Infer."""
     if getattr(request, "data", None) is not None and len(request.data) == 0:
         raise MethodError(f"{type(request).__name__} with data that hold no samples")
     if isinstance(request, Infer):
-        return InferJob(id, request.params, request.what, request.data, request.net or net, round)
+        return InferJob(view.id, request.params, request.what, request.data, request.net or view.net, view.round)
     if not isinstance(request, Fit):
         raise MethodError(f"a client's flow yields Fit or Infer, got {type(request).__name__}")
+    loss, training = request.loss or default_loss(view.task), request.training or view.training
     return FitJob(
-        id, request.params, request.loss or default_loss(task), request.training or training, request.extras,
-        request.carry, key, request.data, request.net or net, round,
+        view.id, request.params, loss, training, request.extras, request.carry, key, request.data,
+        request.net or view.net, view.round, _weights(loss, training, view),
     )  # fmt: skip
+
+
+def _weights(loss: Loss, training: Training, view: ClientView) -> tuple[float, ...] | None:
+    """Return the class weights of this fit, by the client's own labels; raises MethodError if its loss has none."""
+    honours = getattr(loss, "weighted", None)
+    if training.class_weights is None or honours is False:
+        return None
+    if honours is None:
+        raise MethodError(
+            f"training.class_weights: the loss {type(loss).__name__} does not say that it weighs samples; leave the "
+            "setting out, or average over samples with masked_mean and give the loss `weighted: ClassVar[bool] = True`"
+        )
+    return training.weights(view.train.labels(), view.task.classes)
 
 
 def samples_of(job: FitJob | InferJob, federation: Mapping[str, Any]) -> Samples:
@@ -130,8 +149,9 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     if isinstance(job, InferJob):
         return infer(net, module, job.params, job.what, samples)
     fitted: Fitted = fit(
-        net, module, job.params, job.loss, samples, job.training, job.extras, job.carry, np.random.default_rng(job.key)
-    )
+        net, module, job.params, job.loss, samples, job.training, job.extras, job.carry,
+        np.random.default_rng(job.key), job.weights,
+    )  # fmt: skip
     return fitted
 
 

@@ -84,7 +84,7 @@ class Stacked(OneByOne):
         """Do all these jobs as one computation; raises the errors of torch."""
         resident = self.modules.resident
         members = [
-            Member(job.params, resident(samples_of(job, self.federation)), job.extras, job.carry, job.key)
+            Member(job.params, resident(samples_of(job, self.federation)), job.extras, job.carry, job.key, job.weights)
             for job in stack
         ]
         loss, training = stack[0].loss, stack[0].training

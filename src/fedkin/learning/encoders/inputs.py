@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ def standardised(count: float, total: Tensor, squares: Tensor) -> View:
 @dataclass(frozen=True)
 class Reconstruction:
     """The mean squared error between view(x) and its reconstruction, over values and samples."""
+
+    weighted: ClassVar[bool] = False
 
     view: View
 

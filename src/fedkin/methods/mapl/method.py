@@ -72,6 +72,7 @@ class Mapl(PeerMethod):
     travels: ClassVar[str] = "class prototypes, owned classes; after the warm-up head and count, on learned edges only"
     unlike_models: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
+    weighs_classes: ClassVar[bool] = False
     renamed: ClassVar[Mapping[str, str]] = {"graph_learning": "graph"}
     shares: ClassVar[Mapping[str, Any]] = {
         "head": {"head": HEAD, "n": COUNT},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ class AnchoredCrossEntropy:
     moves the anchors of its classes by `rate` towards their mean feature in the batch (a first anchor is that
     mean itself); without one, the anchors stay.
     """
+
+    weighted: ClassVar[bool] = True
 
     weight: float
     rate: float | None

@@ -1,0 +1,226 @@
+"""Class weights: the values of torch's CrossEntropyLoss(weight=...), in every way to train, and no effect if equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor
+
+import fedkin
+from fedkin.engines import LocalEngine
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.federation import Federation, Samples, Task
+from fedkin.flow import Fit, Message
+from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
+from fedkin.learning.dense import fit_dense, layers_of
+from fedkin.learning.models import Mlp
+from fedkin.learning.sgd import fit
+from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.methods import METHODS
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from support import small_federation, small_setup
+
+WEIGHTS = (0.2, 3.0, 1.0, 0.7)
+SILENT = ["fedclassavg", "mapl", "mapl-plus"]
+HONOURING = [name for name in METHODS if name not in SILENT]
+
+
+def net_of(dtype: torch.dtype = torch.float64) -> Net:
+    return Net.build(lambda: Mlp(hidden=(7,)).build(Task(4, (5,))), 1, dtype)
+
+
+def members(net: Net, weights: Any = WEIGHTS) -> list[Member]:
+    """Every second client has no weights, as one whose classes are of equal size."""
+    draw = np.random.default_rng(0)
+    made = []
+    for number, client in enumerate(small_federation().values()):
+        params = {k: t + 0.1 * torch.from_numpy(draw.normal(size=t.shape)).to(t.dtype) for k, t in net.initial.items()}
+        carry = {"anchors": torch.from_numpy(draw.normal(size=(4, 7))).to(net.dtype), "known": torch.ones(4).bool()}
+        own = None if number % 2 else weights
+        made.append(Member(params, client.train, {"start": params}, carry, 100 + number, own))
+    return made
+
+
+def alone(net: Net, loss: Loss, training: Training, member: Member) -> Any:
+    return fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
+               np.random.default_rng(member.key), member.weights)  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", ["all", 5])
+def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
+    """Sum of w_y l over sum of w_y, in each batch."""
+    net, training = net_of(), Training(batch_size=batch, lr=0.3, local_epochs=1, class_weights=WEIGHTS)
+    member = members(net)[0]
+    got = alone(net, CrossEntropy(), training, member)
+    module = net.scratch()
+    for name, tensor in dict(module.named_parameters()).items():
+        tensor.data = member.params[name].clone()
+    optimiser = torch.optim.SGD(module.parameters(), 0.3)
+    oracle = torch.nn.CrossEntropyLoss(weight=torch.tensor(WEIGHTS, dtype=torch.float64))
+    draw = np.random.default_rng(member.key)
+    draw.integers(2**63)
+    values = []
+    for rows in training.batches(len(member.samples), draw):
+        optimiser.zero_grad()
+        where = torch.from_numpy(rows)
+        value = oracle(module(member.samples.inputs(where, torch.float64)), member.samples.labels(where))
+        value.backward()
+        optimiser.step()
+        values.append(value.item())
+    assert got.loss == pytest.approx(np.mean(values), rel=1e-12)
+    for name, tensor in module.named_parameters():
+        torch.testing.assert_close(got.params[name], tensor.detach(), rtol=1e-10, atol=1e-12)
+    assert alone(net, CrossEntropy(), training, replace(member, weights=None)).loss != pytest.approx(got.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Proximal(CrossEntropy(), 0.3), AnchoredCrossEntropy(0.1, 0.5)])
+def test_stacks_train_as_one_client_after_another(loss: Loss) -> None:
+    net, training = net_of(), Training(batch_size=8, lr=0.1, local_epochs=2, momentum=0.5)
+    stack = members(net)
+    together = [fit_stacked(net, net.scratch(), loss, training, stack)]
+    layers = layers_of(net, loss)
+    assert (layers is None) == isinstance(loss, AnchoredCrossEntropy)
+    if layers is not None:
+        together.append(fit_dense(net, loss, layers, training, stack))
+        plain = training.model_copy(update={"momentum": 0.0})
+        for member, got in zip(stack, fit_dense(net, loss, layers, plain, stack), strict=True):
+            want = alone(net, loss, plain, member)
+            for name in net.initial:
+                torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
+    for way in together:
+        for member, got in zip(stack, way, strict=True):
+            want = alone(net, loss, training, member)
+            assert got.loss == pytest.approx(want.loss, rel=1e-9)
+            for name in net.initial:
+                torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
+
+
+def test_small_weights_are_no_padding() -> None:
+    """In the written-out products a sum of weights below 1 must not be taken for an empty batch."""
+    net, training = net_of(), Training(batch_size=2, lr=0.1, local_epochs=1)
+    stack = members(net, tuple(weight / 1000 for weight in WEIGHTS))
+    layers = layers_of(net, CrossEntropy())
+    assert layers is not None
+    for small, usual in zip(
+        fit_dense(net, CrossEntropy(), layers, training, stack),
+        fit_dense(net, CrossEntropy(), layers, training, members(net)), strict=True,
+    ):  # fmt: skip
+        assert small.loss == pytest.approx(usual.loss, rel=1e-9)
+
+
+def test_balanced_is_what_scikit_learn_calls_balanced() -> None:
+    y = np.array([0, 0, 0, 0, 2, 2, 3])
+    made = Training(class_weights="balanced").weights(torch.from_numpy(y), 4)
+    assert made is not None
+    want = compute_class_weight("balanced", classes=np.array([0, 2, 3]), y=y)
+    np.testing.assert_allclose([made[0], made[2], made[3]], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], [1, 1]])
+def test_a_client_with_equal_classes_or_one_has_no_weights(labels: list[int]) -> None:
+    assert Training(class_weights="balanced").weights(torch.tensor(labels), 3) is None
+    assert Training(class_weights=(2.0, 2.0, 2.0)).weights(torch.tensor([0, 0, 1]), 3) is None
+
+
+def models(name: str, mode: str = "one-by-one", **training: Any) -> dict[str, dict[str, Tensor]]:
+    setup = small_setup(METHODS[name](), small_federation(), **training).having(mode=mode, workers=2)
+    engine = LocalEngine(setup)
+    try:
+        for number in (1, 2):
+            engine.round(number)
+        return {id: dict(params) for id, params in engine.models().items()}
+    finally:
+        engine.close()
+
+
+def equal(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) -> bool:
+    return all(torch.equal(t, other[id][name]) for id, params in one.items() for name, t in params.items())
+
+
+@pytest.mark.parametrize("name", HONOURING)
+def test_every_method_honours_them_or_refuses(name: str) -> None:
+    plain = models(name)
+    assert equal(plain, models(name, class_weights=(0.5,) * 4))
+    assert not equal(plain, models(name, class_weights=WEIGHTS))
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_loss_that_compares_samples_refuses_them(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"training.class_weights: the loss of method '{name}'"):
+        small_setup(METHODS[name](), small_federation(), class_weights="balanced")
+
+
+@pytest.mark.parametrize("mode", [pytest.param("workers", marks=pytest.mark.slow), "stacked"])
+def test_every_mode_gives_the_same_models(mode: str) -> None:
+    want, got = (models("fedprox", one, class_weights="balanced") for one in ("one-by-one", mode))
+    for id, params in want.items():
+        for name, tensor in params.items():
+            torch.testing.assert_close(got[id][name], tensor, rtol=1e-4, atol=1e-5)
+    assert mode == "stacked" or equal(want, got)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A loss that says nothing of weights."""
+
+    def __call__(self, model: Any, batch: Any, extras: Any, carry: Any, /) -> Tensor:
+        return torch.nn.functional.cross_entropy(model(batch.x), batch.y)
+
+
+class OwnLoss(FedAvg):
+    """FedAvg with a loss that says nothing of weights."""
+
+    name = "own-loss"
+
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message.params, Own())
+        return Message(params=fitted.params, n=client.size)
+
+    train.is_phase = True  # type: ignore[attr-defined]
+
+
+def test_a_loss_that_says_nothing_is_refused() -> None:
+    engine = LocalEngine(small_setup(OwnLoss(), small_federation(), class_weights="balanced"))
+    with pytest.raises(FedkinError, match="the loss Own does not say that it weighs samples"):
+        engine.round(1)
+
+
+def test_what_cannot_be_weighed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="3 numbers, and the task has 4 classes"):
+        small_setup(FedAvg(), small_federation(), class_weights=(1, 2, 3))
+    for wrong in ((1.0, 0.0), (), "equal"):
+        with pytest.raises(ValueError, match="class_weights"):
+            Training.model_validate({"class_weights": wrong})
+    numbers = Federation.from_arrays(
+        np.zeros((8, 2), np.float32), np.arange(8.0), ["a"] * 4 + ["b"] * 4, kind="regression"
+    )
+    with pytest.raises(ConfigError, match="a weight of classes needs a class label"):
+        fedkin.run("fedavg", numbers, rounds=1, training={"class_weights": "balanced"}, model="linear")
+
+
+def test_rare_classes_are_found_more_often() -> None:
+    """At 7 % events a model without weights hardly ever predicts one."""
+    rng = np.random.default_rng(3)
+    y = (rng.random(3000) < 0.07).astype(int)
+    x = (rng.normal(size=(3000, 4)) + y[:, None] * 0.8).astype(np.float32)
+    federation = Federation.from_arrays(x, y, rng.choice(["north", "south"], 3000))
+    found = {}
+    for weights in (None, "balanced"):
+        training = {"local_steps": 20, "lr": 0.1, "class_weights": weights}
+        result = fedkin.run("fedavg", federation, rounds=8, training=training, model="linear")
+        right = [_recall(result.models[id], client.test) for id, client in federation.items()]
+        found[weights] = np.mean(right)
+    assert found[None] < 0.4
+    assert found["balanced"] > 0.7
+
+
+def _recall(params: Any, test: Samples) -> float:
+    weight, bias = params["head.weight"], params["head.bias"]
+    x, y = test.inputs(slice(None)).flatten(1), test.labels()
+    return float(((x @ weight.T + bias).argmax(1)[y == 1] == 1).double().mean())
