@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import DataError
-from fedkin.federation.encoding import Encoding, kinds_of, numbers, profile
+from fedkin.federation.encoding import Encoding, Profile, kinds_of, numbers, profile
 
 
 def table(rows: int, seed: int) -> pa.Table:
@@ -60,6 +60,46 @@ def test_neither_the_order_of_clients_nor_how_rows_are_dealt_matters(clients: in
     alone = Encoding.of([profile(whole, kinds)], kinds, least=3)
     assert alone.names == first.names
     np.testing.assert_allclose(alone(whole), first(whole), rtol=1e-5, atol=1e-5)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**16))
+def test_profiles_merge_to_that_of_all_rows(clients: int, seed: int) -> None:
+    """What clients tell, as text, gives the encoding of all rows in one place; merging in two steps changes nothing."""
+    whole = table(60, seed)
+    kinds = kinds_of(whole)
+    told = [Profile.from_json(profile(part, kinds).to_json()) for part in cut(whole, clients, seed)]
+    assert told == [profile(part, kinds) for part in cut(whole, clients, seed)]
+    merged, direct = Profile.merged(told), profile(whole, kinds)
+    again = Profile.merged([Profile.merged(told[:2]), *told[2:]])
+    for one in (merged, again):
+        assert (one.rows, one.categories) == (direct.rows, direct.categories)
+        for name, moments in direct.numbers.items():
+            found = one.numbers[name]
+            assert found.count == moments.count
+            np.testing.assert_allclose([found.mean, found.squares], [moments.mean, moments.squares], rtol=1e-9)
+    encoding = Encoding.of([merged], kinds, least=3)
+    assert Encoding.from_json(encoding.to_json()) == encoding
+    np.testing.assert_array_equal(Encoding.from_json(encoding.to_json())(whole), encoding(whole))
+
+
+def test_what_others_tell_is_checked() -> None:
+    whole = table(30, 0)
+    text = profile(whole, kinds_of(whole)).to_json()
+    for good, bad, where in [
+        ('"rows": 30', '"rows": 3', "count: expected a whole number of at least 0 and at most 3"),
+        ('"rows": 30', '"rows": -1', "rows: expected a whole number"),
+        ('"rows": 30', '"lines": 30', "expected a table of"), ('"mean": ', '"mean": null, "man": ', "expected count"),
+        ('"squares": ', '"squares": -', "squares: expected at least 0"),
+        ("{", "[", "cannot be read as JSON"), ('"er": ', '"er": 1', "categories.ward: expected a whole number"),
+    ]:  # fmt: skip
+        assert good in text
+        with pytest.raises(DataError, match=where):
+            Profile.from_json(text.replace(good, bad))
+    with pytest.raises(DataError, match="an encoding: cannot be read"):
+        Encoding.from_json('{"kinds": {"a": "date"}, "means": {}, "deviations": {}, "values": {}, "flagged": []}')
+    one, other = (profile(pa.table({name: [1.0]}), {name: "number"}) for name in "ab")
+    with pytest.raises(DataError, match="expected the same columns in all; 'a' is in one only"):
+        Profile.merged([one, other])
 
 
 def test_what_is_unknown_at_test_time_has_a_place_of_its_own() -> None:

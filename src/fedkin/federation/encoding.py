@@ -6,10 +6,11 @@ place of its own.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedkin.errors import DataError
+from fedkin.untrusted import json_of, said, shown
 
-__all__ = ["Column", "Encoding", "Moments", "Profile", "is_number", "kinds_of", "numbers", "profile", "texts"]
+__all__ = ["Column", "Encoding", "Moments", "Profile", "codes", "is_number", "kinds_of", "numbers", "profile", "texts"]
 
 Column = Literal["number", "category"]
 Floats = npt.NDArray[np.float64]
@@ -47,6 +49,103 @@ class Profile:
     rows: int
     numbers: Mapping[str, Moments]
     categories: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def merged(cls, profiles: Iterable[Profile]) -> Profile:
+        """The profile of all rows of these profiles, which are of the same columns; their order does not matter.
+
+        Raises DataError if they are not.
+
+        >>> kinds = {"age": "number"}
+        >>> parts = [profile(pa.table({"age": ages}), kinds) for ages in ([50, 70], [90])]
+        >>> Profile.merged(parts) == profile(pa.table({"age": [50, 70, 90]}), kinds)
+        True
+        """
+        told = list(profiles)
+        if not told:
+            raise DataError("profiles: expected at least one, got none")
+        for one in told:
+            if (one.numbers.keys(), one.categories.keys()) != (told[0].numbers.keys(), told[0].categories.keys()):
+                odd = sorted({*one.numbers, *one.categories} ^ {*told[0].numbers, *told[0].categories})
+                what = f"{odd[0]!r} is in one only" if odd else "a column is a number in one and a category in another"
+                raise DataError(f"profiles: expected the same columns in all; {what}")
+        moments = {name: _joined([one.numbers[name] for one in told]) for name in told[0].numbers}
+        counts = {name: _summed([one.categories[name] for one in told]) for name in told[0].categories}
+        return cls(sum(one.rows for one in told), moments, counts)
+
+    def to_json(self) -> str:
+        """The profile as JSON text: all that leaves a client, to be read before it does."""
+        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True, default=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """The profile that `to_json` wrote, with the same bits; raises DataError for any other text."""
+        held = _held(text, "a profile", {"rows", "numbers", "categories"})
+        rows = _count(held["rows"], "rows")
+        moments, counts = {}, {}
+        for name, one in _table(held["numbers"], "numbers").items():
+            where = f"numbers.{name}"
+            one = _table(one, where)
+            if one.keys() != {"count", "mean", "squares"}:
+                raise DataError(
+                    f"a profile: {where}: expected count, mean and squares, got {', '.join(one) or 'nothing'}"
+                )
+            known = _count(one["count"], f"{where}.count", rows)
+            mean, squares = (_finite(one[key], f"{where}.{key}") for key in ("mean", "squares"))
+            if squares < 0:
+                raise DataError(f"a profile: {where}.squares: expected at least 0, got {squares}")
+            moments[name] = Moments(known, mean, squares)
+        for name, one in _table(held["categories"], "categories").items():
+            where = f"categories.{name}"
+            counts[name] = {value: _count(often, where, rows) for value, often in _table(one, where).items()}
+            _count(sum(counts[name].values()), where, rows)
+        return cls(rows, moments, counts)
+
+
+def _joined(each: Sequence[Moments]) -> Moments:
+    """The moments of all values: the mean of means, and the squares about it (Chan, Golub and LeVeque, 1983)."""
+    known = sum(one.count for one in each)
+    mean = math.fsum(one.count * one.mean for one in each) / max(known, 1)
+    squares = math.fsum(one.squares + one.count * (one.mean - mean) ** 2 for one in each if one.count)
+    return Moments(known, mean, squares)
+
+
+def _summed(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    count: Counter[str] = Counter()
+    for one in each:
+        count.update(one)
+    return dict(sorted(count.items()))
+
+
+def _held(text: str, what: str, names: set[str]) -> dict[str, Any]:
+    try:
+        held = json_of(text)
+    except ValueError as error:
+        raise DataError(f"{what}: cannot be read as JSON ({said(error)})") from None
+    if not isinstance(held, dict) or held.keys() != names:
+        raise DataError(f"{what}: expected a table of {', '.join(sorted(names))}")
+    return held
+
+
+def _table(held: Any, where: str) -> dict[str, Any]:
+    if not isinstance(held, dict):
+        raise DataError(f"a profile: {where}: expected a table, got {type(held).__name__}")
+    return held
+
+
+def _count(held: Any, where: str, most: int | None = None) -> int:
+    if not isinstance(held, int) or isinstance(held, bool) or held < 0 or (most is not None and held > most):
+        limit = "" if most is None else f" and at most {most}, the number of rows"
+        raise DataError(
+            f"a profile: {where}: expected a whole number of at least 0{limit}, got {shown(repr(held), 40)}"
+        )
+    return held
+
+
+def _finite(held: Any, where: str) -> float:
+    if not isinstance(held, int | float) or isinstance(held, bool) or not math.isfinite(held):
+        raise DataError(f"a profile: {where}: expected a finite number, got {shown(repr(held), 40)}")
+    return float(held)
 
 
 def kinds_of(table: pa.Table, categories: Sequence[str] = ()) -> dict[str, Column]:
@@ -103,6 +202,20 @@ def numbers(table: pa.Table, name: str) -> Floats:
 
 def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
     """[n] a column as texts, None where nothing is known."""
+    return np.array(_texts(table, name).to_pylist(), dtype=object)
+
+
+def codes(table: pa.Table, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """(a column's different texts, sorted; [n] the place of each row's text among them, -1 where nothing is known)."""
+    made = _texts(table, name).dictionary_encode()
+    found = np.array([str(value) for value in made.dictionary.to_pylist()], dtype=object)
+    order = np.argsort(found, kind="stable")
+    place = np.empty(len(found) + 1, np.int64)
+    place[order], place[-1] = np.arange(len(found)), -1
+    return list(found[order]), place[made.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
+
+
+def _texts(table: pa.Table, name: str) -> Any:
     values = table.column(name).combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -111,7 +224,7 @@ def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
         values = values.cast(pa.int64(), safe=False)
     if not _is_text(values.type):
         values = values.cast(pa.string())
-    return np.array(values.to_pylist(), dtype=object)
+    return values
 
 
 def is_number(text: str) -> bool:
@@ -133,7 +246,8 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
     moments, counts = {}, {}
     for name, kind in kinds.items():
         if kind == "category":
-            counts[name] = dict(Counter(value for value in texts(table, name) if value is not None))
+            found, place = codes(table, name)
+            counts[name] = dict(zip(found, np.bincount(place[place >= 0], minlength=len(found)).tolist(), strict=True))
             continue
         known = numbers(table, name)
         known = known[~np.isnan(known)]
@@ -162,25 +276,38 @@ class Encoding:
 
         least: a category, or what is missing, has a column if so many rows have it; all other categories share one.
         """
-        told = list(profiles)
-        rows = sum(one.rows for one in told)
+        whole = Profile.merged(profiles)
         means, deviations, values, flagged = {}, {}, {}, set()
         for name, kind in kinds.items():
             if kind == "category":
-                count: Counter[str] = Counter()
-                for one in told:
-                    count.update(one.categories[name])
+                count = whole.categories[name]
                 values[name] = tuple(sorted(value for value, often in count.items() if often >= least))
-                known = count.total()
+                known = sum(count.values())
             else:
-                each = [one.numbers[name] for one in told if one.numbers[name].count]
-                known = sum(one.count for one in each)
-                mean = math.fsum(one.count * one.mean for one in each) / max(known, 1)
-                squares = math.fsum(one.squares + one.count * (one.mean - mean) ** 2 for one in each)
+                known, mean, squares = (getattr(whole.numbers[name], part) for part in ("count", "mean", "squares"))
                 means[name], deviations[name] = mean, math.sqrt(squares / max(known, 1))
-            if rows - known >= least:
+            if whole.rows - known >= least:
                 flagged.add(name)
         return cls(dict(kinds), means, deviations, values, frozenset(flagged))
+
+    def to_json(self) -> str:
+        """The encoding as JSON text, for every participant and for a model's later use."""
+        return json.dumps({**asdict(self), "flagged": sorted(self.flagged)}, ensure_ascii=False, sort_keys=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Encoding:
+        """The encoding that `to_json` wrote, with the same bits; raises DataError for any other text."""
+        held = _held(text, "an encoding", {"kinds", "means", "deviations", "values", "flagged"})
+        try:
+            kinds = {name: {"number": "number", "category": "category"}[kind] for name, kind in held["kinds"].items()}
+            wanted = [name for name, kind in kinds.items() if kind == "number"]
+            means, deviations = ({name: _finite(held[part][name], part) for name in wanted}
+                                 for part in ("means", "deviations"))  # fmt: skip
+            values = {name: tuple(map(str, held["values"][name])) for name, kind in kinds.items() if kind == "category"}
+            flagged = frozenset(name for name in kinds if name in held["flagged"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DataError(f"an encoding: cannot be read ({said(error)}); expected what to_json wrote") from None
+        return cls(kinds, means, deviations, values, flagged)  # type: ignore[arg-type]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -224,9 +351,10 @@ class Encoding:
         return [scaled, *([missing] if name in self.flagged else [])]
 
     def _categories(self, table: pa.Table, name: str) -> list[npt.NDArray[Any]]:
-        values, known = texts(table, name), self.values[name]
-        missing = np.array([value is None for value in values], dtype=bool)
+        known = self.values[name]
+        found, code = codes(table, name)
+        missing = code < 0
         number = {value: place for place, value in enumerate(known)}
-        place = np.array([number.get(value, len(known)) for value in values], dtype=np.int64)
+        place = np.array([*(number.get(value, len(known)) for value in found), len(known)], dtype=np.int64)[code]
         each: list[npt.NDArray[Any]] = [(place == at) & ~missing for at in range(len(known) + 1)]
         return [*each, *([missing] if name in self.flagged else [])]
