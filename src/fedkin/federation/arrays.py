@@ -23,7 +23,7 @@ from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.federation.split import hold_out, rows_by_name
 from fedkin.tasks import Kind, Shape, Task
 
-__all__ = ["clients_of", "group_of_each", "which_test"]
+__all__ = ["clients_of", "group_of_each", "targets_of", "which_test"]
 
 Names = npt.NDArray[np.str_]
 Rows = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ def clients_of(
             raise DataError(f"{where}: row {bad}, of client {str(owner[bad])!r}, holds NaN or an infinite value")
         if scale is not None and (part is inputs or part.dtype == torch.uint8):
             scale.check(part.shape[1] if part.ndim > 1 else 1, "scale" if part is inputs else f"scale of {where}")
-    task, targets = _targets(y, owner, classes, kind, shape_of(inputs))
+    task, targets = targets_of(y, owner, classes, kind, shape_of(inputs))
     groups = {} if group is None else group_of_each(rows, as_names(group, "group", count), "group")
     if split is None:
         held = hold_out(owner, test_fraction, seed)
@@ -88,8 +88,8 @@ def which_test(split: Names, where: str) -> npt.NDArray[np.bool_]:
     return test
 
 
-def _targets(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Shape) -> tuple[Task, npt.NDArray[Any]]:
-    """(the task, the targets in its type and shape)."""
+def targets_of(y: Any, owner: Names, classes: int | None, kind: Kind, shape: Shape) -> tuple[Task, npt.NDArray[Any]]:
+    """(the task, the targets in its type and shape); owner: [N] the client that errors name. Raises DataError."""
     if kind == "regression":
         if classes is not None:
             raise DataError(f"classes: {classes}, but a regression task has none; leave it out")

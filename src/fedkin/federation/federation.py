@@ -10,13 +10,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of
-from fedkin.federation.inputs import codes_in, parts, shape_of
-from fedkin.federation.samples import Change, Client, Samples, Scale, hash_of
+from fedkin.federation.clients import check_changes, check_id, check_samples
+from fedkin.federation.datasets import clients_of_datasets
+from fedkin.federation.inputs import codes_in
+from fedkin.federation.samples import Change, Client, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Federation(Mapping[str, Client]):
         if clients and not task.codes:
             self.task = task = replace(task, codes=codes_in(clients[0].train.x, clients[0].train.scale is not None))
         for client in clients:
-            _check_id(client.id)
+            check_id(client.id)
             if client.id in self._clients:
                 raise DataError(f"two clients have the id {client.id!r}: ids must differ")
             if client.id == "server":
@@ -64,10 +64,10 @@ class Federation(Mapping[str, Client]):
             raise DataError("a federation needs at least one client")
         checked: set[tuple[int, int]] = set()
         for client in self._clients.values():
-            _check_changes(client)
+            check_changes(client)
             for now in client.phases:
                 for part, samples in (("training", now.train), ("test", now.test)):
-                    _check_samples(client.id, part, samples, task, checked)
+                    check_samples(client.id, part, samples, task, checked)
         if not any(client.seen for client in self._clients.values()):
             raise DataError("no client takes part: all of them are unseen")
 
@@ -174,6 +174,35 @@ class Federation(Mapping[str, Client]):
         return cls(*clients_of(x, y, client, group, split, test_fraction, classes, scale, seed, kind), name)
 
     @classmethod
+    def from_datasets(
+        cls,
+        datasets: Mapping[str, Any],
+        *,
+        group: Mapping[str, str] | None = None,
+        target: str | None = None,
+        test_fraction: float = 0.2,
+        classes: int | None = None,
+        scale: Scale | None = None,
+        limit_gb: float | None = None,
+        seed: int = 0,
+        name: str = "datasets",
+        kind: Kind = "classification",
+    ) -> Self:
+        """A federation from a torch Dataset or DataLoader of each client, or a pair (train, test) of them.
+
+        datasets: by client. A sample is (input, target), or a dict with `target` (default: "labels", "label", "target"
+        or "y"): tensors, arrays, numbers or Pillow images of one shape, read once, in order. Whole numbers stay token
+        ids; bytes are scaled by `scale` (divided by 255, if unset). limit_gb: the most that they take (half the memory,
+        if unset). Without a pair, `test_fraction` is held out. Errors (DataError) name client and sample.
+
+        >>> sites = {"a": [([0.1, 2.0], 0), ([0.3, 1.0], 1)], "b": [([0.5, 0.0], 1), ([0.2, 0.1], 0)]}
+        >>> Federation.from_datasets(sites, test_fraction=0.5)
+        Federation('datasets', 2 clients, 2 classes)
+        """
+        of = clients_of_datasets(datasets, group, target, test_fraction, classes, scale, limit_gb, seed, kind)
+        return cls(*of, name)
+
+    @classmethod
     def from_frame(
         cls,
         frame: Any,
@@ -230,72 +259,3 @@ class Federation(Mapping[str, Client]):
         )  # fmt: skip
         federation.encoding, federation.target = made.encoding, made.target
         return federation
-
-
-def _check_id(id: str) -> None:
-    if not isinstance(id, str) or not id or id != id.strip() or not id.isprintable():
-        raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
-
-
-def _check_changes(client: Client) -> None:
-    if client.joins < 1:
-        raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
-    rounds = [change.round for change in client.changes]
-    if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
-        raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")
-    for change in client.changes:
-        if len(change.train) == 0 and client.seen:
-            raise DataError(f"client {client.id!r} has no training samples from round {change.round} on")
-
-
-def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
-    _check_inputs(id, part, samples, task, checked)
-    if samples.rows is not None and samples.rows.dtype != torch.int64:
-        raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
-    if samples.rows is not None and len(samples.rows):
-        low, high = int(samples.rows.min()), int(samples.rows.max())
-        if low < 0 or high >= len(samples.y):
-            raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
-    _check_targets(f"client {id!r}: {part}", samples.labels(), task)
-
-
-def _check_inputs(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
-    where = f"client {id!r}: {part} inputs"
-    shape, alone = shape_of(samples.x), isinstance(samples.x, Tensor)
-    if isinstance(shape, dict) and isinstance(task.shape, Mapping) and shape.keys() != task.shape.keys():
-        raise DataError(f"{where} are {', '.join(shape)}, the task's are {', '.join(task.shape)}")
-    if isinstance(shape, dict) != isinstance(task.shape, Mapping) or (alone and shape != task.shape):
-        raise DataError(f"{where} have shape {shape}, the task's is {task.shape}")
-    codes = codes_in(samples.x, samples.scale is not None)
-    for name, array in parts(samples.x).items():
-        place = where if alone else f"{where} {name!r}"
-        own, wanted = tuple(array.shape[1:]), task.shapes[name]
-        if own != wanted:
-            raise DataError(f"{place} have shape {own}, the task's is {wanted}")
-        if (name in codes) != (name in task.codes):
-            expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
-            raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
-        if samples.scale is not None and (alone or array.dtype == torch.uint8):
-            samples.scale.check(wanted[0] if len(wanted) > 1 else 1, f"client {id!r}: the scale of {part} inputs")
-        # Clients usually share one array: looking for NaN in it once is enough.
-        stored = (array.data_ptr(), array.numel())
-        if array.is_floating_point() and stored not in checked:
-            checked.add(stored)
-            if not bool(torch.isfinite(array).all()):
-                raise DataError(f"{place} hold NaN or infinite values")
-
-
-def _check_targets(where: str, targets: Tensor, task: Task) -> None:
-    shape = tuple(targets.shape[1:])
-    if shape != task.target_shape:
-        raise DataError(f"{where} targets have shape {shape}, those of a {task.kind} task {task.target_shape}")
-    if task.kind == "regression":
-        if not targets.is_floating_point() or not bool(torch.isfinite(targets).all()):
-            raise DataError(f"{where} targets must be finite numbers of a floating type, got {targets.dtype}")
-        return
-    if targets.dtype != torch.int64:
-        raise DataError(f"{where} labels must be int64, got {targets.dtype}")
-    if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= task.classes):
-        raise DataError(
-            f"{where} labels run from {int(targets.min())} to {int(targets.max())}, expected 0 to {task.classes - 1}"
-        )
