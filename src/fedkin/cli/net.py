@@ -1,4 +1,4 @@
-"""`fedkin net`: keys, certificates and join files of federations over a network."""
+"""`fedkin net`: keys, certificates, join files and the status of federations over a network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.screen import screen
+from fedkin.cli.status import status
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
 from fedkin.untrusted import shown
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["net"]
 
-net = typer.Typer(no_args_is_help=True, help="Keys, certificates and join files of federations over a network.")
+net = typer.Typer(
+    no_args_is_help=True, help="Keys, certificates and join files of federations over a network; how one goes."
+)
 
 _NAME = typer.Option(..., "--name", help="The participant: letters, digits, '.', '_', '-'; at most 64.")
 _HOSTS = typer.Option([], "--host", help="A host name or address at which others dial it. May be repeated.")
@@ -32,6 +35,9 @@ _REPLACE = typer.Option(False, "--replace", help="With --sign: replace a certifi
 _CA = typer.Option(..., "--ca", help="Certificate of the CA (PEM).")
 _MEMBERS = typer.Option([], "--member", help="A participant; with an address if others dial it. May be repeated.")
 _PINS = typer.Option([], "--certificate", help="A member's certificate, to accept that one only. May be repeated.")
+
+
+net.command("status")(status)
 
 
 @net.command("init")

@@ -201,6 +201,7 @@ class Hall:
                 refused = f"what it says of itself is not readable ({said(error)})"
             if refused:
                 self.say(f"{name} is refused: {shown(refused, 400)}")
+                self.link.refused.add(name, "hello", refused)
                 return {"refused": refused}
             self.say(f"{name} is here" + (" again" if name in self.here else ""))
             self.here.add(name)

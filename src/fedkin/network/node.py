@@ -28,6 +28,7 @@ from fedkin.network.hall import About
 from fedkin.network.leaving import leaving
 from fedkin.network.link import LARGEST, Link, Missed
 from fedkin.network.shelf import Shelf
+from fedkin.network.status import Progress, Teller
 from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
@@ -74,11 +75,18 @@ class Node:
         self.agreed: Agreement | None = None
         self.away = False
         self.told_round = 0
+        self.progress, self.federation = Progress(), ""
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
+        told = Teller(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress)
+        with told:
+            self._take_part(told)
+
+    def _take_part(self, told: Teller) -> None:
         while True:
             plan = self._agree()
+            self.progress, told.federation = Progress(0, plan.training.rounds), self.federation
             here = self._join()
             if _Desk(self, plan, here).serve():
                 self.say("the run has ended")
@@ -107,7 +115,7 @@ class Node:
         """Return the plan of the server's settings; raises RunError if this client has something else."""
         while (terms := self.pulled("terms")) is None:
             pass
-        there = Agreement.of(terms)
+        there, self.federation = Agreement.of(terms), str(terms.get("name", ""))
         settings = there.settings if self.settings is None else self.settings
         plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
         own = Agreement(mine.settings, self._task(there.task), mine.net, mine.first, mine.version, mine.cannot)
@@ -242,6 +250,8 @@ class _Desk:
             raise MethodError(f"method {self.plan.method.name!r} declares no phase {shown(repr(phase), 60)}")
         if self.site.side.number != self.node.told_round:
             self.node.told_round = self.site.side.number
+            heard = {self.node.server: self.node.told_round}
+            self.node.progress = Progress(self.node.told_round, self.plan.training.rounds, heard)
             self.node.say(f"round {self.site.side.number}: {phase}")
 
     def _looked_at(self, told: dict[str, Any], order: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedkin import codec
 from fedkin.engines import wire
-from fedkin.engines.base import Score
+from fedkin.engines.base import Outcome, Score
 from fedkin.engines.failures import Failure, TooFew, words_of
 from fedkin.engines.observer import Observer
 from fedkin.engines.remote import Remote
@@ -21,6 +21,8 @@ from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.network.hall import Hall
 from fedkin.network.link import LinkError, Missed
+from fedkin.network.status import Progress, weights_of
+from fedkin.network.watched import WatchedDoor
 from fedkin.untrusted import said, shown
 from fedkin.views import no_public_data
 
@@ -74,7 +76,8 @@ class NetworkSite(Remote):
         found = super().scores(offers)
         wrong = [id for id, score in found.items() if not _is_score(score)]
         for id in wrong:
-            self._miss(id, "evaluate", "refused", "not a score")
+            self.link.refused.add(id, "evaluate", "not a score")
+            self.failures.append(self._failure(id, "evaluate", "refused", "not a score"))
         return {id: score._replace(digest=()) if self.plan.task.kind == "risk" else score
                 for id, score in found.items() if id not in wrong}  # fmt: skip
 
@@ -163,14 +166,13 @@ class NetworkSite(Remote):
                 wire.messages_of(answer["replies"])
             return answer, failures
         except (MethodError, KeyError, TypeError, ValueError, AttributeError) as error:
-            return self._failure(id, phase, "refused", f"not an answer ({words_of(error)})")
+            words = f"not an answer ({words_of(error)})"
+            self.link.refused.add(id, phase, words)
+            return self._failure(id, phase, "refused", words)
 
     def _failure(self, id: str, phase: str, kind: str, words: str, own: bool = False) -> Failure:
         """Return why an answer is missing; own: it is the client's own part that failed."""
         return Failure(id, phase, words, MethodError(f"client {id!r}, phase {phase!r}: {words}"), not own, kind)
-
-    def _miss(self, id: str, phase: str, kind: str, words: str) -> None:
-        self.failures.append(self._failure(id, phase, kind, words))
 
     def _there(self, id: str) -> bool:
         return id in self.link.present()
@@ -216,13 +218,24 @@ class NetworkEngine(Rounds):
         stopping: Callable[[], bool] = lambda: False, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.setup, self.hall, self.stopping = plan, hall, stopping
+        self.progress = Progress(0, plan.training.rounds)
         super().__init__(plan, roster, public, observers=observers)
+        self.exchange.door = WatchedDoor(plan, hall.link.refused)
 
     def make_site(self) -> NetworkSite:
         return NetworkSite(self.plan, self.hall, self.stopping)
 
     def facts(self) -> dict[str, Any]:
         return self.hall.facts()
+
+    def round(self, number: int) -> Outcome:
+        self.progress = replace(self.progress, round=number)
+        outcome = super().round(number)
+        graph, heard = outcome.graph, dict(self.site.last)
+        self.progress = replace(self.progress, heard=heard) if graph is None else Progress(
+            number, self.progress.rounds, heard, graph.groups or {}, weights_of(graph)
+        )  # fmt: skip
+        return outcome
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -24,10 +25,13 @@ from fedkin.network.hall import Hall
 from fedkin.network.joining import Join
 from fedkin.network.leaving import leaving
 from fedkin.network.link import Link
+from fedkin.network.neighbours import Neighbours
 from fedkin.network.node import Left
-from fedkin.network.peer import Neighbours, PeerEngine
+from fedkin.network.peer import PeerEngine
+from fedkin.network.sent import Sent
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
+from fedkin.network.status import Progress, Teller
 from fedkin.records.files import read_json
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
@@ -117,10 +121,17 @@ def serve(
         hall = Hall(
             link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say
         )
+        engines: list[NetworkEngine] = []
+        progress = partial(_progress, engines)
         try:
-            return _served(experiment, hall, folder, restart, root, watcher)
+            with Teller(link, folder, "server", experiment.name, lambda: list(hall.guests), progress):
+                return _served(experiment, hall, folder, restart, root, watcher, engines)
         finally:
             hall.close()
+
+
+def _progress(engines: Sequence[NetworkEngine | PeerEngine]) -> Progress:
+    return engines[-1].progress if engines else Progress()
 
 
 def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
@@ -130,10 +141,11 @@ def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
 
 
 def _served(
-    experiment: Experiment, hall: Hall, folder: Path, restart: bool, root: Path, watcher: Watcher | None
-) -> Result:
+    experiment: Experiment, hall: Hall, folder: Path, restart: bool, root: Path, watcher: Watcher | None,
+    engines: list[NetworkEngine],
+) -> Result:  # fmt: skip
     stopping = watcher.stopping if watcher is not None else lambda: False
-    roster, engines = hall.wait(stopping), list[NetworkEngine]()
+    roster = hall.wait(stopping)
     assert hall.plan is not None
     hall.plan.method.check(cast(Federation, roster))
     hall.plan.training.count(len(roster.seen))
@@ -178,14 +190,23 @@ def exchange(
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
         mine = replace(mine, columns=tuple(client.about.get("columns", ())))
-        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop)
+        sent, engines = Sent(folder / "sent"), list[PeerEngine]()
+        if restart:
+            sent.drop(plan.training.rounds + 1)
+        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop, sent=sent)
+
+        def make(plan: Plan) -> PeerEngine:
+            engines.append(PeerEngine(plan, client, near, device))
+            return engines[-1]
+
         try:
-            near.gather()
-            result = execute(
-                plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher, restart=restart,
-                make=lambda plan: PeerEngine(plan, client, near, device),
-            )  # fmt: skip
-            near.end(plan.training.rounds + 1)
+            with Teller(link, folder, "peer", experiment.name, lambda: near.others, partial(_progress, engines)):
+                near.gather()
+                result = execute(
+                    plan, run, name=experiment.name, scenario="network", folder=folder, watcher=watcher,
+                    restart=restart, make=make,
+                )  # fmt: skip
+                near.end(plan.training.rounds + 1)
             return result
         finally:
             near.close()

@@ -1,0 +1,212 @@
+"""How a participant's federation goes, in a file of its own folder: who is there, rounds, bytes, what was refused.
+
+The file is renewed while the participant runs, so that `fedkin net status` reads it without a network. It is written
+for people: trouble with it never ends a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedkin.errors import RunError
+from fedkin.flow import Message
+from fedkin.graph import Graph
+from fedkin.network.link import Link, LinkError, is_name
+from fedkin.settings import Settings, parse
+from fedkin.untrusted import json_of, said, text_in
+
+__all__ = ["FILE", "Other", "Progress", "Status", "Teller", "read_status", "weights_of"]
+
+FILE = "status.json"
+_LOOK = 1.0  # seconds from one look to the next
+_ANEW = 5.0  # seconds after which a file is written again though nothing changed
+_LARGEST = 1 << 26
+_HEAVIEST = 5  # weights that are told of each participant
+
+
+class Other(Settings):
+    """Another participant as this one sees it.
+
+    here: whether it is connected. round: the last round of which this one has an answer or a message of it. seen: when
+    it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
+    of its messages and arrivals were refused; why: the newest of them. group, weights: what the method has learned of
+    it: its group, and its largest weights by name.
+    """
+
+    here: bool
+    round: int | None = None
+    seen: float | None = None
+    bytes_in: int = Field(0, ge=0)
+    bytes_out: int = Field(0, ge=0)
+    refused: int = Field(0, ge=0)
+    why: str = ""
+    group: int | None = None
+    weights: dict[str, float] = Field(default_factory=dict)
+
+
+class Status(Settings):
+    """What the file says.
+
+    written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
+    by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name.
+    """
+
+    name: str
+    role: Literal["server", "client", "peer"]
+    federation: str
+    state: Literal["running", "ended", "left"]
+    written: float
+    round: int = Field(0, ge=0)
+    rounds: int = Field(0, ge=0)
+    others: dict[str, Other] = Field(default_factory=dict)
+    nameless: int = Field(0, ge=0)
+    weights: dict[str, float] = Field(default_factory=dict)
+
+    def late(self, now: float) -> float:
+        """Seconds for which a participant that should be running has written nothing; 0 while it does."""
+        age = now - self.written
+        return age if self.state == "running" and age > 3 * _ANEW else 0.0
+
+
+def read_status(path: Path) -> Status:
+    """Return what a file says; raises RunError, in one line, for one that is none."""
+    try:
+        tree = json_of(text_in(path, _LARGEST))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunError(f"{path}: not a status file ({said(error)})") from None
+    if not isinstance(tree, dict):
+        raise RunError(f"{path}: not a status file (expected a table)")
+    return parse(Status, tree, str(path))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a participant is. heard: the last round of each other's answer or message; groups, weights: learned."""
+
+    round: int = 0
+    rounds: int = 0
+    heard: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def weights_of(found: Graph | Message) -> dict[str, dict[str, float]]:
+    """Return the weights in a graph, the largest of each row, by name; of a peer's report its own row, under "".
+
+    >>> weights_of(Message(weights={"ann": 0.25, "bob": 0.75}))
+    {'': {'bob': 0.75, 'ann': 0.25}}
+    """
+    if isinstance(found, Graph):
+        return {id: _largest(found, place) for place, id in enumerate(found.ids)}
+    fields = (value for value in found.values() if isinstance(value, Mapping) and value)
+    for row in fields:
+        if all(is_name(str(id)) and type(weight) is float for id, weight in row.items()):
+            return {"": _heaviest(row)}
+    return {}
+
+
+def _largest(graph: Graph, place: int) -> dict[str, float]:
+    matrix = graph.weights if graph.mixing is None else graph.mixing
+    row = matrix[place] if isinstance(matrix, np.ndarray) else matrix[[place]].toarray()[0]
+    return _heaviest({graph.ids[other]: float(row[other]) for other in np.argsort(-row)[:_HEAVIEST]})
+
+
+def _heaviest(row: Mapping[str, float]) -> dict[str, float]:
+    found = sorted(((id, weight) for id, weight in row.items() if weight > 0), key=lambda pair: (-pair[1], pair[0]))
+    return {id: round(weight, 4) for id, weight in found[:_HEAVIEST]}
+
+
+class Teller:
+    """Keeps the status file of a participant while it is in `with`.
+
+    names: the others, who may become more. progress: asked at each look. folder: None writes nothing.
+    """
+
+    def __init__(
+        self, link: Link, folder: Path | None, role: Literal["server", "client", "peer"], federation: str,
+        names: Callable[[], Iterable[str]], progress: Callable[[], Progress],
+    ) -> None:  # fmt: skip
+        self.link, self.folder, self.role, self.federation = link, folder, role, federation
+        self.names, self.progress = names, progress
+        self.seen: dict[str, float] = {}
+        self.last: Status | None = None
+        self.over = Event()
+        self.thread = Thread(target=self._keep, name="status", daemon=True)
+
+    def __enter__(self) -> Teller:
+        if self.folder is not None:
+            self.look()
+            self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.folder is not None:
+            self.over.set()
+            self.thread.join()
+            self.look("ended" if kind is None else "left")
+
+    def _keep(self) -> None:
+        while not self.over.wait(_LOOK):
+            self.look()
+
+    def look(self, state: Literal["running", "ended", "left"] = "running") -> None:
+        """Write how it goes now, if that is news."""
+        with suppress(LinkError):
+            status = self.status(state)
+            if self._is_news(status) and self._write(status):
+                self.last = status
+
+    def _is_news(self, status: Status) -> bool:
+        before = self.last
+        return before is None or status.written >= before.written + _ANEW or _timeless(status) != _timeless(before)
+
+    def status(self, state: Literal["running", "ended", "left"] = "running") -> Status:
+        """Return how it goes now."""
+        link, now, done = self.link, time.time(), self.progress()
+        present = link.present()
+        self.seen |= dict.fromkeys(present, round(now, 1))
+        counts = link.refused.counts
+        why = {refusal.who: refusal.why for refusal in link.refused}
+        known = sorted({*self.names(), *present, *filter(is_name, counts)} - {link.me})
+        others = {
+            id: Other(
+                here=id in present, round=done.heard.get(id), seen=self.seen.get(id), bytes_in=link.bytes_in[id],
+                bytes_out=link.bytes_out[id], refused=counts.get(id, 0), why=why.get(id, "")[:300],
+                group=done.groups.get(id), weights=dict(done.weights.get(id, {})),
+            )
+            for id in known
+        }  # fmt: skip
+        return Status(
+            name=link.me, role=self.role, federation=self.federation, state=state, written=round(now, 1),
+            round=done.round, rounds=done.rounds, others=others, nameless=counts.get("", 0),
+            weights=dict(done.weights.get("", {})),
+        )  # fmt: skip
+
+    def _write(self, status: Status) -> bool:
+        assert self.folder is not None
+        path, aside = self.folder / FILE, self.folder / f"{FILE}.new"
+        with suppress(OSError):
+            aside.write_text(status.model_dump_json(indent=1), encoding="utf-8")
+            aside.replace(path)
+            return True
+        return False
+
+
+def _timeless(status: Status) -> Status:
+    """Return a status without its times: what is news in it."""
+    others = {id: other.model_copy(update={"seen": None}) for id, other in status.others.items()}
+    return status.model_copy(update={"written": 0.0, "others": others})
