@@ -47,9 +47,24 @@ class Plan:
         if self.method.needs_classes:
             self.task.need_labels("method.name", repr(self.method.name))
         self._check_weights()
+        self._check_views()
         if self.engine.min_replies and isinstance(self.method, PeerMethod):
             raise ConfigError(
                 f"run.min_replies: method {self.method.name!r} has no server that waits for replies; leave it out"
+            )
+
+    def _check_views(self) -> None:
+        """Raise ConfigError if the samples have no views, or the method makes its own."""
+        views = self.training.augment
+        if views is None or not views.on:
+            return
+        views.check(self.task, "training.augment")
+        if self.task.kind == "segmentation" and (views.crop < 1 or views.flip):
+            raise ConfigError("training.augment: crops and flips would move the image and not its labels; set crop = 1 "
+                              "and flip = 0")  # fmt: skip
+        if "augment" in type(self.method).model_fields:
+            raise ConfigError(
+                f"training.augment: method {self.method.name!r} makes views of its own; set method.augment instead"
             )
 
     def _check_weights(self) -> None:

@@ -57,18 +57,18 @@ class Augment(Settings):
             raise ValueError(f"sigma must be two ascending numbers above 0, got {self.sigma}")
         return self
 
-    def check(self, task: Task) -> None:
-        """Raise ConfigError for inputs that have no views."""
+    def check(self, task: Task, where: str = "method.augment") -> None:
+        """Raise ConfigError, which names the setting `where`, for inputs that have no views."""
         if self.on:
-            task.numbers("method.augment", "set method.augment.on = false")
+            task.numbers(where, f"set {where}.on = false")
 
     def __call__(self, x: Any) -> Any:
         if not self.on:
             return x
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ConfigError(
-                "method.augment makes views of images and numbers, and these inputs are codes or a dict: set "
-                "method.augment.on = false"
+                "views are made of images and numbers, and these inputs are codes or a dict: set method.augment.on (or "
+                "training.augment.on) = false"
             )
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             return x + self.noise * torch.randn_like(x) if self.noise else x

@@ -57,6 +57,7 @@ def fit(
     descend = _descent(training, leaves)
     constant = module.constants()
     counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
+    view = training.augment
     values: list[Tensor] = []
     masks: dict[int, Tensor] = {}
     seen = 0
@@ -68,7 +69,8 @@ def fit(
                 masks[size] = torch.ones(size, dtype=net.dtype, device=device)
             y = samples.labels(where)
             weight = None if counts is None else counts[y]
-            batch = Batch(arranged(samples.inputs(where, net.dtype)), y, masks[size], True, weight)
+            x = samples.inputs(where, net.dtype)
+            batch = Batch(arranged(x if view is None else view(x)), y, masks[size], True, weight)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedkin.codec import Params, Tree
 from fedkin.errors import ConfigError, MethodError
+from fedkin.learning.augment import Augment
 from fedkin.settings import Settings
 
 __all__ = ["Fitted", "Training"]
@@ -40,6 +41,8 @@ class Training(Settings):
     clip: largest Euclidean norm of a step's gradient; None: no clipping.
     class_weights: what a sample of each class counts in the loss: numbers above 0 in the order of the classes, or
     "balanced": n / (C n_c) at a client with n_c of its n samples in class c, and C classes among them.
+    augment: a random view of each sample in place of the sample, in every step of every method's local training; None:
+    the samples as they are. Methods with views of their own (`method.augment`) refuse it.
     """
 
     rounds: int = Field(100, ge=0)
@@ -54,6 +57,7 @@ class Training(Settings):
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = Field(None, gt=0)
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    augment: Augment | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -49,7 +49,7 @@ class Stacked(OneByOne):
         done: list[tuple[Job, Any]] = []
         for job in self.jobs:
             net = job.net or self.net
-            if isinstance(job, FitJob) and stackable(net) and not getattr(job.loss, "random", False):
+            if isinstance(job, FitJob) and stackable(net) and not _random(job):
                 alike = id(net), job.loss, job.training, _shape(job.extras), _shape(job.carry)
                 stacks.setdefault(alike, []).append(job)
             else:
@@ -91,6 +91,12 @@ class Stacked(OneByOne):
         if layers is not None:
             return fit_dense(net, loss, layers, training, members, self.modules.device)
         return fit_stacked(net, self.modules(net), loss, training, members)
+
+
+def _random(job: FitJob) -> bool:
+    """Whether a loss or the samples' views draw random numbers, which a stack would draw in another order."""
+    views = job.training.augment
+    return bool(getattr(job.loss, "random", False)) or (views is not None and views.on)
 
 
 def _shape(tree: Tree) -> Hashable:
