@@ -44,9 +44,12 @@ def test_everything_that_the_project_names_is_locked() -> None:
         *project["optional-dependencies"]["ray"],
         *project["optional-dependencies"]["network"],
         *project["optional-dependencies"]["privacy"],
+        *project["optional-dependencies"]["hub"],
     ]
     wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    extras = {name for extra in ("ray", "network", "privacy") for name in locked(ROOT / f"constraints/{extra}.txt")}
+    extras = {
+        name for extra in ("ray", "network", "privacy", "hub") for name in locked(ROOT / f"constraints/{extra}.txt")
+    }
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedkin.federation.frame import Reading
 
-__all__ = ["TableSource"]
+__all__ = ["TableSource", "dataset_of"]
 
 # The column of the clients where each has a file of its own.
 FILE = "file"
@@ -85,26 +85,8 @@ class TableSource(Source):
 
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file, the column and the row."""
-        from fedkin.federation.frame import encoded
-
         table, client = self.table(root)
-        place = locate(root, self.path)
-        made = encoded(table, self.reading(client), str(place))
-
-        def part(chosen: Any) -> Part:
-            return Part(
-                torch.from_numpy(made.x[chosen]), torch.from_numpy(made.y[chosen]), made.client[chosen],
-                None if made.group is None else made.group[chosen],
-            )  # fmt: skip
-
-        return Dataset(
-            place.name.split(".")[0],
-            part(~made.held),
-            part(made.held),
-            made.task,
-            encoding=made.encoding,
-            target=made.target,
-        )
+        return dataset_of(table, self.reading(client), str(locate(root, self.path)))
 
     def _file(self, path: Path) -> pa.Table:
         import pyarrow as pa
@@ -140,3 +122,19 @@ class TableSource(Source):
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{place}: a column has values of different kinds in two files ({said(error)})") from None
         return whole, self.client or FILE
+
+
+def dataset_of(table: pa.Table, reading: Reading, where: str) -> Dataset:
+    """The data set of a table from the path `where`; raises DataError naming that, the column and the row."""
+    from fedkin.federation.frame import encoded
+
+    made = encoded(table, reading, where)
+
+    def part(chosen: Any) -> Part:
+        return Part(
+            torch.from_numpy(made.x[chosen]), torch.from_numpy(made.y[chosen]), made.client[chosen],
+            None if made.group is None else made.group[chosen],
+        )  # fmt: skip
+
+    name = Path(where).name.split(".")[0]
+    return Dataset(name, part(~made.held), part(made.held), made.task, encoding=made.encoding, target=made.target)

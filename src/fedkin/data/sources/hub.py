@@ -1,0 +1,239 @@
+"""Hugging Face datasets, from disk or by name. Needs the package datasets, an optional extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field, model_validator
+
+from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources.base import Source, locate
+from fedkin.errors import ConfigError, DataError, nearest
+from fedkin.federation import Scale, Task
+from fedkin.federation.checks import as_names, check_ids
+from fedkin.federation.datasets import picture
+from fedkin.federation.split import hold_out
+from fedkin.untrusted import said, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedkin.federation.frame import Reading
+
+__all__ = ["Hub"]
+
+
+class Hub(Source):
+    """A Hugging Face dataset: from a folder that `save_to_disk` wrote (path), or by its name on the Hub (hub).
+
+    path: absolute, or below the data root, or else below the current folder. hub, config, revision: the dataset's name,
+    its configuration, and the commit or branch of it. train, test: its splits; without the split `test`, and in a
+    dataset without splits, `test_fraction` of each client's samples is held out, drawn by `seed`. target, client,
+    group: columns. Inputs are the column `image` (bytes, channels first, divided by 255; of unlike sizes only with
+    size, to which all are stretched), the column `tokens` (whole numbers that stay so, cut to `length` and filled up
+    with `padding`), or else all other columns, as of a table (`Federation.from_frame`); leave_out: but for these. A
+    name is looked up on the Hub, or read from its cache if HF_HUB_OFFLINE is set; no code of a dataset is run.
+    """
+
+    source: Literal["hub"] = "hub"
+    path: Path | None = None
+    hub: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    train: str = "train"
+    test: str | None = None
+    target: str
+    client: str | None = None
+    group: str | None = None
+    image: str | None = None
+    size: int | None = Field(None, ge=1)
+    tokens: str | None = None
+    length: int | None = Field(None, ge=1)
+    padding: int = 0
+    kind: Literal["classification", "risk", "regression"] | None = None
+    leave_out: tuple[str, ...] = ()
+    test_fraction: float = Field(0.2, ge=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("give path (a folder of save_to_disk) or hub (a name), not both")
+        if self.image is not None and self.tokens is not None:
+            raise ValueError("give image or tokens, not both")
+        if self.client is None and self.image is None and self.tokens is None:
+            raise ValueError("client: name the column that says whose each row is")
+        return self
+
+    def load(self, root: Path) -> Dataset:
+        """Read it; raises DataError naming the dataset, the column and the row, ConfigError without datasets."""
+        where = str(locate(root, self.path)) if self.path is not None else str(self.hub)
+        held, is_test = self._splits(self._opened(root, where), where)
+        for role in ("target", "client", "group", "image", "tokens"):
+            name = getattr(self, role)
+            if name is not None and name not in held.column_names:
+                raise DataError(f"{where}: data.{role}: no column {name!r}; {nearest(name, held.column_names)}")
+        if self.image is None and self.tokens is None:
+            return self._tabular(held, is_test, where)
+        classes, y = self._labels(held, where)
+        client = None if self.client is None else self._names(held, self.client, where)
+        each = y.numpy().reshape(-1).astype(np.str_) if client is None else client
+        test = hold_out(each, self.test_fraction, self.seed) if is_test is None else is_test
+        x = self._pictures(held, where) if self.image is not None else self._ids(held, where)
+        group = None if self.group is None else self._names(held, self.group, where)
+
+        def part(chosen: npt.NDArray[np.bool_]) -> Part:
+            rows = torch.from_numpy(np.flatnonzero(chosen))
+            owner, planted = (None if names is None else names[chosen] for names in (client, group))
+            return Part(x[rows], y[rows], owner, planted)
+
+        shape = tuple(x.shape[1:])
+        task = Task(classes, shape, self.kind or "classification") if classes else Task.regression(1, shape)
+        scale = Scale() if self.image is not None else None
+        return Dataset(Path(where).name or "hub", part(~test), part(test), task, scale)
+
+    def _opened(self, root: Path, where: str) -> Any:
+        """A Dataset or DatasetDict."""
+        try:
+            import datasets
+        except ImportError:
+            raise ConfigError('data.source: hub needs Hugging Face datasets: pip install "fedkin[hub]"') from None
+        try:
+            if self.path is not None:
+                return datasets.load_from_disk(str(locate(root, self.path)))
+            return datasets.load_dataset(self.hub, self.config, revision=self.revision)
+        except Exception as error:  # of files, of the network, of what the Hub answers
+            what = "a folder that save_to_disk wrote" if self.path is not None else "the name of a dataset on the Hub"
+            reason = f"{type(error).__name__}: {said(error)}"
+            raise DataError(f"{where}: cannot be opened ({reason}); expected {what}") from None
+
+    def _splits(self, opened: Any, where: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
+        """(all samples, which of them are test samples; None: the source says nothing)."""
+        import datasets
+
+        if not isinstance(opened, Mapping):
+            return opened, None
+        for role, name in (("train", self.train), ("test", self.test)):
+            if name is not None and name not in opened:
+                raise DataError(f"{where}: data.{role}: no split {name!r}; {nearest(name, list(opened))}")
+        other = self.test or ("test" if "test" in opened and self.train != "test" else None)
+        if other is None:
+            return opened[self.train], None
+        both = [opened[self.train], opened[other]]
+        if both[0].features != both[1].features:
+            raise DataError(f"{where}: the splits {self.train!r} and {other!r} have unlike columns; expected the same")
+        test = np.arange(sum(map(len, both))) >= len(both[0])
+        return datasets.concatenate_datasets(both), test
+
+    def _names(self, held: Any, column: str, where: str) -> npt.NDArray[np.str_]:
+        """[n] a column of texts or whole numbers as texts; names of classes instead of their numbers."""
+        values, feature = held.with_format("numpy")[column], held.features[column]
+        made = as_names(np.asarray(values), f"{where}: column {column!r}", len(held))
+        if hasattr(feature, "int2str"):
+            made = np.array([feature.int2str(int(value)) for value in made], np.str_)
+        check_ids(np.unique(made), f"{where}: column {column!r}")
+        return made
+
+    def _labels(self, held: Any, where: str) -> tuple[int, torch.Tensor]:
+        """(the number of classes, labels), or (0, numbers [n, 1] as they are)."""
+        values, feature = np.asarray(held.with_format("numpy")[self.target]), held.features[self.target]
+        expected = f"{where}: column {self.target!r}: expected labels or numbers"
+        if values.ndim != 1 or values.dtype.kind not in "buifUO":
+            raise DataError(f"{expected}, got {feature}")
+        if self.kind == "regression" or (self.kind is None and values.dtype.kind == "f"):
+            if values.dtype.kind not in "buif" or not np.isfinite(values).all():
+                raise DataError(f"{expected}, each known, got {feature}")
+            return 0, torch.from_numpy(values.astype(np.float32)[:, None])
+        if hasattr(feature, "names"):
+            wrong = np.flatnonzero((values < 0) | (values >= len(feature.names)))
+            if len(wrong):
+                raise DataError(f"{expected}; row {wrong[0]} has none (label {values[wrong[0]]})")
+            return max(len(feature.names), 2), torch.from_numpy(values.astype(np.int64))
+        missing = [row for row, value in enumerate(values) if value is None]
+        if missing:
+            raise DataError(f"{expected}; row {missing[0]} has none")
+        known, labels = np.unique(values.astype(np.str_) if values.dtype.kind == "O" else values, return_inverse=True)
+        if len(known) < 2:
+            raise DataError(
+                f"{where}: column {self.target!r} is {known[0]!s} in every row; expected at least 2 classes"
+            )
+        return len(known), torch.from_numpy(labels.astype(np.int64))
+
+    def _pictures(self, held: Any, where: str) -> torch.Tensor:
+        """[n, 1 or 3, height, width] bytes."""
+        made: npt.NDArray[np.uint8] | None = None
+        for row in range(len(held)):
+            try:
+                image = held[row][self.image]
+            except Exception as error:  # with a damaged picture the decoders raise many kinds of exceptions
+                raise DataError(f"{where}: row {row}: {self.image!r} cannot be read ({said(error)})") from None
+            if not hasattr(image, "convert"):
+                raise DataError(f"{where}: row {row}: {self.image!r}: expected a picture, got {type(image).__name__}; "
+                                "cast the column to datasets.Image()")  # fmt: skip
+            if self.size is not None:
+                image = image.resize((self.size, self.size), 2)
+            one = picture(image)
+            if made is None:
+                made = np.empty((len(held), *one.shape), np.uint8)
+            if one.shape != made.shape[1:]:
+                shapes = f"{list(one.shape)}, those before have {list(made.shape[1:])}"
+                raise DataError(f"{where}: row {row}: a picture of {shapes} [channels, height, width]; set data.size, "
+                                "or convert them")  # fmt: skip
+            made[row] = one
+        assert made is not None
+        return torch.from_numpy(made)
+
+    def _ids(self, held: Any, where: str) -> torch.Tensor:
+        """[n, length] int64 token ids, filled up with `padding`."""
+        rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
+        bad = next((row for row, ids in enumerate(rows) if not _are_ids(ids)), None)
+        if bad is not None:
+            raise DataError(f"{where}: row {bad}: {self.tokens!r}: expected a list of whole numbers, got "
+                            f"{shown(repr(rows[bad]), 40)}; tokenise texts first (datasets' map)")  # fmt: skip
+        longest = max(map(len, rows))
+        length = min(longest, self.length or longest)
+        made = np.full((len(rows), max(length, 1)), self.padding, np.int64)
+        for row, ids in enumerate(rows):
+            made[row, : min(len(ids), length)] = ids[:length]
+        return torch.from_numpy(made)
+
+    def _tabular(self, held: Any, is_test: npt.NDArray[np.bool_] | None, where: str) -> Dataset:
+        """The columns as those of a table."""
+        import pyarrow as pa
+
+        from fedkin.data.sources._table import dataset_of
+
+        table: pa.Table = held.with_format("arrow")[:]
+        for name, feature in held.features.items():
+            if hasattr(feature, "int2str"):
+                known = table.column(name).to_pylist()
+                names = [None if one is None or one < 0 else feature.int2str(one) for one in known]
+                table = table.set_column(table.column_names.index(name), name, pa.array(names, pa.string()))
+        split = None
+        if is_test is not None:
+            split = _FREE
+            if split in table.column_names:
+                raise DataError(f"{where}: a column is called {split!r}; rename it")
+            table = table.append_column(split, pa.array(np.where(is_test, "test", "train")))
+        return dataset_of(table, self._reading(split), where)
+
+    def _reading(self, split: str | None) -> Reading:
+        from fedkin.federation.frame import Reading
+
+        return Reading(
+            self.target, self.client or "", None, self.group, self.kind, None, split, self.test_fraction,
+            self.leave_out, seed=self.seed,
+        )  # fmt: skip
+
+
+def _are_ids(held: Any) -> bool:
+    return isinstance(held, list) and all(type(one) is int for one in held)
+
+
+# A column that says which rows are test rows.
+_FREE = "(split)"
