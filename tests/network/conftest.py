@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.executors import jobs
 from town import Net, Town, made_net, new_town
 
 
@@ -20,3 +24,19 @@ def net(town: Town) -> Iterator[Net]:
     """A federation whose links leave when the test ends."""
     with made_net(town) as net:
         yield net
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share torch's generator, from which augmentation draws: let one of them use it at a time."""
+    turn = threading.Lock()
+
+    def alone(before: Any) -> Any:
+        def act(*args: Any) -> Any:
+            with turn:
+                return before(*args)
+
+        return act
+
+    monkeypatch.setattr(jobs, "carry_out", alone(jobs.carry_out))
+    monkeypatch.setattr(Operations, "per_sample", alone(Operations.per_sample))

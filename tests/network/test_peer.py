@@ -2,107 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fedkin.engines import LocalEngine
-from fedkin.engines.accounting.operations import Operations
-from fedkin.engines.executors import jobs
-from fedkin.errors import FedkinError
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.node import Left
-from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Stop
-from fedkin.running.networked import exchange
-from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
+from network.federations import Ending, experiment, same, simulated, state_in
+from network.peers import Killed, peers, rows_of, states
 from support import Losing
 
-
-@dataclass
-class Peers:
-    """Peers in threads; results and errors by name."""
-
-    plan: Experiment
-    root: Path
-    network: MemoryNetwork = field(default_factory=MemoryNetwork)
-    threads: dict[str, threading.Thread] = field(default_factory=dict)
-    stops: dict[str, threading.Event] = field(default_factory=dict)
-    results: dict[str, Result] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    said: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.federation = self.plan.federation(NOWHERE)
-
-    def start(self, names: Iterable[str] = (), **options: Any) -> None:
-        for name in names or sorted(self.federation):
-            self.stops[name] = threading.Event()
-            self.threads[name] = threading.Thread(target=self._run, args=(name, dict(options)), daemon=True)
-            self.threads[name].start()
-
-    def _run(self, name: str, options: dict[str, Any]) -> None:
-        torch.set_num_threads(1)
-        try:
-            with self.network.link(name) as link:
-                self.results[name] = exchange(
-                    options.pop("plan", self.plan), link, self.federation[name], self.federation.task,
-                    sorted(self.federation), self.root / name, resume=True, stop=self.stops[name],
-                    say=self.said.setdefault(name, []).append, **options,
-                )  # fmt: skip
-        except (Left, Stop, FedkinError, Killed) as error:
-            self.errors[name] = f"{type(error).__name__}: {error}"
-
-    def join(self, *names: str) -> None:
-        for name in names or list(self.threads):
-            self.threads[name].join(60)
-            assert not self.threads[name].is_alive(), name
-
-
-class Killed(Exception):
-    """The peer is killed."""
-
-
-@contextmanager
-def peers(plan: Experiment, root: Path) -> Iterator[Peers]:
-    made = Peers(plan, root)
-    try:
-        yield made
-    finally:
-        for stop in made.stops.values():
-            stop.set()
-        made.join()
-
-
-def rows_of(result: Result, id: str, rows: str) -> list[tuple[Any, ...]]:
-    """The rows in which this peer is."""
-    return sorted(row for row in getattr(result, rows) if id in row)
-
-
-def states(root: Path, names: Iterable[str]) -> Mapping[str, Any]:
-    return {name: state_in(root / name)["clients"][name] for name in names}
-
-
-@pytest.fixture
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads share torch's generator, from which augmentation draws: let one of them use it at a time."""
-    turn = threading.Lock()
-
-    def alone(before: Any) -> Any:
-        def act(*args: Any) -> Any:
-            with turn:
-                return before(*args)
-
-        return act
-
-    monkeypatch.setattr(jobs, "carry_out", alone(jobs.carry_out))
-    monkeypatch.setattr(Operations, "per_sample", alone(Operations.per_sample))
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
 
 
 @pytest.mark.usefixtures("one_at_a_time")
@@ -112,6 +23,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mapl", {"method": {"warmup": 2, "hidden": 9}, "run": {"network": "regular:3"}}),
         ("dfedavgm", {"run": {"network": "ring"}}),
         ("dfedavgm", {"training": {"per_round": 5}}),
+        ("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}),
     ],
 )
 def test_it_is_the_simulation_bit_for_bit(method: str, sections: Mapping[str, Any], tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from threading import Lock
 from typing import Any
 
+from fedkin import codec
 from fedkin._version import __version__
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
@@ -27,8 +29,8 @@ class Agreement:
     """What all participants have in common: version, settings, task, and the net with its first values.
 
     settings: the settings that all must have, as TOML. net: [name, shape, type] of each tensor that is trained. first:
-    a hash of the net and its initial values. cannot: why a participant cannot make a plan of these settings. columns:
-    names of the inputs' columns, where they have names.
+    a hash of the net and its initial values. Where bodies differ, both are of all but the bodies. cannot: why a
+    participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names.
     """
 
     settings: str
@@ -67,8 +69,10 @@ def agreed(settings: str, task: Task, plan_of: PlanOf) -> tuple[Plan | None, Agr
             plan = plan_of(settings, task).equipped()
     except FedkinError as error:
         return None, Agreement(settings, task, cannot=said(error))
-    net = tuple((name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in plan.net.initial.items())
-    return plan, Agreement(settings, task, net, plan.net.fingerprint())
+    common = {name: t for name, t in plan.net.initial.items() if plan.nets is None or not name.startswith("body.")}
+    net = tuple((name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in common.items())
+    first = plan.net.fingerprint() if plan.nets is None else blake2b(codec.encode(common), digest_size=16).hexdigest()
+    return plan, Agreement(settings, task, net, first)
 
 
 def unlike(here: Agreement, there: Agreement) -> str:

@@ -13,13 +13,13 @@ from fedkin.forms.base import Dim, Sometimes, length_of
 __all__ = ["leaving"]
 
 
-def leaving(plan: Plan, labels: bool = False) -> list[str]:
+def leaving(plan: Plan, labels: bool = False, id: str = "") -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what is said about it.
 
-    labels: whether the participant tells its number of samples of each class.
+    labels: whether the participant tells its number of samples of each class. id: its name, where bodies differ.
     """
     method = plan.method
-    place = Place(method, plan.net, plan.task, plan.engine.largest_n, int(plan.engine.message_limit_mb * 2**20))
+    place = Place(method, plan.net_of(id), plan.task, plan.engine.largest_n, int(plan.engine.message_limit_mb * 2**20))
     peers = isinstance(method, PeerMethod)
     names = sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
     lines = []

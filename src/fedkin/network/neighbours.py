@@ -6,32 +6,21 @@ All wait for each other. Who is gone or late is left out of that exchange, and n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
-from threading import Event
+from typing import Any
 
 from fedkin import codec
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.failures import words_of
-from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.errors import MethodError
 from fedkin.flow import Message
-from fedkin.network.agreement import Agreement, unlike
-from fedkin.network.link import Link, LinkError, Missed
-from fedkin.network.node import Left
-from fedkin.network.sent import Sent
-from fedkin.network.settings import NetworkSettings
-from fedkin.untrusted import shown
+from fedkin.network.link import LinkError, Missed
+from fedkin.network.meeting import AGAIN, SLICE, Meeting
 
 __all__ = ["Heard", "Neighbours"]
 
-_ROOM = 1 << 20  # bytes of an offer beside its message
-_SLICE = 0.5  # seconds of one look for a message
-_AGAIN = 0.1  # seconds until the others are looked at again
-_LINGER = 2.0  # seconds for which one that is refused may look why
-_KEPT = 2  # rounds before the current one whose messages are still offered
 _LONGEST = 4  # one that does not answer is tried again after 2, 4, 8 and then every 2 ** 4 rounds
 
 
@@ -57,134 +46,13 @@ class _Down:
     again: int = 0
 
 
-class Neighbours:
-    """The link of a peer to all others, `names`.
+class Neighbours(Meeting):
+    """The exchanges with the others, one after another in each round; see `Meeting` for what it is made of."""
 
-    settings: those of `[network]`. limit: the largest message in bytes. stop: set when the peer is to leave. sent: what
-    it offered before it was started again. known: those that have been there, with equal settings. heard: the last
-    round of each of which a message came.
-    """
-
-    def __init__(
-        self, link: Link, names: Iterable[str], mine: Agreement, settings: NetworkSettings, limit: int, *,
-        say: Callable[[str], None] = lambda line: None, stop: Event | None = None, sent: Sent | None = None,
-    ) -> None:  # fmt: skip
-        self.link, self.mine, self.settings, self.say, self.stop = link, mine, settings, say, stop or Event()
-        self.others = sorted(set(names) - {link.me})
-        told = repr(sorted({*self.others, link.me}))
-        self.run = blake2b(told.encode(), digest_size=4).hexdigest()
-        self.most = limit + _ROOM
-        self.sent = sent or Sent(None)
-        self.known: set[str] = set()
-        self.compared: dict[str, Future[str | None]] = {}
-        self.heard: dict[str, int] = {}
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.down: dict[str, _Down] = {}
         self.older: dict[tuple[str, int], Heard] = {}
-        self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
-
-    # -- arrivals ---------------------------------------------------------------------------------------------------
-
-    def gather(self) -> None:
-        """Wait until those are there who begin, and compare what they have; raises Left, and RunError for what differs.
-
-        Where others are in a round already, it waits for nobody who is not there. If this peer goes on with a run, it
-        waits for one of them as long as it takes, and for the others for at most `grace`.
-        """
-        told = codec.encode(self.mine.tree())
-        for id in self.others:
-            self.link.offer(id, f"{self.run}/terms", told)
-        self._say_round(0)
-        waited, left = -1, self.settings.grace
-        while missing := self._awaited():
-            if self.stop.is_set():
-                raise Left
-            if len(missing) != waited:
-                waited = len(missing)
-                self.say(f"waiting for {', '.join(missing[:8])}{' and others' if len(missing) > 8 else ''}")
-            since = time.monotonic()
-            for id, words in zip(missing, self.pool.map(self._compare, missing), strict=True):
-                if words:
-                    self._linger(id)
-                    raise RunError(f"{id} cannot be a neighbour: {words}")
-            if not self.link.present().intersection(missing) and any(self.now().values()):
-                return
-            if self.sent and self.known:
-                left -= time.monotonic() - since
-                if left <= 0:
-                    return
-
-    def _awaited(self) -> list[str]:
-        """Return who has to be there before this peer begins, and was not yet."""
-        first, missing = self.settings.clients, [id for id in self.others if id not in self.known]
-        if isinstance(first, int):
-            return missing if len(self.known) + 1 < min(first, len(self.others) + 1) else []
-        return [id for id in missing if id in first]
-
-    def _compare(self, id: str) -> str | None:
-        """Take in a participant whose settings are equal; returns what differs, and None if it says nothing yet."""
-        try:
-            there = Agreement.of(codec.decode(self.link.pull(id, f"{self.run}/terms", _SLICE, self.most)))
-        except Missed:
-            return None
-        except (MethodError, FedkinError) as error:
-            return words_of(error)
-        if words := unlike(self.mine, there):
-            return f"{words} (there: at {id})"
-        self.known.add(id)
-        return ""
-
-    def _linger(self, id: str) -> None:
-        """Stay for a moment, so that the other one sees what differs too."""
-        until = time.monotonic() + _LINGER
-        while id in self.link.present() and time.monotonic() < until and not self.stop.wait(_AGAIN):
-            pass
-
-    def admit(self) -> None:
-        """Take in who has come since, without waiting for it; who has other settings is refused, and harms nobody."""
-        for id in self.link.present().intersection(self.others) - self.known:
-            if id not in self.compared:
-                self.compared[id] = self.pool.submit(self._compare, id)
-            elif (job := self.compared[id]).done():
-                if words := job.result():
-                    if id not in self.link.refused.counts:
-                        self.say(f"{id} is refused: {shown(words, 400)}")
-                    self.link.refused.add(id, "terms", words)
-                del self.compared[id]
-        for id in [id for id, job in self.compared.items() if id in self.known and job.done()]:
-            self.say(f"{id} is here")
-            del self.compared[id]
-
-    # -- rounds -----------------------------------------------------------------------------------------------------
-
-    def again(self, round: int) -> None:
-        """Offer again what was offered in the rounds up to this one, before this peer was started again."""
-        for number, turn, to, data in self.sent.read():
-            if number <= round and to in self.others:
-                self.link.offer(to, f"{self.run}/r{number}/t{turn}", data)
-
-    def enter(self, round: int) -> None:
-        """Say which round this peer is in, and forget messages of rounds that nobody asks for any more."""
-        self._say_round(round)
-        first = round - _KEPT - self.settings.staleness
-        self.link.withdraw(f"{self.run}/r{first - 1}/")
-        self.sent.drop(first)
-
-    def _say_round(self, round: int) -> None:
-        told = codec.encode({"round": round})
-        for id in self.others:
-            self.link.offer(id, f"{self.run}/now", told)
-
-    def now(self) -> dict[str, int]:
-        """Return the round in which each of the others is that answers."""
-        present = [id for id in self.others if id in self.link.present()]
-        told = zip(present, self.pool.map(self._round_of, present), strict=True)
-        return {id: round for id, round in told if round is not None}
-
-    def _round_of(self, id: str) -> int | None:
-        try:
-            return int(codec.decode(self.link.pull(id, f"{self.run}/now", _SLICE, self.most))["round"])
-        except (LinkError, MethodError, KeyError, TypeError, ValueError):
-            return None
 
     def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
         """Offer to these neighbours (a box of None: the round has ended here), and return what they offer."""
@@ -192,7 +60,10 @@ class Neighbours:
         offers = _offers(near, box)
         self.sent.keep(round, turn, offers)
         for id, data in offers.items():
-            self.link.offer(id, f"{self.run}/r{round}/t{turn}", data)
+            self.put(id, round, turn, data)
+        if turn == 0:
+            self.tell(near)
+            self.sent.drop({kept for rounds in self.offered.values() for kept in rounds})
         if box is None:
             return {}
         until, phase = time.monotonic() + self.settings.deadline, box.phase
@@ -207,12 +78,12 @@ class Neighbours:
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
-                heard = self._newest(id, round, turn, phase, min(left, _SLICE))
+                heard = self._newest(id, round, turn, phase, min(left, SLICE))
                 self.down.pop(id, None)
                 self.heard[id] = max(heard.round, self.heard.get(id, 0))
                 return heard
             except Missed:
-                there = self._round_of(id) if id in self.link.present() else None
+                there = self.round_of(id) if id in self.link.present() else None
             except LinkError as error:
                 return Heard(missing=f"refused: {words_of(error)}")
             if self.stop.is_set():
@@ -230,14 +101,14 @@ class Neighbours:
     def _newest(self, id: str, round: int, turn: int, phase: str, timeout: float) -> Heard:
         """Return the newest message that may be used, if there is one within the timeout; raises Missed."""
         if self.settings.staleness:
-            there = self._round_of(id)
+            there = self.round_of(id)
             for number in range(round, max(round - self.settings.staleness, 1) - 1, -1):
                 if there is not None and number > there:
                     continue
                 heard = self.older.get((id, turn))
                 if heard is None or heard.round != number:
                     with suppress(Missed):
-                        heard = self._read(id, number, turn, _AGAIN)
+                        heard = self._read(id, number, turn, AGAIN)
                 if heard is not None and heard.round == number and (number == round or _fits(heard, phase)):
                     self.older[id, turn] = heard
                     return heard
@@ -274,22 +145,10 @@ class Neighbours:
             return "gone: not connected"
         if round < down.again:
             return f"gone: tried again in round {down.again}"
-        there = self._round_of(id)
+        there = self.round_of(id)
         if there is None:
             return self._missed(id, round, "gone: it does not answer").missing
         return "" if there >= round - 1 else f"late: it is in round {there}"
-
-    def end(self, round: int) -> None:
-        """Stay until the others that are there have all that this peer offers."""
-        self.enter(round)
-        until = time.monotonic() + self.settings.deadline
-        while not self.stop.wait(_AGAIN) and time.monotonic() < until:
-            if all(there >= round for there in self.now().values()):
-                return
-
-    def close(self) -> None:
-        """Release the threads."""
-        self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _offers(near: Iterable[str], box: Outbox | None) -> dict[str, bytes]:

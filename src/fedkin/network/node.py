@@ -127,7 +127,9 @@ class Node:
             raise RunError(f"this client cannot take part: {words or own.cannot}")
         if isinstance(plan.method, PeerMethod):
             raise RunError(f"method {plan.method.name!r} has no server: use fedkin peer")
-        if self.agreed != own and not self.consent(leaving(plan, self.labels)):
+        if plan.nets is not None and self.client.id not in plan.nets:
+            raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
+        if self.agreed != own and not self.consent(leaving(plan, self.labels, self.client.id)):
             raise Left
         self.agreed = own
         return plan

@@ -45,8 +45,8 @@ class PeerEngine(Rounds):
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
         self.door = WatchedDoor(plan, neighbours.link.refused)
-        self.behind = True  # whether the others may be in a later round
-        self.latest = 0  # the round in which they were when this peer was behind
+        self.behind = True  # whether the neighbours may be in a later round
+        self.next = 0  # the round before which they offer nothing to this peer
         self.progress = Progress(0, plan.training.rounds)
         super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task))
 
@@ -77,25 +77,26 @@ class PeerEngine(Rounds):
         number = server.round
         active = method.sample(server)
         self.neighbours.admit()
-        if self._is_behind(number):
+        near = frozenset[str]()
+        if me in active:
+            around = network(self.plan.engine.network, server.clients, self.plan.seed, number)[me]
+            near = frozenset(active).intersection(around, self.neighbours.known)
+        if self._is_behind(number, near):
             return []
         self.neighbours.enter(number)
         if me in active:
-            near = network(self.plan.engine.network, server.clients, self.plan.seed, number)[me]
-            self._exchange(number, frozenset(active).intersection(near, self.neighbours.known))
+            self._exchange(number, near)
         return active
 
-    def _is_behind(self, number: int) -> bool:
-        """Whether the others are so far ahead that they offer nothing for this round any more."""
-        if not self.behind or number < self.latest - 1:
+    def _is_behind(self, number: int, near: frozenset[str]) -> bool:
+        """Whether a neighbour is so far ahead that it offers nothing for this round any more, or never did."""
+        if not self.behind or number < self.next:
             return self.behind
-        if not self.latest:  # the first round since this peer was started
-            self.neighbours.again(number)
-        latest = max(self.neighbours.now().values(), default=0)
-        self.latest = max(latest, 1)
-        self.behind = number < latest - 1
+        ahead = [there for there in self.neighbours.now(near).values() if there.round > number]
+        self.next = max((there.first or there.round for there in ahead), default=1)
+        self.behind = number < self.next
         if self.behind:
-            self.neighbours.say(f"round {number}: the others are in round {latest}, so those before are left out")
+            self.neighbours.say(f"rounds {number} to {self.next - 1}: left out, since neighbours are further on")
         return self.behind
 
     def _exchange(self, number: int, near: frozenset[str]) -> None:

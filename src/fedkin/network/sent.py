@@ -6,7 +6,7 @@ The files are flushed to the system, so that they survive a kill; after a loss o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,14 +55,11 @@ class Sent:
                 for id, name in tree["to"].items():
                     yield round, turn, id, tree["parts"][name].numpy().tobytes()
 
-    def drop(self, first: int) -> None:
-        """Forget all rounds before this one."""
+    def drop(self, but: Container[int]) -> None:
+        """Forget all rounds but these."""
         for path, round, _ in list(self._files()):
-            if round < first:
+            if round not in but:
                 path.unlink(missing_ok=True)
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self._files())
 
     def _files(self) -> Iterator[tuple[Path, int, int]]:
         for path in sorted(self.folder.glob("*-*.offers")) if self.folder is not None else ():

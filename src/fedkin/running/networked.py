@@ -12,7 +12,7 @@ from typing import Any, cast
 import tomli_w
 
 from fedkin.engines import Faults
-from fedkin.engines.roster import Roster
+from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
@@ -71,17 +71,26 @@ def invited(experiment: Experiment, join: Join) -> Experiment:
     return replace(experiment, network=there.network)
 
 
-def settings_of(experiment: Experiment) -> str:
-    """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's."""
+def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> str:
+    """Return the settings that all participants must have in common, as TOML; raises ConfigError for a simulation's.
+
+    names: of all peers, or clients (None: those of `network.clients`); where bodies differ, they decide who has which.
+    """
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     if experiment.privacy.on:
         raise ConfigError("privacy: federations over a network do not take it yet; leave the section out")
-    if hasattr(experiment.model, "deal_bodies"):
-        raise ConfigError("model.name: 'mixed' deals models out to simulated clients; choose one model")
+    clients = experiment.network.clients if names is None else tuple(names)
+    if (unlike_bodies := hasattr(experiment.model, "deal_bodies")) and isinstance(clients, int):
+        raise ConfigError(
+            "network.clients: 'mixed' deals bodies out by name: expected the names of all clients, or none, which "
+            "takes the members of the join file"
+        )
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in ("model", "training", "method", "faults")}
     table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
+    if unlike_bodies and not isinstance(clients, int):
+        table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))
 
 
@@ -96,10 +105,12 @@ def plan_of(text: str, task: Task) -> Plan:
         faults = parse(Faults, table["faults"], "faults")
         chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
         made = parse(named, method, "method")
+        names = [str(name) for name in table.get("names", ())]
     except (KeyError, TypeError, ValueError):
         raise ConfigError("the settings of the federation are not readable") from None
-    net, _ = nets_for(chosen, Roster({}, task), run.seed, run.torch_dtype)
-    return Plan(made, task, net, training, run.seed, run, faults=faults)
+    roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
+    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype)
+    return Plan(made, task, net, training, run.seed, run, nets, faults=faults)
 
 
 def serve(
@@ -128,6 +139,12 @@ def serve(
                 return _served(experiment, hall, folder, restart, root, watcher, engines)
         finally:
             hall.close()
+
+
+def _done(folder: Path) -> int:
+    """Return the number of rounds that a peer has done, by its newest checkpoint."""
+    rounds = [path.stem.removeprefix("round-") for path in (folder / "checkpoint").glob("round-*.json")]
+    return max((int(round) for round in rounds if round.isdigit()), default=0)
 
 
 def _progress(engines: Sequence[NetworkEngine | PeerEngine]) -> Progress:
@@ -177,7 +194,7 @@ def exchange(
         raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
-    settings = settings_of(experiment)
+    settings = settings_of(experiment, names)
     plan, mine = agreed(settings, task, plan_of)
     if plan is None:
         raise ConfigError(mine.cannot)
@@ -185,15 +202,16 @@ def exchange(
         return done
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
-    if not consent(leaving(plan)):
+    if not consent(leaving(plan, id=client.id)):
         raise Left
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
         mine = replace(mine, columns=tuple(client.about.get("columns", ())))
         sent, engines = Sent(folder / "sent"), list[PeerEngine]()
         if restart:
-            sent.drop(plan.training.rounds + 1)
-        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop, sent=sent)
+            sent.drop(())
+        begun = 0 if restart else _done(folder)
+        near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop, sent=sent, done=begun)
 
         def make(plan: Plan) -> PeerEngine:
             engines.append(PeerEngine(plan, client, near, device))

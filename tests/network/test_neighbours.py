@@ -1,0 +1,260 @@
+"""A peer's exchanges: who is waited for and who is not, what may be used again, who is taken in later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from fedkin import codec
+from fedkin.engines import LocalEngine
+from fedkin.engines.client_side import Outbox
+from fedkin.federation import Federation
+from fedkin.flow import Message
+from fedkin.network.agreement import Agreement
+from fedkin.network.meeting import Now
+from fedkin.network.memory import MemoryNetwork
+from fedkin.network.neighbours import Neighbours, _offers
+from fedkin.network.sent import Sent
+from fedkin.network.settings import NetworkSettings
+from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
+from network.peers import Killed, peers, states
+
+SAME = Agreement("[training]\nlr = 0.1\n", None)
+
+
+@contextmanager
+def two(
+    network: MemoryNetwork, sent: Sent | None = None, theirs: Agreement = SAME, done: int = 0, **settings: Any
+) -> Iterator[tuple[Neighbours, Neighbours]]:
+    """Ann and bob, who know each other if they have the same."""
+    chosen = NetworkSettings(**{"clients": 2, "deadline": 20.0, "grace": 0.1, **settings})
+    with network.link("ann") as one, network.link("bob") as other:
+        ann = Neighbours(one, ["ann", "bob"], SAME, chosen, 1 << 20, sent=sent, done=done)
+        bob = Neighbours(other, ["ann", "bob"], theirs, chosen, 1 << 20)
+        try:
+            if theirs == SAME:
+                waiting = Thread(target=ann.gather)
+                waiting.start()
+                bob.gather()
+                waiting.join(30)
+            yield ann, bob
+        finally:
+            ann.close()
+            bob.close()
+
+
+def box(value: int, to: str, phase: str = "share") -> Outbox:
+    return Outbox(phase, {to: Message(value=value)})
+
+
+def told(each: Neighbours, round: int, other: str, value: int = 0) -> Any:
+    """What this one hears of the other in the round; its value, its age in rounds, or why there is none."""
+    heard = each.exchange(round, 0, [other], box(value, other))[other]
+    return heard.missing or (heard.message and heard.message["value"], round - heard.round)
+
+
+def test_a_message_may_be_some_rounds_old_and_no_older() -> None:
+    with two(MemoryNetwork(), staleness=2, deadline=1.0) as (ann, bob):
+        ann.enter(1)
+        ann.exchange(1, 0, ["bob"], None)
+        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
+        for round, age in ((1, 0), (2, 1), (3, 2)):
+            bob.enter(round)
+            assert told(bob, round, "ann") == (7, age)
+        bob.enter(4)
+        assert told(bob, 4, "ann") == "late: nothing within 1 s"
+        ann.enter(4)
+        ann.link.offer("bob", f"{ann.run}/r4/t0", _encoded(box(8, "bob")))
+        bob.down.clear()
+        assert told(bob, 4, "ann") == (8, 0)
+
+
+def _encoded(outbox: Outbox) -> bytes:
+    return _offers(list(outbox.messages), outbox)[next(iter(outbox.messages))]
+
+
+def test_a_message_of_another_phase_is_not_used_again() -> None:
+    with two(MemoryNetwork(), staleness=1, deadline=0.5) as (ann, bob):
+        ann.enter(1)
+        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob", "prototypes")))
+        bob.enter(2)
+        assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
+
+
+def test_without_staleness_a_round_waits_for_its_own_messages() -> None:
+    with two(MemoryNetwork(), deadline=0.5) as (ann, bob):
+        ann.enter(1)
+        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
+        bob.enter(1)
+        assert told(bob, 1, "ann") == (7, 0)
+        bob.enter(2)
+        assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
+
+
+def test_one_that_does_not_answer_is_tried_in_fewer_and_fewer_rounds_and_heard_when_it_is_back() -> None:
+    network = MemoryNetwork()
+    with two(network) as (ann, bob):
+        bob.enter(1)
+        hold = network.hold("ann")  # connected, and it says nothing: a stopped process
+        why = {round: told(bob, round, "ann") for round in range(1, 16)}
+        assert why[1] == why[3] == why[7] == "gone: it does not answer"
+        assert why[2] == "gone: tried again in round 3"
+        assert [why[round] for round in (4, 5, 6)] == ["gone: tried again in round 7"] * 3
+        assert [why[round] for round in (8, 15)] == ["gone: tried again in round 15", "gone: it does not answer"]
+        hold.release()
+        ann.enter(31)
+        ann.link.offer("bob", f"{ann.run}/r31/t0", _encoded(box(7, "bob")))
+        assert told(bob, 30, "ann") == "gone: tried again in round 31"
+        assert told(bob, 31, "ann") == (7, 0)
+        assert bob.down == {}
+
+
+def test_one_whose_connection_is_back_is_tried_at_once() -> None:
+    network = MemoryNetwork()
+    with two(network) as (ann, bob):
+        network.drop("ann")
+        assert told(bob, 1, "ann") == "gone: the connection is lost"
+        assert told(bob, 2, "ann") == "gone: not connected"
+        network.back("ann")
+        ann.enter(1)
+        assert told(bob, 4, "ann") == "late: it is in round 1"
+        ann.enter(5)
+        ann.link.offer("bob", f"{ann.run}/r5/t0", _encoded(box(7, "bob")))
+        assert told(bob, 5, "ann") == (7, 0)
+
+
+def test_one_that_is_in_a_later_round_is_not_awaited_in_this_one() -> None:
+    with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
+        ann.enter(9)
+        bob.enter(3)
+        assert told(bob, 3, "ann") == "late: it left round 3 out"
+
+
+def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
+    theirs = replace(SAME, settings="[training]\nlr = 0.2\n")
+    network = MemoryNetwork()
+    with two(network, theirs=theirs) as (ann, bob):
+        said: list[str] = []
+        ann.say = said.append
+        bob.link.offer("ann", f"{bob.run}/terms", codec.encode(theirs.tree()))
+        while not said:
+            ann.admit()
+        assert said == ["bob is refused: training.lr is 0.1 here and 0.2 there (there: at bob)"]
+        assert ann.known == set()
+        assert ann.link.refused.counts == {"bob": 1}
+
+
+def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    with two(network, Sent(tmp_path / "sent")) as (ann, bob):
+        ann.enter(3)
+        bob.link.offer("ann", f"{ann.run}/r3/t0", _encoded(box(1, "ann")))
+        assert told(ann, 3, "bob", 7) == (1, 0)
+    (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
+    with two(network, Sent(tmp_path / "sent"), done=4) as (ann, bob):
+        assert bob.now() == {"ann": Now(5, True, 3)}
+        ann.enter(4)
+        bob.enter(3)
+        assert bob.now() == {"ann": Now(4, False, 3)}
+        assert told(bob, 3, "ann") == (7, 0)
+        ann.settings = ann.settings.model_copy(update={"deadline": 0.001})
+        for round in (4, 5, 6):
+            told(ann, round, "bob")
+        assert bob.now()["ann"].first == 4
+        assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
+            f"{round}-0.offers" for round in (4, 5, 6)
+        ]
+
+
+def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0})
+    simulated(plan, tmp_path / "here")
+
+    def kill(round: int) -> None:
+        if round == 2:
+            raise Killed
+
+    with peers(plan, tmp_path / "peers") as there:
+        # One is killed before its checkpoint of round 2; the others have gone on to round 3, and are gone too.
+        there.start(["c00", "c01"], watcher=Ending(after=2))
+        there.start(["c02"], watcher=Ending(then=kill))
+        there.join()
+        assert {error.split(":")[0] for error in there.errors.values()} == {"Killed", "Stop"}
+        there.errors.clear()
+        there.start()
+        there.join()
+        assert there.errors == {}
+        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+
+
+def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=4, rounds=4, run={"network": "full"}, network={"clients": 3, "grace": 60.0})
+    own = plan.federation(NOWHERE)
+    later = Federation([replace(c, joins=3) if id == "c03" else c for id, c in own.items()], own.task, own.name)
+    simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(replace(setup, federation=later)))
+    with peers(plan, tmp_path / "peers") as there:
+        there.start(["c00", "c01", "c02"], watcher=Ending(after=2))
+        there.join()
+        there.errors.clear()
+        there.start(["c03"])
+        there.network.awaited("c00")
+        there.start(["c00", "c01", "c02"])
+        there.join()
+        assert there.errors == {}
+        assert "rounds 1 to 2: left out, since neighbours are further on" in there.said["c03"]
+        assert same(state_in(tmp_path / "here")["clients"], states(there.root, there.federation))
+
+
+def test_a_network_in_two_halves_goes_on_and_is_one_again(tmp_path: Path) -> None:
+    plan = experiment("dfedavgm", clients=4, rounds=30, run={"network": "full"}, network={"grace": 0.2})
+    halves, apart, met = [("c00", "c01"), ("c02", "c03")], Event(), Event()
+    with peers(plan, tmp_path / "peers") as there:
+
+        def then(round: int) -> None:
+            if round == 3:
+                for one in halves[0]:
+                    for other in halves[1]:
+                        there.network.cut(one, other)
+                apart.set()
+            if round == 8:
+                for one in halves[0]:
+                    for other in halves[1]:
+                        there.network.mend(one, other)
+                met.set()
+
+        there.start(["c00"], watcher=Ending(then=then))
+        there.start(["c01", "c02", "c03"])
+        there.join()
+        assert there.errors == {}
+        assert apart.is_set()
+        assert met.is_set()
+        for name, other in (("c01", "c03"), ("c02", "c00")):
+            heard = {row[0]: row[6] for row in there.results[name].messages if row[1] == other and row[2] == name}
+            assert "gone: the connection is lost" in heard.values()
+            assert heard[2] == heard[30] == ""
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_an_edge_that_was_dropped_carries_nothing_but_probes(tmp_path: Path) -> None:
+    graph = {"threshold": 0.9, "probe": 0.3}
+    plan = experiment(
+        "mapl", clients=4, rounds=6, method={"warmup": 1, "hidden": 9, "graph": graph}, run={"network": "full"}
+    )
+    here = simulated(plan, tmp_path / "here")
+    known = sorted(row for row in here.messages if row[0] > 2)
+    dropped = {row[1:3] for row in known if row[3] == "prototypes"} - {row[1:3] for row in known if row[3] == "head"}
+    assert dropped
+    with peers(plan, tmp_path / "peers") as there:
+        there.start()
+        there.join()
+        assert there.errors == {}
+        rows = {row for result in there.results.values() for row in result.messages if row[0] > 2}
+    assert sorted(rows) == known
+    # Along an edge that carries no model there are at most requests of a few bytes: to stop, and now and then a probe.
+    assert max(row[4] for row in known if row[1:3] in dropped) < 100
