@@ -50,7 +50,8 @@ def test_one_class_has_no_ranking() -> None:
 def test_classification_counts_right_answers() -> None:
     outputs, y = drawn(CLASSES, 30, 0)
     mark = marks(CLASSES, outputs, y)
-    assert mark == Marks(mark.loss, int((outputs.argmax(1) == y).sum()))
+    correct = outputs.argmax(1) == y
+    assert mark == Marks(mark.loss, int(correct.sum()), outcomes=bytes(correct.int().tolist()))
     assert mark.loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs.double(), y)))
 
 
@@ -71,6 +72,21 @@ def test_dice_is_the_f1_score_of_pixels() -> None:
     nothing = torch.zeros(2, 3, 6, 5)
     nothing[:, 0] = 1
     assert marks(MASKS, nothing, background).figures == (None,)
+
+
+@pytest.mark.parametrize("task", [NUMBERS, MASKS], ids=lambda task: task.kind)
+def test_outcomes_have_the_figure_as_their_mean(task: Task) -> None:
+    mark = marks(task, *drawn(task, 30, 3))
+    assert np.frombuffer(mark.outcomes, "<f4").mean() == pytest.approx(mark.figures[0], rel=1e-5)
+
+
+def test_the_parts_of_dice_vary_as_dice_does_when_samples_are_drawn_again() -> None:
+    outputs, y = drawn(MASKS, 60, 4)
+    outputs += 2 * torch.nn.functional.one_hot(y, 3).movedim(-1, 1) * (torch.arange(60) % 3)[:, None, None, None]
+    rng = np.random.default_rng(0)
+    again = [marks(MASKS, outputs[at], y[at]).figures[0] for at in (rng.integers(0, 60, 60) for _ in range(300))]
+    parts = np.frombuffer(marks(MASKS, outputs, y).outcomes, "<f4")
+    assert parts.std() / np.sqrt(60) == pytest.approx(np.std(np.array(again, dtype=float)), rel=0.15)
 
 
 @pytest.mark.parametrize("task", [CLASSES, RISK, NUMBERS, MASKS], ids=lambda task: task.kind)

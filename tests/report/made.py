@@ -74,7 +74,7 @@ def make_run(
             **({"figures": {"keep_own": 1}} if method == "kin" else {}),
         }  # fmt: skip
         records.add(row, {"round": number, "total": 0.5 * number}, outcome, scores)
-    records.finish()
+    records.finish({})
     write_json(folder / "summary.json", _summary(method, seed, clients, rounds, records, scores))
     return folder
 

@@ -141,8 +141,7 @@ def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05)
     """Compare methods over the same federations or seeds: Friedman and Nemenyi; for two methods Wilcoxon.
 
     values: numbers of each method, in one order of federations or seeds. If Friedman's test rejects nothing, all
-    methods are in one group, whatever Nemenyi's critical difference says. Raises ValueError for values of unequal
-    length.
+    methods are in one group, whatever Nemenyi's critical difference says. Raises ValueError for unequal lengths.
 
     >>> found = diagram({"a": [0.9, 0.8, 0.9, 0.7], "b": [0.5, 0.4, 0.5, 0.6], "c": [0.4, 0.5, 0.3, 0.1]})
     >>> found.methods, found.groups

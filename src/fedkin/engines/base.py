@@ -45,6 +45,7 @@ class Score(NamedTuple):
     right: int
     figures: Figures = ()
     digest: tuple[tuple[float, ...], ...] = ()
+    outcomes: bytes = b""
 
     @property
     def marks(self) -> Marks:

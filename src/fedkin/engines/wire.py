@@ -103,9 +103,12 @@ def outboxes_of(tree: Mapping[str, Any]) -> dict[str, Outbox]:
 def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
     """Return {id: fields of the score}."""
     return {
-        id: {**score._asdict(), "figures": list(score.figures), "digest": [list(part) for part in score.digest]}
+        id: {
+            **score._asdict(), "figures": list(score.figures), "digest": [list(part) for part in score.digest],
+            "outcomes": score.outcomes.hex(),
+        }
         for id, score in scores.items()
-    }
+    }  # fmt: skip
 
 
 @_as_sent()
@@ -114,7 +117,7 @@ def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
     return {
         id: Score(
             fields["n"], fields["loss"], fields["right"], tuple(fields["figures"]),
-            tuple(tuple(part) for part in fields["digest"]),
+            tuple(tuple(part) for part in fields["digest"]), bytes.fromhex(fields.get("outcomes", "")),
         )
         for id, fields in tree.items()
     }  # fmt: skip

@@ -25,13 +25,16 @@ class Marks(NamedTuple):
 
     loss: mean over samples. right: number of correct class labels (0 for tasks without labels). figures: those of
     `task.figures`, None where these samples do not determine a figure; empty for classification, which has `right`.
-    digest: the data from which figures over several clients are computed.
+    digest: the data from which figures over several clients are computed. outcomes: a number for each sample, 1 or 0
+    for a right or wrong label (uint8), or a squared error or part of Dice (float32, little-endian); empty for risk
+    tasks, whose digest has all that is known of a sample.
     """
 
     loss: float
     right: int
     figures: Figures = ()
     digest: tuple[tuple[float, ...], ...] = ()
+    outcomes: bytes = b""
 
 
 NO_MARKS = Marks(math.nan, 0)
@@ -45,21 +48,26 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
                      digest: these scores, and the labels
     regression       figures: squared error, summed over the targets of a sample, mean over samples
     segmentation     figures: Dice; digest: for each class except the background, the number of pixels in both
-                     prediction and truth, and the sum of the numbers of pixels in each, over all samples
+                     prediction and truth, and the sum of the numbers of pixels in each, over all samples; outcomes:
+                     how the Dice of all samples depends on each one, so that their mean is it and their variance that
+                     of the linearised Dice
     """
     loss = float(per_sample(task)(outputs.double(), targets).mean())
     if task.kind == "regression":
-        error = float((outputs.double() - targets.double()).square().sum(1).mean())
-        return Marks(loss, 0, (error,))
+        errors = (outputs.double() - targets.double()).square().sum(1)
+        return Marks(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
     if task.kind == "segmentation":
-        both, either = _overlap(outputs.argmax(1), targets, task.classes)
-        return Marks(loss, 0, _known(_dice(both, either)), (tuple(both.tolist()), tuple(either.tolist())))
-    right = int((outputs.argmax(1) == targets).sum())
+        each = _overlap(outputs.argmax(1), targets, task.classes)
+        both, either = (counts.sum(0) for counts in each)
+        digest = tuple(both.tolist()), tuple(either.tolist())
+        return Marks(loss, 0, _known(_dice(both, either)), digest, _bytes(_parts(*each)))
+    correct = outputs.argmax(1) == targets
+    right = int(correct.sum())
     if task.kind == "classification":
-        return Marks(loss, right)
+        return Marks(loss, right, outcomes=correct.to(torch.uint8).numpy().tobytes())
     margin = (outputs[:, 1].double() - outputs[:, 0].double()).numpy()
-    digest = tuple(margin.tolist()), tuple(targets.double().tolist())
-    return Marks(loss, right, _ranked(margin, targets.numpy()), digest)
+    scored = tuple(margin.tolist()), tuple(targets.double().tolist())
+    return Marks(loss, right, _ranked(margin, targets.numpy()), scored)
 
 
 def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:
@@ -124,11 +132,32 @@ def _known(*values: float) -> Figures:
     return tuple(None if math.isnan(value) else value for value in values)
 
 
+def _bytes(values: Values) -> bytes:
+    return values.astype("<f4").tobytes()
+
+
 def _overlap(predicted: Tensor, truth: Tensor, classes: int) -> tuple[Values, Values]:
-    """Return, for each class except 0, the number of pixels in both, and the sum of the numbers in each."""
-    p, t = (torch.bincount(labels.reshape(-1), minlength=classes) for labels in (predicted, truth))
-    same = torch.bincount(truth[predicted == truth], minlength=classes)
-    return same[1:].double().numpy(), (p + t)[1:].double().numpy()
+    """Return [samples, classes but 0]: the number of pixels in both, and the sum of the numbers in each."""
+    n = len(truth)
+    # Each sample counts in classes of its own.
+    own = (torch.arange(n) * classes).reshape(-1, *[1] * (truth.ndim - 1))
+
+    def counts(labels: Tensor) -> Tensor:
+        return torch.bincount(labels, minlength=n * classes).reshape(n, classes)[:, 1:].double()
+
+    p, t = (counts((labels + own).reshape(-1)) for labels in (predicted, truth))
+    return counts((truth + own)[predicted == truth]).numpy(), (p + t).numpy()
+
+
+def _parts(both: Values, either: Values) -> Values:
+    """Return each sample's part in `_dice` of all: their mean is it; of none if no class occurs."""
+    total = either.sum(0)
+    there = total > 0
+    if not there.any():
+        return np.zeros(0)
+    dice = 2 * both.sum(0)[there] / total[there]
+    gap = 2 * both[:, there] - dice * either[:, there]
+    return np.asarray((dice + len(both) * gap / total[there]).mean(1))
 
 
 def _dice(both: Values, either: Values) -> float:

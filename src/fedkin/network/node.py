@@ -317,6 +317,5 @@ class _Desk:
 
 def _without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """Return the scores without what belongs to single samples."""
-    if task.kind != "risk":
-        return dict(scores)
-    return {id: {**fields, "digest": []} for id, fields in scores.items()}
+    alone = {"outcomes": "", **({"digest": []} if task.kind == "risk" else {})}
+    return {id: {**fields, **alone} for id, fields in scores.items()}

@@ -78,7 +78,8 @@ class NetworkSite(Remote):
         for id in wrong:
             self.link.refused.add(id, "evaluate", "not a score")
             self.failures.append(self._failure(id, "evaluate", "refused", "not a score"))
-        return {id: score._replace(digest=()) if self.plan.task.kind == "risk" else score
+        risk = self.plan.task.kind == "risk"
+        return {id: score._replace(outcomes=b"", digest=() if risk else score.digest)
                 for id, score in found.items() if id not in wrong}  # fmt: skip
 
     # -- orders and answers ---------------------------------------------------------------------------------------

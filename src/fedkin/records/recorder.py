@@ -5,6 +5,7 @@
     rounds.jsonl      a line per round: accuracy, groups, traffic (nothing that depends on the machine)
     rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
+    outcomes.parquet  each test sample in the last evaluation, see `outcomes`; not over a network
     messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does)
     timing.jsonl      a line per round: seconds
     graphs/*.npz      the graph of each round in which it changed
@@ -45,8 +46,9 @@ from fedkin.records.files import (
     write_with,
 )
 from fedkin.records.finishing import conclude
+from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.records.tables import csv_text
-from fedkin.tasks import Task
+from fedkin.tasks import METRICS, Task
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
@@ -83,6 +85,7 @@ class Records:
 
     def __init__(self, folder: Path | None, restart: bool = False) -> None:
         self.folder, self.anew = folder, restart
+        self.metric = METRICS["accuracy"]
         self.figures: tuple[str, ...] = ("accuracy",)
         self._clear()
 
@@ -141,10 +144,12 @@ class Records:
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, files)
         self.safe = round
 
-    def finish(self) -> None:
-        """Write the complete tables."""
+    def finish(self, scores: Mapping[str, Score]) -> None:
+        """Write the complete tables, and what is known of single samples from the last evaluation's scores."""
         if self.folder is None:
             return
+        if (stamp := write_outcomes(self.folder, self.metric, scores)) is not None:
+            self.sealed[FILE] = stamp
         for name, rows in self.rows.items():
             file = f"{name}.{_ending(name)}"
             self.sealed[file] = self._write_rows(file, name, rows)
@@ -161,7 +166,7 @@ class Records:
 
         facts: a function that returns the facts of the clients. It reads samples, so it is called only for a folder.
         """
-        self.figures = tuple(metric.name for metric in task.figures)
+        self.metric, self.figures = task.metric, tuple(metric.name for metric in task.figures)
         if self.folder is None:
             return
         kept, now = self.folder / _FEDERATION, facts()
@@ -208,7 +213,7 @@ class Records:
             if self.folder is None or not self.anew:
                 raise
             say("%s", f"{error}; beginning anew at round 0")
-            for name in (_FEDERATION, "rounds.csv", *(f"{name}.{_ending(name)}" for name in self.rows)):
+            for name in (_FEDERATION, FILE, "rounds.csv", *(f"{name}.{_ending(name)}" for name in self.rows)):
                 (self.folder / name).unlink(missing_ok=True)
             self._drop_after(0)
             self._clear()

@@ -23,7 +23,7 @@ __all__ = ["GONE", "RESULT", "SEAL", "Seal", "add_sealed", "faults", "read_seal"
 # The seal of a folder; that of a checkpoint lies beside the checkpoint.
 SEAL = "seal.json"
 # Files of a finished run from which its result is read.
-RESULT = ("summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet", "federation.json")
+RESULT = ("summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet", "federation.json", "outcomes.parquet")
 GONE = "it is gone"
 _FORMAT = 1
 

@@ -18,6 +18,7 @@ from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.finishing import tidy, untidy
 from fedkin.records.metrics import metric_of, value_of
+from fedkin.records.outcomes import read_outcomes, with_outcomes
 from fedkin.records.privacy import largest
 from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
@@ -93,7 +94,10 @@ def read_result(folder: Path) -> Result:
         "messages": rows_of(folder / "messages.parquet", MESSAGES),
     }
     last = max((row[0] for row in tables["clients"]), default=0)
-    scores = {row[1]: _score(metric, *row[2:]) for row in tables["clients"] if row[0] == last}
+    kept = read_outcomes(folder, metric)
+    scores = {
+        row[1]: with_outcomes(_score(metric, *row[2:]), kept.get(row[1])) for row in tables["clients"] if row[0] == last
+    }
     federation = folder / "federation.json"
     known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
     clients = known.get("clients", {})
@@ -105,7 +109,7 @@ def read_result(folder: Path) -> Result:
 
 
 def _score(metric: Metric, n: int, loss: float | None, *figures: float | None) -> Score:
-    """Return a client's score from its line in the records, which have no scores of single samples."""
+    """Return a client's score from its line in the records."""
     known = loss if loss is not None else float("nan")
     if metric.name == "accuracy":
         return Score(n, known, round((figures[0] or 0.0) * n))

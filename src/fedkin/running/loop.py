@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,17 +18,16 @@ from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
 from fedkin.engines.failures import TooFew
 from fedkin.engines.setup import Plan
-from fedkin.flow import Params
 from fedkin.learning.devices import title
 from fedkin.records import metrics
 from fedkin.records.missing import kinds_of, summary_of
 from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
+from fedkin.running.result import Result, by_client
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.settings import parse
-from fedkin.tasks import Metric
 
 __all__ = ["Result", "Stop", "Watcher", "execute"]
 
@@ -54,46 +53,6 @@ class Stop(Exception):
     def __init__(self, round: int, folder: Path | None) -> None:
         super().__init__(f"stopped after round {round}")
         self.round, self.folder = round, folder
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A finished run: summary, a row per round, a row per client and round, last graph, and models.
-
-    clients: (round, client, n, loss, accuracy or the task's other figures) tuples. messages: (round, from, to, phase,
-    bytes, floats, why it is missing) tuples. scores: those of the last
-    evaluation, by client id. models: the final parameters of each client, without frozen ones, which are in the net
-    (empty if the run was read from a folder). unseen: ids of clients that never took part.
-    """
-
-    summary: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    clients: list[tuple[Any, ...]]
-    messages: list[tuple[int, str, str, str, int, int, str]]
-    scores: dict[str, Score]
-    outcome: Outcome | None = None
-    models: Mapping[str, Params] = field(default_factory=dict)
-    folder: Path | None = None
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def accuracy(self) -> float:
-        """Mean over clients of the test accuracy in the last round; nan without test samples, or for other metrics."""
-        return float(self.summary.get("accuracy", {}).get("mean", float("nan")))
-
-    @property
-    def metric(self) -> Metric:
-        """The metric of this run."""
-        return metrics.metric_of(self.summary)
-
-    @property
-    def value(self) -> float:
-        """Mean over clients of the metric in the last round; nan if it is not known for any client."""
-        return float(self.summary[self.metric.name].get("mean", float("nan")))
-
-    def bytes_by_client(self) -> dict[str, dict[str, int]]:
-        """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
-        return _by_client(self.messages, self.scores)
 
 
 def execute(
@@ -220,7 +179,7 @@ class _Loop:
                 self.outcome = Outcome(0, (), None, (), {})
                 self._record(self.outcome, keep=False)
         with self.seconds.of("records"):
-            self.records.finish()
+            self.records.finish(self.scores)
         return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds())
 
 
@@ -237,15 +196,6 @@ class _Seconds(Clock):
         names = ["total", *sorted({*now, *self.before} - {"total"} - {n for n in self.before if n.startswith("step ")})]
         spent = {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
         return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
-
-
-def _by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:
-    total = {id: {"up": 0, "down": 0} for id in sorted(ids)}
-    for _, sender, receiver, _, size, *_ in messages:
-        for id, way in ((sender, "up"), (receiver, "down")):
-            if id != SERVER:
-                total[id][way] += size
-    return total
 
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
@@ -313,7 +263,7 @@ def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
         ways |= {"up_per_client": ways["up"] / len(ids), "down_per_client": ways["down"] / len(ids)}
     sent = records.rows["messages"]
     total["floats"]["largest_upload"] = max((one[5] for one in sent if one[1] != SERVER), default=0)
-    return total | {"bytes": total["bytes"] | {"clients": _by_client(sent, ids)}}
+    return total | {"bytes": total["bytes"] | {"clients": by_client(sent, ids)}}
 
 
 def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:

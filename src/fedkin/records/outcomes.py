@@ -1,0 +1,96 @@
+"""The outcomes of a run's last evaluation for each test sample, from which intervals and paired differences are made.
+
+outcomes.parquet has a row per client and test sample, in the order of the client's samples: client, value, label (empty
+but for risk tasks). `fedkin.analysis.paired.Outcomes` says what a value is. A run over a network has no such file: what
+belongs to single samples never leaves a participant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedkin.analysis.paired import Outcomes
+from fedkin.engines import Score
+from fedkin.errors import RunError
+from fedkin.records import reading
+from fedkin.records.files import Stamp, write_with
+from fedkin.tasks import Kind, Metric
+
+__all__ = ["FILE", "outcomes_of", "read_outcomes", "with_outcomes", "write_outcomes"]
+
+FILE = "outcomes.parquet"
+_KINDS: Mapping[str, Kind] = {
+    "accuracy": "classification", "auc": "risk", "squared_error": "regression", "dice": "segmentation",
+}  # fmt: skip
+
+
+def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcomes]:
+    """The outcomes of each client whose samples are known one by one, by id in their order."""
+    kind, found = _KINDS[metric.name], {}
+    for id, score in sorted(scores.items()):
+        if kind == "risk" and len(score.digest) == 2:
+            found[id] = Outcomes(kind, np.array(score.digest[0]), np.array(score.digest[1], dtype=np.int64))
+        elif kind != "risk" and score.outcomes:
+            values = np.frombuffer(score.outcomes, _stored(kind)).astype(np.float64)
+            # A diverged model has no errors to speak of.
+            if np.isfinite(values).all():
+                found[id] = Outcomes(kind, values)
+    return found
+
+
+def write_outcomes(folder: Path, metric: Metric, scores: Mapping[str, Score]) -> Stamp | None:
+    """Write the file; returns its stamp, or None if no sample is known, and then there is no file."""
+    known = outcomes_of(metric, scores)
+    if not known:
+        return None
+    kind = _KINDS[metric.name]
+    values = np.concatenate([one.values for one in known.values()])
+    labels = [one.labels for one in known.values() if one.labels is not None]
+    ids = np.repeat(np.arange(len(known), dtype=np.int32), [len(one) for one in known.values()])
+    table = pa.table({
+        "client": pa.DictionaryArray.from_arrays(ids, pa.array(list(known), pa.string())).cast(pa.string()),
+        # Scores keep all their digits: rounded, two of them might tie.
+        "value": pa.array(values, pa.float64() if kind == "risk" else pa.float32()),
+        "label": pa.array(np.concatenate(labels), pa.int8()) if labels else pa.nulls(len(ids), pa.int8()),
+    })  # fmt: skip
+    return write_with(folder / FILE, lambda aside: pq.write_table(table, aside, compression="zstd"), sync=False)
+
+
+def read_outcomes(folder: Path, metric: Metric) -> dict[str, Outcomes]:
+    """Read the outcomes by client; none if the run kept none. Raises RunError naming the file."""
+    path, kind = folder / FILE, _KINDS[metric.name]
+    if not path.exists():
+        return {}
+    table = reading.table_in(path, {"client": "texts", "value": "numbers", "label": "whole numbers"}, ["label"])
+    ids = np.array(table.column("client").to_pylist(), dtype=object)
+    values = table.column("value").to_numpy().astype(np.float64)
+    if kind == "risk" and table.column("label").null_count:
+        raise RunError(f"{path}: column 'label': a risk task has a label for each sample; {reading.MEND}")
+    labels = table.column("label").to_numpy().astype(np.int64) if kind == "risk" else None
+    places: dict[str, list[int]] = {}
+    for place, id in enumerate(ids):
+        places.setdefault(id, []).append(place)
+    try:
+        return {
+            id: Outcomes(kind, values[at], None if labels is None else labels[at]) for id, at in sorted(places.items())
+        }
+    except ValueError as error:
+        raise RunError(f"{path}: not the outcomes of a run ({error}); {reading.MEND}") from None
+
+
+def with_outcomes(score: Score, outcomes: Outcomes | None) -> Score:
+    """The score with what is known of its samples."""
+    if outcomes is None:
+        return score
+    if outcomes.labels is not None:
+        return score._replace(digest=(tuple(outcomes.values.tolist()), tuple(outcomes.labels.astype(float).tolist())))
+    return score._replace(outcomes=outcomes.values.astype(_stored(outcomes.kind)).tobytes())
+
+
+def _stored(kind: Kind) -> str:
+    return "<u1" if kind == "classification" else "<f4"

@@ -1,0 +1,96 @@
+"""Outcomes of single samples: written with a run, read back the same, absent where they must not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fedkin
+from fedkin.analysis.paired import figure
+from fedkin.engines import Score
+from fedkin.errors import RunError
+from fedkin.records.metrics import value_of
+from fedkin.records.outcomes import FILE, outcomes_of, read_outcomes, write_outcomes
+from fedkin.running.compare import read_result
+from fedkin.tasks import METRICS
+from kinds import TASKS, federation_of, model_of
+from support import small_federation
+
+PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
+
+
+def run(kind: str, out: Path | None = None, method: str = "fedavg", **more: Any) -> Any:
+    classes = kind == "classification"
+    federation = small_federation() if classes else federation_of(kind)
+    model = "mlp" if classes else model_of(kind)
+    return fedkin.run(method, federation, rounds=2, model=model, training=PLAN, out=out, **more)
+
+
+@pytest.mark.parametrize("kind", ["classification", *TASKS])
+def test_what_is_kept_gives_the_figures_of_the_run_and_is_read_back_the_same(kind: str, tmp_path: Path) -> None:
+    made = run(kind, tmp_path / "run")
+    read = read_result(tmp_path / "run")
+    assert made.outcomes.keys() == read.outcomes.keys()
+    assert made.outcomes
+    assert _known(read) == _known(made)
+    name = made.metric.name
+    for id, mine in made.outcomes.items():
+        assert np.array_equal(mine.values, read.outcomes[id].values)
+        value = value_of(made.scores[id])
+        assert len(mine) == made.scores[id].n
+        assert figure(name, mine) == (None if value is None else pytest.approx(value, rel=1e-5))
+        if value is not None:
+            low, high = read.intervals()[id]
+            assert low - 1e-9 <= value <= high + 1e-9
+
+
+def _known(result: Any) -> list[Any]:
+    risk = result.metric.name == "auc"
+    return [(score.digest if risk else (), score.outcomes) for _, score in sorted(result.scores.items())]
+
+
+def test_differences_to_another_run_are_of_the_same_samples() -> None:
+    made, alone = run("classification"), run("classification", method="local")
+    found = made.difference(alone)
+    assert found.keys() == made.scores.keys()
+    for id, (gap, _) in found.items():
+        assert gap.value == pytest.approx(value_of(made.scores[id]) - value_of(alone.scores[id]))
+        assert gap.n == made.scores[id].n
+
+
+def test_a_run_without_the_file_is_read_and_one_whose_file_is_damaged_is_refused(tmp_path: Path) -> None:
+    run("classification", tmp_path / "run")
+    path, whole = tmp_path / "run" / FILE, (tmp_path / "run" / FILE).read_bytes()
+    path.write_bytes(whole[:-9])
+    with pytest.raises(RunError, match=r"outcomes\.parquet: not as it was written"):
+        read_result(tmp_path / "run")
+    (tmp_path / "run" / "seal.json").unlink()
+    path.unlink()
+    assert read_result(tmp_path / "run").outcomes == {}
+
+
+def test_odd_tables_are_refused(tmp_path: Path) -> None:
+    def table(label: list[int | None], value: list[float]) -> None:
+        columns = {"client": ["a"] * len(value), "value": value, "label": pa.array(label, pa.int8())}
+        pq.write_table(pa.table(columns), tmp_path / FILE)
+
+    table([0, None], [0.5, 0.6])
+    with pytest.raises(RunError, match="a label for each sample"):
+        read_outcomes(tmp_path, METRICS["auc"])
+    table([None, None], [0.5, 0.6])
+    with pytest.raises(RunError, match=r"not the outcomes of a run .*1 for a right label"):
+        read_outcomes(tmp_path, METRICS["accuracy"])
+
+
+def test_nothing_is_written_where_no_sample_is_known(tmp_path: Path) -> None:
+    scores = {"a": Score(5, 0.1, 4), "b": Score(3, 0.2, 0, (None, None))}
+    assert write_outcomes(tmp_path, METRICS["accuracy"], scores) is None
+    assert write_outcomes(tmp_path, METRICS["auc"], scores) is None
+    assert not (tmp_path / FILE).exists()
+    diverged = {"a": Score(2, 0.1, 0, (float("inf"),), outcomes=np.array([1.0, np.inf], "<f4").tobytes())}
+    assert outcomes_of(METRICS["squared_error"], diverged) == {}
