@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.running.api import run
-    from fedkin.running.loop import Result
+    from fedkin.running.loaded import Loaded, load
+    from fedkin.running.result import Result
 
 _PLACES = {
     "federate": "fedkin.data",
@@ -32,12 +33,12 @@ _PLACES = {
     "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
     "phase": "fedkin.flow",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
-    "Result": "fedkin.running.loop",
+    "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.running.result",
 }  # fmt: skip
 
 __all__ = [
-    "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Message", "Net", "PeerMethod", "Result", "Samples",
-    "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "phase", "run",
+    "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net", "PeerMethod", "Result",
+    "Samples", "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "load", "phase", "run",
 ]  # fmt: skip
 
 

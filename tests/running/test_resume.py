@@ -25,7 +25,7 @@ from fedkin.running.loop import Result, Stop
 from tiny import TABLE, CutAt, assert_equal_runs, reseal
 
 # Files that a whole run of TABLE puts in place, one after another.
-WRITES = 49
+WRITES = 56
 
 
 @pytest.fixture(scope="module")

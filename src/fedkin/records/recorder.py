@@ -9,6 +9,7 @@
     messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does)
     timing.jsonl      a line per round: seconds
     graphs/*.npz      the graph of each round in which it changed
+    models/*          the models after the last round, unless run.models is "none" (see `models`)
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     mode.json         the mode of local training; data-root.json: the folder of the data sets
     checkpoint/       the state after the last round; until the end the newest two states, see `checkpoints`
@@ -33,6 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedkin.analysis.embeddings import Features
+from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
 from fedkin.errors import RunError
 from fedkin.folders import synced
@@ -46,6 +48,7 @@ from fedkin.records.files import (
     write_with,
 )
 from fedkin.records.finishing import conclude
+from fedkin.records.models import About, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
 from fedkin.records.tables import csv_text
 from fedkin.tasks import METRICS, Task
@@ -156,6 +159,11 @@ class Records:
         text = csv_text(self.rows["rounds"]).encode()
         self.sealed["rounds.csv"] = write_bytes(self.folder / "rounds.csv", text)
 
+    def keep_models(self, models: Mapping[str, Params], about: About, limit_mb: float) -> None:
+        """Write the models of the clients and what they need to be used again, unless they exceed the limit."""
+        if self.folder is not None:
+            self.sealed |= keep_models(self.folder, models, about, limit_mb)
+
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Write the seal of all files, then the summary; after that the run is finished."""
         if self.folder is not None:
@@ -259,9 +267,9 @@ class Records:
         self._drop_after(round)
 
     def _drop_after(self, round: int) -> None:
-        """Remove graphs and features of later rounds; after round 0, parts and checkpoints too."""
+        """Remove graphs and features of later rounds; after round 0, parts, checkpoints and models too."""
         assert self.folder is not None
-        for place in ("parts", "checkpoint") if not round else ():
+        for place in ("parts", "checkpoint", "models") if not round else ():
             shutil.rmtree(self.folder / place, ignore_errors=True)
         for place, kind in (("graphs", "npz"), ("features", "safetensors")):
             for number, path in reading.files_in(self.folder / place, kind).items():

@@ -38,7 +38,8 @@ from fedkin.untrusted import toml_of
 
 __all__ = ["run"]
 
-AnyModel = str | Model | tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
+Modules = tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
+AnyModel = str | Model | Modules
 
 
 def run(
@@ -96,6 +97,7 @@ def run(
         raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
     chosen = parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
     opened(chosen.device)
+    model = _named(model)
     net, nets = _nets(model, federation, seed, chosen.torch_dtype)
     method.check(federation)
     training.count(len(federation.at(1).seen))
@@ -110,8 +112,9 @@ def run(
 
     def act() -> Result:
         result = execute(
-            setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart
-        )
+            setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart,
+            model=model if isinstance(model, Model) else None,
+        )  # fmt: skip
         _warn(result.summary.get("missing", {}), wrong)
         return result
 
@@ -157,11 +160,15 @@ def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     return tomli_w.dumps(without_none(table))
 
 
-def _nets(model: AnyModel, federation: Federation, seed: int, dtype: torch.dtype) -> tuple[Net, dict[str, Net] | None]:
+def _named(model: AnyModel) -> Model | Modules:
+    return parse(choose(MODELS, model, "model"), {"name": model}, "model") if isinstance(model, str) else model
+
+
+def _nets(
+    model: Model | Modules, federation: Federation, seed: int, dtype: torch.dtype
+) -> tuple[Net, dict[str, Net] | None]:
     if isinstance(model, tuple):
         return Net(*model, dtype), None
-    if isinstance(model, str):
-        model = parse(choose(MODELS, model, "model"), {"name": model}, "model")
     if isinstance(model, Model):
         return nets_for(model, federation, seed, dtype)
     make = model

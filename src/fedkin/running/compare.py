@@ -17,6 +17,7 @@ from fedkin.records import reading, schema
 from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.finishing import tidy, untidy
+from fedkin.records.kept import INDEX, Kept
 from fedkin.records.metrics import metric_of, value_of
 from fedkin.records.outcomes import read_outcomes, with_outcomes
 from fedkin.records.privacy import largest
@@ -52,7 +53,7 @@ def run_experiment(
     with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
         return execute(
             setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
-            watcher=watcher, restart=restart,
+            watcher=watcher, restart=restart, model=experiment.model,
         )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def read_result(folder: Path) -> Result:
     unseen = tuple(sorted(id for id, facts in clients.items() if not facts.get("seen", True)))
     return Result(
         summary=summary, rounds=rounds, clients=tables["clients"], messages=tables["messages"], scores=scores,
-        folder=folder, unseen=unseen,
+        models=Kept(folder) if (folder / INDEX).exists() else {}, folder=folder, unseen=unseen,
     )  # fmt: skip
 
 

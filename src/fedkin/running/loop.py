@@ -19,8 +19,10 @@ from fedkin.engines.base import SERVER
 from fedkin.engines.failures import TooFew
 from fedkin.engines.setup import Plan
 from fedkin.learning.devices import title
+from fedkin.learning.models import Model
 from fedkin.records import metrics
 from fedkin.records.missing import kinds_of, summary_of
+from fedkin.records.models import About
 from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
@@ -58,13 +60,13 @@ class Stop(Exception):
 def execute(
     setup: T, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
-    make: Callable[[T], Engine] | None = None, restart: bool = False,
+    make: Callable[[T], Engine] | None = None, restart: bool = False, model: Model | None = None,
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     setup: the setup, or the plan of a run whose clients are elsewhere.
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
-    checkpoints or records are damaged begins anew; else it is refused.
+    checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
     """
     begun = time.perf_counter()
     tracking = Tracking([*run.trackers, *trackers], folder)
@@ -84,6 +86,10 @@ def execute(
             models = engine.models()
         finally:
             engine.close()
+        kept = engine.setup
+        if isinstance(kept, Setup) and run.models == "last":
+            about = About.of(kept.federation, kept.net, kept.nets, model, kept.seed)
+            records.keep_models(models, about, run.models_limit_mb)
         # After the engine's own files are gone: nothing comes back to a finished run to remove them.
         records.conclude(summary)
         tracking.ended(summary)

@@ -25,9 +25,9 @@ class Result:
     """A finished run: summary, a row per round, a row per client and round, last graph, and models.
 
     clients: (round, client, n, loss, accuracy or the task's other figures) tuples. messages: (round, from, to, phase,
-    bytes, floats, why it is missing) tuples. scores: those of the last
-    evaluation, by client id. models: the final parameters of each client, without frozen ones, which are in the net
-    (empty if the run was read from a folder). unseen: ids of clients that never took part.
+    bytes, floats, why it is missing) tuples. scores: those of the last evaluation, by client id. models: the final
+    parameters of each client, without frozen ones, which are in the net; of a run that was read from its folder they
+    are read on use (empty if none were kept). unseen: ids of clients that never took part.
     """
 
     summary: dict[str, Any]
@@ -55,7 +55,7 @@ class Result:
         """Mean over clients of the metric in the last round; nan if it is not known for any client."""
         return float(self.summary[self.metric.name].get("mean", float("nan")))
 
-    def bytesby_client(self) -> dict[str, dict[str, int]]:
+    def bytes_by_client(self) -> dict[str, dict[str, int]]:
         """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
         return by_client(self.messages, self.scores)
 

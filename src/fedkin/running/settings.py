@@ -22,6 +22,9 @@ class RunSettings(EngineSettings):
     evaluate_every, checkpoint_every: in rounds.
     embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
     round always stores them (0: only the last round).
+    models: "last" keeps each client's model after the last round with the run, "none" keeps none. Clients with equal
+    models share a file. models_limit_mb: if all different models together are larger (in MB of 2^20 bytes), none is
+    kept, and a warning says so.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
     """
@@ -32,6 +35,8 @@ class RunSettings(EngineSettings):
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     embeddings_every: int = Field(0, ge=0)
+    models: Literal["last", "none"] = "last"
+    models_limit_mb: float = Field(4096.0, gt=0)
     trackers: tuple[str, ...] = ()
 
     @field_validator("trackers", mode="before")

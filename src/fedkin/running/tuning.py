@@ -275,7 +275,7 @@ def _judge(
             try:
                 done = execute(
                     setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
-                    watcher=watcher, restart=restart,
+                    watcher=watcher, restart=restart, model=experiment.model,
                 )  # fmt: skip
             except MethodError as error:
                 add_sealed(folder, {_FAILED: json_bytes(str(error))})

@@ -1,0 +1,192 @@
+"""The models of a finished run: a file for each different model, and an index of whose it is and how to use it.
+
+    models/index.json            the task, the nets, the preprocessing, and the file of each client's model
+    models/CLIENT.safetensors    the model of one client, named after it
+    models/shared-N.safetensors  a model that several clients have
+    models/frozen-N.safetensors  what training does not change in net N, if there is any
+
+Names of files are quoted; the ids are in the index and inside the files.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from pydantic import TypeAdapter
+from safetensors.torch import save
+
+from fedkin.codec import Params
+from fedkin.federation import Federation, Scale, Task
+from fedkin.federation.encoding import Encoding
+from fedkin.federation.frame import Target
+from fedkin.folders import synced
+from fedkin.learning.models import Model
+from fedkin.learning.net import Net
+from fedkin.records.checkpoints import say
+from fedkin.records.files import Stamp, json_bytes, write_bytes
+from fedkin.records.kept import FORMAT, INDEX, PLACE
+
+__all__ = ["About", "file_names", "keep_models"]
+
+_LONGEST = 120
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What models need to be used again. nets, settings: of each client; no settings: modules of one's own."""
+
+    federation: Federation
+    nets: Mapping[str, Net]
+    settings: Mapping[str, Model | None]
+
+    @classmethod
+    def of(
+        cls, federation: Federation, net: Net, nets: Mapping[str, Net] | None, model: Model | None, seed: int
+    ) -> About:
+        """The nets of a run; model: the settings that they were made from."""
+        deal = getattr(model, "deal_bodies", None)
+        settings = dict.fromkeys(federation, model) if deal is None else dict(deal(sorted(federation), seed))
+        return cls(federation, nets or dict.fromkeys(federation, net), settings)
+
+
+def file_names(ids: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """A name of a file for each id, without its ending: quoted, of limited length, and different without case too.
+
+    >>> file_names(["ward 3", "A", "a", "../b"])
+    {'../b': '%2E.%2Fb', 'A': 'A', 'a': 'a~ca234c55', 'ward 3': 'ward%203'}
+    """
+    used, found = {name.casefold() for name in taken}, {}
+    for id in sorted(ids):
+        name, mark = quote(id, safe=""), f"~{blake2b(id.encode(), digest_size=4).hexdigest()}"
+        if name.startswith("."):
+            name = f"%2E{name[1:]}"
+        if len(name) > _LONGEST:
+            name = name[:_LONGEST] + mark
+        while name.casefold() in used:
+            name += mark
+        used.add(name.casefold())
+        found[id] = name
+    return found
+
+
+def keep_models(folder: Path, models: Mapping[str, Params], about: About, limit_mb: float) -> dict[str, Stamp]:
+    """Write the models of a run into its folder; returns the stamps of the files.
+
+    Clients with equal models share a file. If all different models together are larger than `limit_mb`, only the
+    index is written, which says so.
+    """
+    place = folder / PLACE
+    groups = _groups(models)
+    size = sum(t.numel() * t.element_size() for ids in groups for t in models[ids[0]].values())
+    why = ""
+    if size > limit_mb * 2**20:
+        why = f"its models take {size / 2**20:,.0f} MB, and run.models_limit_mb is {limit_mb:g}"
+        say("%s", f"{folder}: the models are not kept: {why}")
+        groups = []
+    nets = list(dict.fromkeys(about.nets[id] for id in sorted(models)))
+    shared = [f"shared-{number}" for number in range(1, 1 + sum(len(ids) > 1 for ids in groups))]
+    own = file_names((ids[0] for ids in groups if len(ids) == 1), [*shared, *_frozen(nets).values()])
+    names = iter(shared)
+    file = {id: name for ids in groups for name in [own[ids[0]] if len(ids) == 1 else next(names)] for id in ids}
+    contents = _contents(models, groups, file, nets if groups else [])
+    index = json_bytes(_described(about, nets, {id: f"{name}.safetensors" for id, name in file.items()}, why))
+    written = {Path(INDEX).name, *(f"{name}.safetensors" for name in [*file.values(), *_frozen(nets).values()])}
+    for old in place.glob("*") if place.exists() else ():
+        if old.name not in written:
+            old.unlink()
+    stamps = {
+        f"{PLACE}/{name}.safetensors": write_bytes(place / f"{name}.safetensors", content, sync=False)
+        for name, content in contents
+    }
+    stamps[INDEX] = write_bytes(folder / INDEX, index, sync=False)
+    synced(place)
+    return stamps
+
+
+def _frozen(nets: Sequence[Net]) -> dict[int, str]:
+    """The names of files of what training does not change, by the number of the net."""
+    return {number: f"frozen-{number + 1}" for number, net in enumerate(nets) if net.frozen}
+
+
+def _groups(models: Mapping[str, Params]) -> list[list[str]]:
+    """Ids of clients with equal models, sorted."""
+    # Mostly they are one object, so that each content is hashed once.
+    known: dict[tuple[int, ...], bytes] = {}
+    found: dict[bytes, list[str]] = {}
+    for id in sorted(models):
+        params = models[id]
+        told = tuple(builtins.id(tensor) for tensor in params.values())
+        if told not in known:
+            known[told] = _digest(params)
+        found.setdefault(known[told], []).append(id)
+    return list(found.values())
+
+
+def _digest(params: Params) -> bytes:
+    digest = blake2b(digest_size=16)
+    for name, tensor in params.items():
+        values = tensor.detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(values.dtype), list(values.shape)]).encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes() if values.numel() else b"")
+    return digest.digest()
+
+
+def _contents(
+    models: Mapping[str, Params], groups: Sequence[Sequence[str]], file: Mapping[str, str], nets: Sequence[Net]
+) -> Iterator[tuple[str, bytes]]:
+    for number, name in _frozen(nets).items():
+        yield name, _bytes(nets[number].frozen, {"net": str(number)})
+    for ids in groups:
+        whose = {"client": ids[0]} if len(ids) == 1 else {"clients": str(len(ids))}
+        yield file[ids[0]], _bytes(models[ids[0]], whose)
+
+
+def _bytes(tensors: Params, about: dict[str, str]) -> bytes:
+    # safetensors refuses tensors that share memory, as tied ones do.
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return bytes(save(own, about))
+
+
+def _described(about: About, nets: Sequence[Net], file: Mapping[str, str], why: str) -> dict[str, Any]:
+    federation, numbers, frozen = about.federation, {net: n for n, net in enumerate(nets)}, _frozen(nets)
+    first = {about.nets[id]: id for id in sorted(file, reverse=True)}
+    scale = {id: federation[id].phases[-1].train.scale for id in file}
+    scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
+    settings = {net: about.settings[first[net]] for net in nets if net in first}
+    return {
+        "format": FORMAT,
+        "why": why,
+        "dtype": "float64" if nets and nets[0].dtype == torch.float64 else "float32",
+        "task": _plain(Task, federation.task),
+        "nets": [
+            {
+                "model": None if (model := settings.get(net)) is None else model.model_dump(mode="json"),
+                "modules": str(net.module),
+                "shapes": {name: list(tensor.shape) for name, tensor in net.initial.items()},
+                "frozen": f"{frozen[number]}.safetensors" if number in frozen else None,
+            }
+            for net, number in numbers.items()
+        ],
+        "scales": [_plain(Scale, each) for each in scales],
+        "clients": {
+            id: {
+                "file": name, "net": numbers[about.nets[id]],
+                "scale": None if (own := scale[id]) is None else scales.index(own),
+            }
+            for id, name in sorted(file.items())
+        },
+        "encoding": None if federation.encoding is None else _plain(Encoding, federation.encoding),
+        "target": None if federation.target is None else _plain(Target, federation.target),
+    }  # fmt: skip
+
+
+def _plain(kind: Any, value: object) -> Any:
+    return TypeAdapter(kind).dump_python(value, mode="json")

@@ -1,0 +1,262 @@
+"""`fedkin.load`: the models of a finished run, to predict with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from fedkin.errors import ConfigError, DataError, RunError, nearest
+from fedkin.federation import Task
+from fedkin.federation.encoding import Encoding, kinds_of
+from fedkin.federation.frame import Target, as_table
+from fedkin.federation.inputs import CODES
+from fedkin.federation.samples import prepared
+from fedkin.keys import key
+from fedkin.learning.models import MODELS
+from fedkin.learning.net import BodyHead, Net
+from fedkin.methods import METHODS
+from fedkin.records import reading
+from fedkin.records.kept import Kept
+from fedkin.settings import choose, parse
+from fedkin.untrusted import said
+
+__all__ = ["Loaded", "load"]
+
+Modules = tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
+Values = npt.NDArray[Any]
+_BATCH = 1024
+
+
+def load(run: Path | str, model: Modules | None = None) -> Loaded:
+    """The models of the finished run in this folder.
+
+    model: the (body, head) pair of modules, or the function of the task that makes it, with which the run was started;
+    it is needed if the run's net has no name in `fedkin models`. Raises RunError for a folder without models.
+
+    >>> import fedkin, tempfile
+    >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    >>> folder = tempfile.mkdtemp()
+    >>> result = fedkin.run("fedavg", fed, rounds=1, seed=0, out=folder)
+    >>> models = fedkin.load(folder)
+    >>> models.predict(fed["c00"].test.x[:3], client="c00").shape
+    (3,)
+    """
+    return Loaded(Path(run), model)
+
+
+class Loaded(Mapping[str, nn.Module]):
+    """The models of a run by client id, in evaluation mode. See `fedkin.load`.
+
+    encoding, target: how columns became inputs, and what the targets mean; None if the run had arrays.
+    """
+
+    encoding: Encoding | None
+    target: Target | None
+
+    def __init__(self, folder: Path, modules: Modules | None = None) -> None:
+        if not (folder / "summary.json").exists():
+            raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+        self.folder, self.kept = folder, Kept(folder)
+        self.task, self.encoding, self.target = self.kept.task, self.kept.encoding, self.kept.target
+        self._modules, self._nets = modules, dict[int, Net]()
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of the clients that have a model, sorted."""
+        return tuple(sorted(self.kept))
+
+    def __getitem__(self, id: str) -> nn.Module:
+        return self._model(self._known(id))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __repr__(self) -> str:
+        models = "one model" if self.kept.alike else "models"
+        return f"Loaded({str(self.folder)!r}, {models} of {len(self)} clients, {self.task.kind})"
+
+    def model(self, client: str | None = None) -> nn.Module:
+        """The model of a client, in evaluation mode: inputs [n, ...] to outputs [n, classes] (logits) or [n, targets].
+
+        client: may be left out if all clients have the same model. Raises ConfigError for one that is not known.
+        """
+        return self._model(self._known(client))
+
+    def predict(self, x: Any, client: str | None = None) -> Values:
+        """What a client's model predicts for these rows.
+
+        x: for a run on a table, a frame with the columns of its inputs (pandas, polars, Arrow, or a dict of columns),
+        or encoded inputs [n, d]; else an array [n, ...] of stored values, as the client's samples have them.
+
+        classification   [n] class names of the table, else labels from 0
+        risk             [n] the probability of the event, from 0 to 1
+        regression       [n] numbers in the units of the table's target, else [n, targets] as the run had them
+        segmentation     [n, height, width] labels of pixels
+
+        Missing values and unknown categories are treated as in training. Raises DataError for inputs that do not fit,
+        ConfigError for a client that is not known.
+        """
+        outputs = self._outputs(x, self._known(client))
+        if self.task.kind == "risk":
+            return np.asarray(torch.softmax(outputs, 1)[:, 1].numpy())
+        if self.task.kind == "regression":
+            return np.asarray(self._in_units(outputs).numpy())
+        labels = outputs.argmax(1).numpy()
+        if self.task.kind == "classification" and self.target is not None:
+            labels = np.array(self.target.classes)[labels]
+        return np.asarray(labels)
+
+    def probabilities(self, x: Any, client: str | None = None) -> Values:
+        """[n, classes] the probability of each class, in the order of `target.classes` or of the labels."""
+        self.task.need_labels("probabilities", "a probability of each class")
+        return np.asarray(torch.softmax(self._outputs(x, self._known(client)), 1).numpy())
+
+    def inputs(self, x: Any, client: str | None = None) -> Any:
+        """What the net is given for these rows: a tensor, or a dict of tensors."""
+        return self._inputs(x, self._known(client))
+
+    # -- nets ------------------------------------------------------------------------------------------------------
+
+    def _known(self, client: str | None) -> str:
+        if client is None:
+            if self.kept.alike:
+                return next(iter(self.kept))
+            raise ConfigError(f"client: each client has its own model, so name one; {_some(self.clients)}")
+        if client not in self.kept:
+            shared = "; all clients have the same model: leave client out to use it" if self.kept.alike else ""
+            near = nearest(client, self.clients)
+            hint = near if near.startswith("did") else _some(self.clients)
+            raise ConfigError(f"client: no {client!r} in this run; {hint}{shared}")
+        return client
+
+    def _model(self, id: str) -> BodyHead:
+        number = self.kept.number(id)
+        if number not in self._nets:
+            self._nets[number] = self._net(number)
+        module = self._nets[number].scratch().eval()
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, tensor in self.kept[id].items():
+                named[name].copy_(tensor)
+        return module
+
+    def _net(self, number: int) -> Net:
+        """The net of this number, with what training does not change."""
+        facts, was = self.kept.nets[number], " ".join(self.kept.nets[number].modules.split())
+        if facts.model is None and self._modules is None:
+            raise ConfigError(
+                f"{self.folder}: its net was made from modules of your own, which only you can make again: "
+                f"fedkin.load({str(self.folder)!r}, model=(body, head)) with the same ones; it was {was}"
+            )
+        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype))
+        frozen = self.kept.frozen(number)
+        made, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
+        if odd := sorted(name for name in {*made, *wanted} if made.get(name) != wanted.get(name)):
+            one = f"{odd[0]} is {made.get(odd[0], 'not there')} here, {wanted.get(odd[0], 'not there')} in the run"
+            raise ConfigError(f"model: not the net of {self.folder}: {one}; it was {was}")
+        with torch.no_grad():
+            for name, tensor in net.frozen.items():
+                tensor.copy_(frozen[name])
+        return net
+
+    def _made(self, settings: Mapping[str, Any] | None) -> tuple[nn.Module, nn.Module]:
+        if self._modules is not None:
+            return self._modules if isinstance(self._modules, tuple) else self._modules(self.task)
+        assert settings is not None
+        return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)
+
+    def _equipped(self, net: Net) -> Net:
+        """The net with what the run's method added to it."""
+        table = dict(reading.settings_in(self.folder / "experiment.toml").get("method", {}))
+        name = table.pop("name", None)
+        if name not in METHODS:
+            return net
+        return parse(METHODS[name], table, "method").equip(net, self.task, key(0, "equip"))
+
+    # -- inputs and outputs ----------------------------------------------------------------------------------------
+
+    def _outputs(self, x: Any, id: str) -> Tensor:
+        given, model = self._inputs(x, id), self._model(id)
+        rows = len(given if isinstance(given, Tensor) else next(iter(given.values())))
+        found = []
+        with torch.no_grad():
+            for start in range(0, max(rows, 1), _BATCH):
+                part = slice(start, start + _BATCH)
+                found.append(
+                    model(given[part] if isinstance(given, Tensor) else {n: t[part] for n, t in given.items()})
+                )
+        return torch.cat(found).double()
+
+    def _in_units(self, outputs: Tensor) -> Tensor:
+        return outputs if self.target is None else outputs[:, 0] * self.target.deviation + self.target.mean
+
+    def _inputs(self, x: Any, id: str) -> Any:
+        if self.encoding is not None and not isinstance(x, (np.ndarray, Tensor)):
+            return torch.from_numpy(self._encoded(x)).to(self.kept.dtype)
+        wanted = self.task.shapes
+        if isinstance(self.task.shape, Mapping):
+            if not isinstance(x, Mapping) or set(x) != set(wanted):
+                raise DataError(f"x: expected a dict of the arrays {', '.join(wanted)}, got {type(x).__name__}")
+            given: Any = {name: _tensor(x[name], f"x[{name!r}]", wanted[name]) for name in wanted}
+        else:
+            given = _tensor(x, "x", wanted["x"])
+        for name in self.task.codes:
+            part = given[name] if isinstance(given, dict) else given
+            if part.dtype not in CODES:
+                raise DataError(
+                    f"x: {name!r} holds token ids or category codes: expected int32 or int64, got {part.dtype}"
+                )
+        return prepared(given, self.kept.scale(id), self.kept.dtype)
+
+    def _encoded(self, frame: Any) -> npt.NDArray[np.float32]:
+        assert self.encoding is not None
+        table = as_table(frame)
+        gone = [name for name in self.encoding.kinds if name not in table.column_names]
+        if gone:
+            raise DataError(f"frame: no column {gone[0]!r}; {_some(table.column_names)}")
+        try:
+            found = kinds_of(table.select(list(self.encoding.kinds)))
+            for name, kind in self.encoding.kinds.items():
+                if kind == "number" and found[name] != "number":
+                    raise DataError(
+                        f"column {name!r}: expected numbers, as in training, got {table.schema.field(name).type}"
+                    )
+            return self.encoding(table)
+        except DataError as error:
+            raise DataError(f"frame: {error}") from None
+        except (ValueError, pa.ArrowException) as error:
+            raise DataError(f"frame: its columns cannot be encoded ({said(error)})") from None
+
+
+def _tensor(x: Any, where: str, shape: tuple[int, ...]) -> Tensor:
+    try:
+        given = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: expected an array of numbers, got {type(x).__name__} ({said(error)})") from None
+    if tuple(given.shape[1:]) != tuple(shape) or not given.ndim:
+        rows = ", ".join(map(str, ("n", *shape)))
+        raise DataError(f"{where}: expected an array [{rows}], got {list(given.shape)}")
+    if given.is_floating_point() and not bool(torch.isfinite(given).all()):
+        raise DataError(f"{where}: holds NaN or infinite values; expected finite numbers")
+    return given
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _some(names: Any) -> str:
+    """Up to eight names, and how many there are."""
+    known = list(names)
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    return f"known: {', '.join(map(str, known[:8]))}{more}"
