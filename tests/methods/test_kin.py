@@ -21,11 +21,11 @@ from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
+from fedkin.methods.blocks.personal import first_layer, has_place, log_shares, own_view, shared_view
 from fedkin.methods.blocks.signing import usable
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin
 from fedkin.methods.kin.finding import level
-from fedkin.methods.kin.personal import first_layer, has_place, log_shares, own_view, shared_view
 from fedkin.views import ClientView
 from support import small_setup
 

@@ -6,6 +6,7 @@ import typer
 
 from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
+from fedkin.cli.advise import advise
 from fedkin.cli.check import check
 from fedkin.cli.graph import graph
 from fedkin.cli.net import net
@@ -41,6 +42,7 @@ app.command("run")(experiments.run)
 app.command("compare")(experiments.compare)
 app.command("tune")(tune)
 app.command("sweep")(sweep)
+app.command("advise")(advise)
 app.command("serve")(serve)
 app.command("join")(join)
 app.command("peer")(peer)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedkin.data.sources._table import TableSource
     from fedkin.federation.frame import Reading
 
-__all__ = ["init", "inspect"]
+__all__ = ["first_experiment", "init", "inspect"]
 
 _SHOWN, _BAR = 40, 20
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -76,18 +76,26 @@ def init(
     out: Path = _OUT,
 ) -> None:
     """Write a first experiment file for a table. Columns that are row numbers or constant are left out."""
-    from fedkin.data.inspection import without
     from fedkin.folders import write_new
 
-    source = _source(data, target, client, time, group, kind, leave_out)
-    table, owner = source.table(Path())
-    reading, found = _inspected(source, table, owner, data)
-    reading = without(reading, found)
-    write_new(out, _experiment(data, source, reading, found).encode(), "name another file: --out")
+    text, found = first_experiment(data, target, client, time, group, kind, leave_out)
+    write_new(out, text.encode(), "name another file: --out")
     console = screen(soft_wrap=True)
     for finding in found.findings:
         console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")
     console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
+
+
+def first_experiment(
+    data: Path, target: str, client: str | None, time: str | None, group: str | None, kind: str | None, leave_out: str
+) -> tuple[str, Inspection]:
+    """The text of a first experiment file for a table, and what was found in the table."""
+    from fedkin.data.inspection import without
+
+    source = _source(data, target, client, time, group, kind, leave_out)
+    table, owner = source.table(Path())
+    reading, found = _inspected(source, table, owner, data)
+    return _experiment(data, source, without(reading, found), found), found
 
 
 def _source(

@@ -12,7 +12,8 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from fedkin._version import __version__
-from fedkin.report.sections import sections
+from fedkin.report.answer import answer_html
+from fedkin.report.sections import section, sections
 
 __all__ = ["embedded", "page"]
 
@@ -22,9 +23,11 @@ _SCRIPTS = (
 )  # fmt: skip
 
 
-def page(data: Mapping[str, Any]) -> str:
-    """The whole report as HTML text, from the data of `collect`."""
+def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
+    """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
     parts = sections(data)
+    if answer is not None:
+        parts.insert(0, section("answer", "Answer", "Who should train with whom", answer_html(answer)))
     return Template(_part("page.html")).substitute(
         version=escape(__version__),
         title=escape(data["title"]),

@@ -26,7 +26,7 @@ from fedkin.report.templates import (
 )
 from fedkin.report.traffic import traffic_tables
 
-__all__ = ["Section", "sections"]
+__all__ = ["Section", "section", "sections"]
 
 Data = Mapping[str, Any]
 
@@ -53,28 +53,29 @@ def sections(data: Data) -> list[Section]:
     title = title[:1].upper() + title[1:]
     curves = any(run["curve"].get("round") for run in data["runs"])
     found = [
-        _section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
-        _section("comparison", "Comparison", "The methods side by side", _comparison(data)),
-        _section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
-        _section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
-        _section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
-        _section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
-        _section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
-        _section("sharing", "Weights", "Weights, and what clients have in common", SHARING) if shared else None,
-        _section("influence", "Influence", "Influential clients, by region", INFLUENCE) if central else None,
-        _section("features", "Features", "Classes in feature space, and heads", FEATURES) if features else None,
-        _section("traffic", "Traffic", "What was sent, once and every round", _traffic(data))
+        section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
+        section("comparison", "Comparison", "The methods side by side", _comparison(data)),
+        section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
+        section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
+        section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
+        section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
+        section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
+        section("sharing", "Weights", "Weights, and what clients have in common", SHARING) if shared else None,
+        section("influence", "Influence", "Influential clients, by region", INFLUENCE) if central else None,
+        section("features", "Features", "Classes in feature space, and heads", FEATURES) if features else None,
+        section("traffic", "Traffic", "What was sent, once and every round", _traffic(data))
         if data["phases"]
         else None,
-        _section("missing", "Missing", "What was lost, refused, or never came", _missing(data))
+        section("missing", "Missing", "What was lost, refused, or never came", _missing(data))
         if data["missing"]
         else None,
-        _section("settings", "Settings", "Settings, and how to run this again", _settings(data)),
+        section("settings", "Settings", "Settings, and how to run this again", _settings(data)),
     ]
-    return [section for section in found if section is not None]
+    return [each for each in found if each is not None]
 
 
-def _section(id: str, nav: str, heading: str, body: str) -> Section:
+def section(id: str, nav: str, heading: str, body: str) -> Section:
+    """A section of the page; `heading` and `body` are HTML."""
     html = f'<section id="{id}" aria-labelledby="{id}-h"><h2 id="{id}-h">{heading}</h2>\n{body}\n</section>'
     return Section(id, nav, html)
 

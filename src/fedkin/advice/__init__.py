@@ -1,0 +1,10 @@
+"""From data to a recommendation: who should train with whom, and how sure that is."""
+
+from __future__ import annotations
+
+from fedkin.advice.advising import Plan, advise
+from fedkin.advice.folds import Rows
+from fedkin.advice.result import Advice, OfClient
+from fedkin.advice.work import Bench
+
+__all__ = ["Advice", "Bench", "OfClient", "Plan", "Rows", "advise"]

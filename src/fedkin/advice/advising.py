@@ -1,0 +1,265 @@
+"""From a federation to an advice: folds, candidates, runs, the choice, and the models of the end on test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.advice.choice import Judged, Trials
+from fedkin.advice.folds import Folds, Rows, folds_of
+from fedkin.advice.gains import Marks, known, marks_of, outcomes_of
+from fedkin.advice.result import Advice, OfClient
+from fedkin.advice.shapes import CANDIDATES, Shape, shapes_of
+from fedkin.advice.work import Bench, Work, method_of, trained
+from fedkin.analysis.paired import Difference, Outcomes, difference
+from fedkin.errors import ConfigError, DataError, RunError
+from fedkin.federation import Federation
+from fedkin.federation.samples import hash_of
+from fedkin.learning.sgd import infer
+from fedkin.records.files import read_json, write_json
+
+__all__ = ["KEPT", "Plan", "advise"]
+
+# The file that says what the runs in a folder are of.
+KEPT = "advice-plan.json"
+
+Told = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is tried.
+
+    folds: each client's training samples are held out in so many parts. rates: multiples of the experiment's rate that
+    are tried for every candidate. rounds: of each run (None: those of the experiment).
+    """
+
+    folds: int = 5
+    rates: tuple[float, ...] = (1.0, 3.0, 1 / 3)
+    rounds: int | None = None
+
+
+def _quiet(step: str, done: int, total: int) -> None:
+    pass
+
+
+def advise(
+    federation: Federation,
+    bench: Bench,
+    plan: Plan | None = None,
+    *,
+    rows: Mapping[str, Rows] | None = None,
+    folder: Path | None = None,
+    told: Told = _quiet,
+) -> Advice:
+    """Who should train with whom, judged on training samples that were held out.
+
+    Test samples are used for the figures beside, and for nothing else. rows: what is known of clients' training samples
+    beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
+    told(step, done, total) hears of the progress.
+
+    Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
+    """
+    plan = plan or Plan()
+    if plan.rounds is not None:
+        bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
+    _check(federation)
+    rows = dict(rows or {})
+    folds, unknown, named = _judgeable(federation, plan, bench.seed, rows)
+    if len(folds) < 2:
+        some = ", ".join(f"{id}: {why}" for id, why in sorted(unknown.items())[:4])
+        raise DataError(
+            "advice needs at least 2 clients with enough training samples (10 events and 10 others for a risk, else "
+            f"8); {len(folds)} of {len(federation)} have them ({some})"
+        )
+    back = {name: id for id, name in named.items()}
+    inner = Federation(
+        [_named(federation, back[name], name) for name in sorted(back)], federation.task, federation.name
+    )
+    own = {named[id]: each for id, each in folds.items()}
+    told("candidates", 0, 1)
+    splits = [shapes_of(_trained_on(inner, own, split), inner.task, bench.seed)[0] for split in range(_splits(own))]
+    final, missing = shapes_of({id: client.train for id, client in inner.items()}, inner.task, bench.seed)
+    names = _different(splits, final)
+    work = _work(inner, own, splits, names, plan, bench)
+    _claim(folder, work, plan, bench)
+    kept = None if folder is None else folder / "folds"
+    done = work.done(kept, lambda done, total: told("validation", done, total))
+    share = sum(each.share for each in own.values()) / len(own)
+    judged = Judged.of(_trials(work, splits, final, names, plan, done), share)
+    return _advice(federation, bench, plan, back, unknown, judged, final, tuple(missing), work.rates, told, splits)
+
+
+def _check(federation: Federation) -> None:
+    if federation.task.kind == "segmentation":
+        raise ConfigError("advice is for classification, risk and regression; this task is segmentation")
+    for client in federation.values():
+        if client.changes or client.joins > 1:
+            raise ConfigError(f"advice is for data that stand still; client {client.id!r} joins later or changes")
+
+
+def _judgeable(
+    federation: Federation, plan: Plan, seed: int, rows: Mapping[str, Rows]
+) -> tuple[dict[str, Folds], dict[str, str], dict[str, str]]:
+    """(folds of the clients with enough samples, of others what they have, names of the first that come from content).
+
+    Names from content make the advice the same whatever clients are called, and whoever else is there.
+    """
+    folds: dict[str, Folds] = {}
+    unknown: dict[str, str] = {}
+    named: dict[str, str] = {}
+    for id in federation.seen:
+        client = federation[id]
+        name = hash_of(client.train).hex()[:16]
+        while name in named.values():
+            name = blake2b(name.encode(), digest_size=8).hexdigest()
+        made = folds_of(client.train, federation.task, plan.folds, name, seed, rows.get(id))
+        judged = np.flatnonzero(made.fold >= 0)
+        enough, has = known(federation.task, client.train.labels()[judged])
+        trains = all(len(made.trained(split)) for split in range(made.splits))
+        if enough and trains:
+            folds[id], named[id] = made, name
+        else:
+            unknown[id] = has if trains else "too few that belong together"
+    return folds, unknown, named
+
+
+def _named(federation: Federation, id: str, name: str) -> Any:
+    client = federation[id]
+    return replace(client, id=name, test=client.train.take([]), group=None, about={})
+
+
+def _splits(folds: Mapping[str, Folds]) -> int:
+    return max(each.splits for each in folds.values())
+
+
+def _trained_on(federation: Federation, folds: Mapping[str, Folds], split: int) -> dict[str, Any]:
+    return {id: client.train.take(folds[id].trained(split)) for id, client in federation.items()}
+
+
+def _different(splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape]) -> list[str]:
+    """Names of the candidates that are not everywhere the same as an earlier one."""
+    names: list[str] = []
+    for name in CANDIDATES:
+        if name not in final or any(name not in split for split in splits):
+            continue
+        same = [other for other in names if all(each[other] == each[name] for each in (*splits, final))]
+        if not same:
+            names.append(name)
+    return names
+
+
+def _work(
+    federation: Federation, folds: Mapping[str, Folds], splits: Sequence[Mapping[str, Shape]], names: Sequence[str],
+    plan: Plan, bench: Bench,
+) -> Work:  # fmt: skip
+    each = [list(dict.fromkeys(split[name] for name in names)) for split in splits]
+    rates = [bench.training.lr * factor for factor in plan.rates]
+    return Work(federation, folds, each, rates, bench)
+
+
+def _claim(folder: Path | None, work: Work, plan: Plan, bench: Bench) -> None:
+    """Note in the folder what its runs are of; raises RunError if they are of something else."""
+    if folder is None:
+        return
+    told = {
+        "federation": work.federation.fingerprint(), "folds": plan.folds, "factors": list(plan.rates),
+        "rounds": bench.training.rounds,
+        "model": bench.model.model_dump(mode="json"), "training": bench.training.model_dump(mode="json"),
+        "seed": bench.seed, "held_out": blake2b(
+            b"".join(each.fold.tobytes() for _, each in sorted(work.folds.items())), digest_size=8
+        ).hexdigest(),
+    }  # fmt: skip
+    path = folder / KEPT
+    if path.exists():
+        if read_json(path) != told:
+            raise RunError(f"{folder}: holds an advice on other data or with other settings; take another --out")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, told)
+
+
+def _trials(
+    work: Work, splits: Sequence[Mapping[str, Shape]], final: Mapping[str, Shape], names: Sequence[str], plan: Plan,
+    done: Mapping[tuple[int, int, int], Mapping[str, Any]],
+) -> Trials:  # fmt: skip
+    """What every candidate's models did, by fold."""
+    task = work.federation.task
+    labels = {id: client.train.labels().numpy() for id, client in work.federation.items()}
+
+    def marks(name: str, rate: int, id: str) -> list[Marks | None]:
+        own, found = work.folds[id], []
+        for fold in range(plan.folds):
+            split = 0 if own.by_time else fold
+            rows = own.validated(split)
+            values = done[rate, split, work.shapes[split].index(splits[split][name])][id]
+            inside = own.fold[rows] == fold
+            kind: Any = task.kind
+            truth = labels[id][rows][inside] if kind == "risk" else None
+            found.append(marks_of(Outcomes(kind, values[inside], truth)))
+        return found
+
+    did = {
+        name: [{id: marks(name, rate, id) for id in work.federation} for rate in range(len(work.rates))]
+        for name in names
+    }
+    shares = {
+        name: frozenset(id for id in work.federation if final[name].partners(id)) for name in names if name != "local"
+    }
+    return Trials(names, did, shares, plan.folds)
+
+
+def _advice(
+    federation: Federation, bench: Bench, plan: Plan, back: Mapping[str, str], unknown: Mapping[str, str],
+    judged: Judged, final: Mapping[str, Shape], missing: tuple[str, ...], rates: Sequence[float], told: Told,
+    splits: Sequence[Mapping[str, Shape]],
+) -> Advice:  # fmt: skip
+    """Put the choice together with the test figures of the models of the end."""
+    shape = final[judged.candidate].renamed(back)
+    gains = {back[id]: one for id, one in judged.gains.items()}
+    whole = {back[id]: one for id, one in judged.whole.items()}
+    takes = {back[name] for name in judged.takes}
+    keep = sorted(id for id in gains if id not in takes)
+    if not takes:
+        # Nobody would use a shared model: nothing is trained together.
+        shape_used, keep = Shape(), []
+    else:
+        shape_used = shape
+    rate, local_rate = rates[judged.rate], rates[judged.local_rate]
+    method = method_of(shape_used, keep, None if local_rate == rate else local_rate)
+    told("models of the end", 0, 2)
+    seen = federation.reorder(sorted(federation.seen))
+    net, shared = trained(method_of(shape), seen, bench, rate)
+    told("models of the end", 1, 2)
+    _, alone = trained(method_of(Shape()), seen, bench, local_rate)
+    told("models of the end", 2, 2)
+    clients = []
+    for id in sorted(federation.seen):
+        client = federation[id]
+        test: Difference | None = None
+        if len(client.test) and shape.partners(id):
+            module = net.scratch()
+            pair = [
+                outcomes_of(
+                    federation.task, infer(net, module, run.models[id], "logits", client.test), client.test.labels()
+                )
+                for run in (shared, alone)
+            ]
+            test = difference(federation.task.metric.name, pair[0], pair[1], 0.9)
+        clients.append(
+            OfClient(
+                id, client.size, known(federation.task, client.train.labels())[1], unknown.get(id),
+                shape.partners(id), id in takes, gains.get(id), whole.get(id), test,
+            )
+        )  # fmt: skip
+    models = {id: shared.models[id] if id in takes else alone.models[id] for id in seen}
+    return Advice(
+        federation.name, federation.task, tuple(clients), judged.candidate if takes else "local", judged.candidate,
+        shape_used, shape.differs, method, rate, local_rate, plan.folds, tuple(rates), judged.stable, missing,
+        models, alone.models, shared.models, net,
+    )  # fmt: skip

@@ -1,0 +1,257 @@
+"""The choice: which rate, which candidate, and who does better alone, each judged on folds that it was not made on.
+
+What is ours: all choices are made on the other folds; each client's gain is drawn towards the mean of all, as far as
+clients cannot be told apart (empirical Bayes), so that the largest of many gains is not the luckiest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkin.advice.gains import Gain, Marks, gain_over
+from fedkin.analysis.intervals import normal
+
+__all__ = ["LEVEL", "SURE", "Estimate", "Judged", "Trials", "shrunk"]
+
+Array = npt.NDArray[np.float64]
+
+# Intervals are of this level. A client takes a shared model if it is at least SURE that it gains, where all that could
+# share gain on average with at least SURELY; elsewhere only if it is SURELY sure itself.
+LEVEL, SURE, SURELY = 0.9, 0.8, 0.95
+# Folds share training samples, and the models of the end are others than those of the folds: the variance within
+# folds alone is too small. Chosen on 25 simulated federations, not on those whose coverage docs/advise.md reports.
+INFLATED = 1.35
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The gain of a client over training alone: its mean, standard deviation and interval."""
+
+    value: float
+    deviation: float
+
+    def trained_on_all(self, share: float) -> Estimate:
+        """The same for models of all samples, if those that were judged had seen this share of them.
+
+        What a client gains by others' samples falls in first order as 1 / its own: a gain is overstated by 1 / share.
+        A loss does not come from too few samples, and stays.
+        """
+        return Estimate(share * self.value, self.deviation) if self.value > 0 else self
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval of level LEVEL."""
+        return self.value - normal(LEVEL) * self.deviation
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return self.value + normal(LEVEL) * self.deviation
+
+    def gains(self, sure: float) -> bool:
+        """Whether the gain is above 0 with at least this probability."""
+        return self.value > normal(2 * sure - 1) * self.deviation
+
+    @property
+    def hurt(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.high < 0
+
+
+def shrunk(gains: Mapping[str, Gain | None]) -> dict[str, Estimate]:
+    """Each client's gain, drawn towards what clients of its size gain, by as much as chance explains their spread.
+
+    Clients with few samples have both the least sure gain and the most to gain: what is expected of a client is a line
+    in its variance. The spread about the line is estimated by moments (DerSimonian and Laird), the weights and
+    variances are those of Morris (JASA 1983) for few clients. Fewer than 4 are drawn towards nothing, fewer than 6
+    towards their mean. Clients whose gain is not known (None) are left out.
+
+    >>> found = shrunk({name: Gain(value, 1.0) for name, value in zip("abcde", [2, 2.5, 3, 3.5, 4])})
+    >>> [round(one.value, 2) for one in found.values()]
+    [2.5, 2.75, 3.0, 3.25, 3.5]
+    """
+    told = {id: gain for id, gain in sorted(gains.items()) if gain is not None}
+    g = np.array([gain.value for gain in told.values()])
+    v = np.array([INFLATED * max(gain.variance, 1e-12) for gain in told.values()])
+    m = len(told)
+    if m < 4:
+        return {id: Estimate(float(g[place]), math.sqrt(float(v[place]))) for place, id in enumerate(told)}
+    x = np.ones((m, 1)) if m < 6 or np.ptp(v) <= 1e-9 * v.max() else np.column_stack([np.ones(m), v / v.mean()])
+    r = x.shape[1]
+    between = _between(g, v, x)
+    weight = 1 / (v + between)
+    inverse = np.linalg.inv((x * weight[:, None]).T @ x)
+    expected = x @ (inverse @ (x.T @ (weight * g)))
+    pull = (m - r - 2) / (m - r) * v / (v + between)
+    rest = g - expected
+    typical = float((weight * v).sum() / weight.sum())
+    extra = 2 / (m - r - 2) * pull**2 * (typical + between) / (v + between) * np.square(rest)
+    # How much of the line's own error is in each client's estimate.
+    leverage = weight * np.einsum("ij,jk,ik->i", x, inverse, x)
+    variance = v * (1 - (1 - leverage) * pull) + extra
+    values = expected + (1 - pull) * rest
+    return {id: Estimate(float(values[place]), math.sqrt(float(variance[place]))) for place, id in enumerate(told)}
+
+
+def _between(g: Array, v: Array, x: Array) -> float:
+    """The variance of gains about the line, beyond chance."""
+    w = 1 / v
+    inverse = np.linalg.inv((x * w[:, None]).T @ x)
+    rest = g - x @ (inverse @ (x.T @ (w * g)))
+    scale = float(w.sum() - np.trace(inverse @ ((x * np.square(w)[:, None]).T @ x)))
+    return max(0.0, (float((w * np.square(rest)).sum()) - (len(g) - x.shape[1])) / scale) if scale > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What all models did.
+
+    did[candidate][rate][id] lists what the models of a client did, one for each fold (None: not known). candidates:
+    from simple to complex, the first is local training. shares: of each candidate but the first, the ids of clients
+    that share a model in it.
+    """
+
+    candidates: Sequence[str]
+    did: Mapping[str, Sequence[Mapping[str, Sequence[Marks | None]]]]
+    shares: Mapping[str, frozenset[str]]
+    folds: int
+
+    @property
+    def ids(self) -> list[str]:
+        """All clients."""
+        return sorted(self.did[self.candidates[0]][0])
+
+    def gain(
+        self, mine: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], id: str, folds: Sequence[int]
+    ) -> Gain | None:
+        """The gain of one (candidate, rate) of each fold over another."""
+        pairs = []
+        for fold, one, other in zip(folds, mine, theirs, strict=True):
+            first, second = self.did[one[0]][one[1]][id][fold], self.did[other[0]][other[1]][id][fold]
+            if first is not None and second is not None:
+                pairs.append((first, second))
+        return gain_over([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
+
+    def rate(self, candidate: str, folds: Sequence[int]) -> int:
+        """The rate with the best mean over clients on these folds; a client counts by how sure its gain is."""
+        rates = range(len(self.did[candidate]))
+        totals = []
+        for rate in rates:
+            each = [
+                self.gain([(candidate, rate)] * len(folds), [(self.candidates[0], 0)] * len(folds), id, folds)
+                for id in self.ids
+            ]
+            known = [gain for gain in each if gain is not None]
+            # One part of the weight is the spread between clients, so that no large client decides alone.
+            spread = float(np.mean([gain.variance for gain in known])) if known else 1.0
+            weight = np.array([1 / (gain.variance + spread + 1e-12) for gain in known])
+            totals.append(float((weight * [gain.value for gain in known]).sum() / weight.sum()) if known else 0.0)
+        return max(rates, key=lambda rate: (totals[rate], -rate))
+
+    def best(self, folds: Sequence[int]) -> tuple[str, int]:
+        """The collaboration (not the first candidate) with its rate that is best for clients that may decline it.
+
+        Of those that cannot be told from the best (one standard error), the first one.
+        """
+        local = (self.candidates[0], self.rate(self.candidates[0], folds))
+        made: dict[str, tuple[int, frozenset[str], float]] = {}
+        for name in self.candidates[1:]:
+            rate = self.rate(name, folds)
+            gains = {
+                id: self.gain([(name, rate)] * len(folds), [local] * len(folds), id, folds)
+                for id in sorted(self.shares[name])
+            }
+            taken = frozenset(id for id, one in shrunk(gains).items() if one.value > 0)
+            made[name] = rate, taken, self._worth((name, rate), local, taken, folds)[0]
+        top = max(made, key=lambda name: made[name][2])
+        return next(
+            (name, made[name][0]) for name in self.candidates[1:]
+            if name == top or self._level(made, name, top, local, folds)
+        )  # fmt: skip
+
+    def _worth(
+        self, mine: tuple[str, int], theirs: tuple[str, int], ids: Collection[str], folds: Sequence[int]
+    ) -> tuple[float, float]:
+        """The gain over these clients, and its variance; a client counts by how sure its gain is, to a degree."""
+        gains = [self.gain([mine] * len(folds), [theirs] * len(folds), id, folds) for id in sorted(ids)]
+        known = [gain for gain in gains if gain is not None]
+        if not known:
+            return 0.0, 0.0
+        v = INFLATED * np.array([gain.variance for gain in known])
+        weight = 1 / (v + v.mean() + 1e-12)
+        weight = weight / weight.sum() * len(known)
+        value = float((weight * [gain.value for gain in known]).sum())
+        return value, float((np.square(weight) * v).sum())
+
+    def _level(
+        self, made: Mapping[str, tuple[int, frozenset[str], float]], name: str, top: str, local: tuple[str, int],
+        folds: Sequence[int],
+    ) -> bool:  # fmt: skip
+        """Whether a candidate is at most one standard error below the best, with all that do better alone."""
+        behind, variance = 0.0, 0.0
+        first, second = (top, made[top][0]), (name, made[name][0])
+        both = made[top][1] & made[name][1]
+        for mine, theirs, ids in (
+            (first, second, both), (first, local, made[top][1] - both), (local, second, made[name][1] - both),
+        ):  # fmt: skip
+            value, error = self._worth(mine, theirs, ids, folds)
+            behind, variance = behind + value, variance + error
+        return behind <= math.sqrt(variance)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What was chosen, and what it is worth.
+
+    candidate, rate, local_rate: chosen on all folds. gains: the gain of each client that shares a model in it over
+    training alone, on folds whose choice, made on the others, was this candidate. takes: who should take it. whole: the
+    gains of one model for all, on all folds. stable: how many folds that are; if fewer than two, the gains are of all
+    folds.
+    """
+
+    candidate: str
+    rate: int
+    local_rate: int
+    gains: Mapping[str, Estimate]
+    takes: frozenset[str]
+    whole: Mapping[str, Estimate]
+    stable: int
+
+    @classmethod
+    def of(cls, trials: Trials, share: float, whole: str = "all") -> Judged:
+        """Judge all candidates: on all folds for what is recommended, fold by fold for what it is worth.
+
+        share: of a client's samples, those that the models of a fold were trained on.
+        """
+        every = list(range(trials.folds))
+        candidate, rate = trials.best(every)
+        first = trials.candidates[0]
+        without = {fold: [other for other in every if other != fold] for fold in every}
+        agreed = [fold for fold in every if trials.best(without[fold])[0] == candidate]
+
+        def gains(name: str, folds: Sequence[int]) -> tuple[dict[str, Estimate], frozenset[str]]:
+            mine = [(name, trials.rate(name, without[fold])) for fold in folds]
+            alone = [(first, trials.rate(first, without[fold])) for fold in folds]
+            raw = {id: trials.gain(mine, alone, id, folds) for id in sorted(trials.shares[name])}
+            found = {id: one.trained_on_all(share) for id, one in shrunk(raw).items()}
+            sure = SURE if _mean(raw).gains(SURELY) else SURELY
+            return found, frozenset(id for id, one in found.items() if one.gains(sure))
+
+        found, takes = gains(candidate, agreed if len(agreed) > 1 else every)
+        return cls(candidate, rate, trials.rate(first, every), found, takes, gains(whole, every)[0], len(agreed))
+
+
+def _mean(gains: Mapping[str, Gain | None]) -> Estimate:
+    """The mean gain of these clients, each by how sure it is."""
+    known = [gain for gain in gains.values() if gain is not None]
+    if not known:
+        return Estimate(0.0, 0.0)
+    g = np.array([gain.value for gain in known])
+    v = INFLATED * np.array([max(gain.variance, 1e-12) for gain in known])
+    weight = 1 / (v + _between(g, v, np.ones((len(g), 1))))
+    return Estimate(float((weight * g).sum() / weight.sum()), float(weight.sum()) ** -0.5)

@@ -1,0 +1,142 @@
+"""`fedkin advise`: from data to a recommendation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedkin.cli.options import ROOT, SET
+from fedkin.cli.screen import as_json, screen
+from fedkin.cli.tables import first_experiment
+from fedkin.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fedkin.advice import Advice
+    from fedkin.running.experiment import Experiment
+
+__all__ = ["advise"]
+
+# As `fedkin init` writes it, with the same number of steps in half of the rounds.
+_TRAINING = {"rounds": 20, "local_steps": 10}
+
+
+def advise(
+    data: Path = typer.Argument(
+        ..., help="A table (.csv, .parquet), a folder with one for each client, or an experiment file.", metavar="DATA"
+    ),
+    target: str | None = typer.Option(None, help="The column to predict (tables).", metavar="COLUMN"),
+    client: str | None = typer.Option(
+        None, help="The column of clients (tables); not needed for a folder.", metavar="COLUMN"
+    ),
+    time: str | None = typer.Option(
+        None, help="A column of dates or times: the latest rows are held out (tables).", metavar="COLUMN"
+    ),
+    group: str | None = typer.Option(None, help="The column of known groups of clients (tables).", metavar="COLUMN"),
+    kind: str | None = typer.Option(None, help="classification, risk or regression (tables).", metavar="KIND"),
+    leave_out: str = typer.Option("", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN"),
+    together: str | None = typer.Option(
+        None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
+    ),
+    budget: float | None = typer.Option(
+        None, help="Minutes: fewer folds, rates and rounds are tried to keep to them.", metavar="MINUTES"
+    ),
+    seed: int | None = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed."),
+    changes: list[str] = SET,
+    data_root: Path | None = ROOT,
+    out: Path | None = typer.Option(
+        None, help="Folder for the advice (default: runs/advice-NAME). The same command goes on with it.", metavar="DIR"
+    ),
+    json: bool = typer.Option(False, "--json", help="Print the advice as JSON, and nothing else."),
+) -> None:
+    """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
+    from fedkin.advice.recommending import RECOMMENDED, recommend
+    from fedkin.folders import held
+    from fedkin.report import write_report
+
+    told = {"target": target, "client": client, "time": time, "group": group, "kind": kind, "leave_out": leave_out}
+    plan = _experiment(data, told, changes, seed)
+    folder = out if out is not None else Path("runs") / f"advice-{plan.name}"
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--out {folder}: a file; name a folder")
+    root = data_root if data_root is not None else Path("data")
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder), _progress(json, folder) as step:
+        found = recommend(plan, root, folder, minutes=budget, together=together, told=step)
+        report = write_report([folder], folder / "report.html")
+    if json:
+        print(as_json(found.to_json()))
+        return
+    _print(found)
+    console = screen(soft_wrap=True)
+    console.print(f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}")
+    console.print(f"report:  {report}")
+
+
+def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
+    from fedkin.running.experiment import Experiment, assign, load, setting_value
+    from fedkin.untrusted import toml_of
+
+    more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
+    if data.suffix == ".toml":
+        given = [f"--{name.replace('_', '-')}" for name, value in told.items() if value]
+        if given:
+            raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
+        return load(data, more)
+    if not told["target"]:
+        raise ConfigError(f"--target: name the column to predict; fedkin inspect {data} lists the columns")
+    text, found = first_experiment(data, **told)
+    table = toml_of(text)
+    table["training"] = {**table["training"], **_TRAINING}
+    for change in more:
+        where, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: expected section.field=value")
+        assign(table, where.strip(), setting_value(value.strip(), f"--set {change}"), f"--set {change}")
+    console = screen(stderr=True, soft_wrap=True)
+    for finding in found.findings:
+        console.print(f"{finding.kind}: {finding.text}")
+    return Experiment.of(table)
+
+
+def _print(found: Advice) -> None:
+    console = screen(soft_wrap=True)
+    console.print(found.sentence)
+    table = Table(box=None, pad_edge=False)
+    for place, head in enumerate(found.heads):
+        table.add_column(head, justify="left" if place in (0, 2) else "right")
+    for row in found.rows():
+        table.add_row(*row)
+    screen().print(table)
+    console.print(found.why)
+    for line in found.notes:
+        console.print(line)
+
+
+@contextmanager
+def _progress(quiet: bool, folder: Path) -> Iterator[Any]:
+    """What is told of the progress: a bar on a terminal. Ctrl-C leaves what was done."""
+    console = screen(stderr=True, soft_wrap=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+        transient=True, disable=quiet or not sys.stderr.isatty(),
+    )  # fmt: skip
+    tasks: dict[str, TaskID] = {}
+
+    def step(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=total)
+        bar.update(tasks[name], completed=done, total=total)
+
+    try:
+        with bar:
+            yield step
+    except KeyboardInterrupt:
+        console.print(f"stopped; what was done is in {folder}, and the same command goes on with it")
+        raise

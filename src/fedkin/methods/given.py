@@ -1,0 +1,164 @@
+"""Groups and neighbours that are written down: who shares a model with whom, and who keeps its own.
+
+What `fedkin advise` recommends, as a method. Inside a group this is FedAvg (McMahan et al., AISTATS 2017), and along
+`near` the average over neighbours of FLT's case I (Jamali-Rad et al., 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Federation
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
+from fedkin.forms import COUNT, NET
+from fedkin.graph import Graph, canonical
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.blocks.personal import own_view, shared_view
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["ClientState", "Given", "State"]
+
+Verdict = Literal["same", "shares", "offsets"]
+
+
+class State(TypedDict):
+    """models: {client id: params} of clients that share a model; members of one group hold one object."""
+
+    models: dict[str, Params]
+
+
+class ClientState(TypedDict, total=False):
+    """own: the model that the client trains by itself; absent if it has none."""
+
+    own: Params
+
+
+class Given(ServerMethod):
+    """Groups of clients that share a model, by id; who is in none trains alone.
+
+    groups: {name: ids}; a client is in one at most. verdicts: {name of a group: "same", "shares" or "offsets"}, what
+    its members share, as in `kin`; "same" if a group has none. near: {id: ids}, clients in no group whose model is the
+    mean of their own and these others', weighted by samples. keep_own: ids of clients that share, and train and use a
+    model of their own beside it. own_lr: the rate of models of one client (None: that of `[training]`).
+    """
+
+    name: ClassVar[str] = "given"
+    title: ClassVar[str] = "Given groups"
+    paper: ClassVar[str] = "(baseline)"
+    kind: ClassVar[Literal["clustered"]] = "clustered"
+    travels: ClassVar[str] = "the whole model of the client's group, down and up"
+
+    groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    verdicts: dict[str, Verdict] = Field(default_factory=dict)
+    near: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    keep_own: tuple[str, ...] = ()
+    own_lr: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Given:
+        named = [id for members in self.groups.values() for id in members] + list(self.near)
+        twice = sorted({id for id in named if named.count(id) > 1}) if len(set(named)) < len(named) else []
+        if twice:
+            raise ValueError(f"groups: client {twice[0]!r} is there twice; expected one group, or near, for each")
+        for name in self.verdicts:
+            if name not in self.groups:
+                raise ValueError(f"verdicts: no group {name!r}; {nearest(name, self.groups)}")
+        return self
+
+    def check(self, federation: Federation) -> None:
+        """Raise ConfigError for an id that is no client's."""
+        told = {
+            "groups": [id for members in self.groups.values() for id in members],
+            "near": [each for id, others in self.near.items() for each in (id, *others)],
+            "keep_own": list(self.keep_own),
+        }
+        for setting, ids in told.items():
+            for id in ids:
+                if id not in federation:
+                    raise ConfigError(f"method.{setting}: no client {id!r}; {nearest(id, federation)}")
+
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """{client id: all whose models are averaged for it, itself included}, of clients that share; sorted."""
+        found: dict[str, tuple[str, ...]] = {}
+        for members in self.groups.values():
+            if len(members) > 1:
+                found |= dict.fromkeys(members, tuple(sorted(members)))
+        near = {id: tuple(sorted({id, *others})) for id, others in self.near.items() if {id} != {id, *others}}
+        # Whose model others need shares it, also if it takes nobody's.
+        needed = {other: (other,) for row in near.values() for other in row if other not in found}
+        found |= needed | near
+        return dict(sorted(found.items()))
+
+    def start(self, server: ServerView[State]) -> None:
+        server.state["models"] = dict.fromkeys(self.rows(), server.initial)
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    @phase(n=COUNT, params=NET.when(lambda at: at.asked["verdict"] != "alone"))
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """Train the shared model, and the client's own."""
+        verdict, reply = message["verdict"], Message(n=client.size)
+        # First the shared one: its draws are then those of FedAvg, whoever keeps a model beside it.
+        if verdict != "alone":
+            fitted = yield from Fit(own_view(client, message.params, verdict))
+            reply = Message(params=shared_view(client, fitted.params, verdict), n=client.size)
+        if message["own"]:
+            rate = {} if self.own_lr is None else {"lr": self.own_lr}
+            training = client.training.model_copy(update=rate)
+            alone = yield from Fit(client.state.get("own", client.initial), training=training)
+            client.state["own"] = alone.params
+        return reply
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        if message["own"]:
+            own = client.state.get("own")
+            return client.initial if own is None else own
+        return own_view(client, message.params, message["verdict"])
+
+    # -- at the server ----------------------------------------------------------------------------------------
+
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        if server.round == 1:
+            server.graph = self.graph(server)
+        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        new: dict[str, Params] = dict(server.state["models"])
+        made: dict[tuple[str, ...], Params] = {}
+        for id, row in self.rows().items():
+            if row not in made:
+                there = [other for other in row if other in replies and "params" in replies[other]]
+                models = {other: replies[other].params for other in there}
+                share = {other: float(replies[other]["n"]) for other in there}
+                made[row] = weighted_mean(models, share) if there else new[id]
+            new[id] = made[row]
+        server.state["models"] = new
+
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        models = server.state["models"]
+        if id in models:
+            return Message(params=models[id], verdict=self._verdict(id), own=id in self.keep_own)
+        if id not in server.clients and models:
+            # Never took part: of nobody's group, so it has the mean of all that share.
+            return Message(params=weighted_mean(models, dict.fromkeys(models, 1.0)), verdict="same", own=False)
+        return Message(verdict="alone", own=True)
+
+    def _verdict(self, id: str) -> str:
+        return next((self.verdicts.get(name, "same") for name, members in self.groups.items() if id in members), "same")
+
+    def graph(self, server: ServerView[Any]) -> Graph:
+        """Weights of 1 between clients that share, in the direction in which models travel, and the groups."""
+        ids, rows = server.clients, self.rows()
+        place = {id: number for number, id in enumerate(ids)}
+        weights = np.zeros((len(ids), len(ids)))
+        for id, row in rows.items():
+            if id in place:
+                others = [place[other] for other in row if other in place and other != id]
+                weights[place[id], others] = 1.0
+        named = {id: name for name, members in self.groups.items() for id in members if len(members) > 1}
+        labels = canonical(np.array([named.get(id, f"\0{id}") for id in ids]))
+        numbered = dict(zip(ids, labels.tolist(), strict=True))
+        return Graph(ids, weights, groups=numbered, directed=bool(self.near), round=server.round)

@@ -1,0 +1,152 @@
+"""What must hold for an advice: planted groups, what names and test samples may change, and who is withheld."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin.advice.work as work
+from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
+from fedkin.advice import Advice, Plan, advise
+from fedkin.errors import ConfigError, DataError, RunError
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.running.api import run
+
+
+@pytest.fixture(scope="module")
+def made() -> Federation:
+    return hospitals()
+
+
+@pytest.fixture(scope="module")
+def found(made: Federation) -> Advice:
+    return advised(made)
+
+
+def judged(found: Advice) -> dict[str, Any]:
+    """All that is said of each client but its test figure."""
+    return {
+        one["id"]: {name: told for name, told in one.items() if name != "test"} for one in found.to_json()["clients"]
+    }
+
+
+def test_planted_groups_are_found_and_the_loner_stays_at_home(found: Advice) -> None:
+    assert found.groups == (("ann", "cleo", "eve"), ("bob", "dan", "fay"))
+    assert found["gus"].advice == "train alone"
+    assert found.sentence.startswith("Train 2 groups: ann, cleo and eve together; bob, dan and fay together; gus alone")
+
+
+def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
+    assert found["hal"].advice == "not known: 2 events"
+    assert "for hal nothing can be said yet (2 events)" in found.sentence
+    assert found["hal"].gain is None
+
+
+def test_one_model_for_all_would_hurt_the_loner_and_the_notes_say_so(found: Advice) -> None:
+    whole = found["gus"].whole
+    assert whole is not None
+    assert whole.hurt
+    assert any("would hurt" in note and "gus" in note for note in found.notes)
+
+
+def test_test_samples_change_nothing_but_the_test_figures(made: Federation, found: Advice) -> None:
+    def flipped(client: Client) -> Client:
+        return replace(client, test=replace(client.test, y=1 - client.test.y))
+
+    other = advised(Federation([flipped(client) for client in made.values()], made.task, made.name))
+    assert judged(other) == judged(found)
+    assert (other.sentence, other.method) == (found.sentence, found.method)
+    assert any(other[id].test != found[id].test for id in made)
+
+
+def test_other_names_get_the_same_advice_under_other_names(made: Federation, found: Advice) -> None:
+    names = {"ann": "zoe", "bob": "abe", "gus": "lou", "hal": "moe"}
+    other = advised(made.relabel(names).reorder(sorted(names.get(id, id) for id in made)))
+    told = judged(other)
+    for id, one in judged(found).items():
+        new = told[names.get(id, id)]
+        assert new["gain"] == one["gain"]
+        assert new["takes"] == one["takes"]
+        assert new["partners"] == sorted(names.get(partner, partner) for partner in one["partners"])
+
+
+def test_a_client_with_too_few_events_changes_nothing_for_others(made: Federation, found: Advice) -> None:
+    without = advised(made.reorder([id for id in made if id != "hal"]))
+    assert judged(without) == {id: one for id, one in judged(found).items() if id != "hal"}
+
+
+def test_the_method_trains_what_was_recommended(made: Federation, found: Advice) -> None:
+    result = run(found.method, made, model=BENCH.model, training=BENCH.training, settings={"mode": "stacked"})
+    assert result.outcome is not None
+    assert result.outcome.graph is None  # it is recorded once, in the first round
+    takes = [id for id in made if found[id].takes]
+    assert takes
+    assert set(found.method.keep_own) == {id for id in made if found[id].partners} - set(takes)
+    # Who keeps its own model draws its batches after the shared one's.
+    for id in set(made) - set(found.method.keep_own):
+        theirs = found.shared if id in takes else found.alone
+        for name, tensor in result.models[id].items():
+            np.testing.assert_allclose(tensor.numpy(), theirs[id][name].numpy(), atol=1e-4)
+
+
+def test_clients_of_one_distribution_train_one_model() -> None:
+    one = advised(federation({f"c{place:02d}": (A, 50 + 10 * place) for place in range(12)}, seed=1))
+    assert one.candidate == "all"
+    assert one.groups == (tuple(f"c{place:02d}" for place in range(12)),)
+    assert one.sentence.startswith("Train one model for all 12 clients")
+
+
+def test_clients_that_have_nothing_in_common_train_alone() -> None:
+    slopes = [np.roll((2.0, -2.0, 0.0, 0.0), place) * sign for sign in (1, -1) for place in (0, 1, 2)]
+    one = advised(federation({f"c{place}": (tuple(each), 250) for place, each in enumerate(slopes)}, seed=2))
+    assert one.candidate == "local"
+    assert one.sentence.startswith("Train alone")
+    assert one.method.groups == {}
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_other_tasks_find_planted_groups_too(kind: str) -> None:
+    lr = 0.05 if kind == "regression" else 0.3
+    bench = replace(BENCH, training=BENCH.training.model_copy(update={"lr": lr}))
+    who = {f"c{place}": ((A, LONER)[place % 2], 60) for place in range(6)}
+    one = advised(federation(who, kind, seed=3), bench=bench)
+    assert one.groups == (("c0", "c2", "c4"), ("c1", "c3", "c5"))
+    assert sum(client.takes for client in one.clients) >= 4
+
+
+def test_finished_runs_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rates, trained = hospitals(), [], work.trained
+
+    def noted(*given: Any) -> Any:
+        rates.append(given[-1])
+        return trained(*given)
+
+    monkeypatch.setattr(work, "trained", noted)
+    first = advise(made, BENCH, Plan(folds=3, rates=(1.0, 3.0)), folder=tmp_path)
+    assert len(rates) == 2
+    (tmp_path / "folds" / "run-1.safetensors").unlink()
+    again = advise(made, BENCH, Plan(folds=3, rates=(1.0, 3.0)), folder=tmp_path)
+    assert len(rates) == 3
+    assert judged(again) == judged(first)
+    with pytest.raises(RunError, match="holds an advice on other data or with other settings"):
+        advise(made, BENCH, QUICK, folder=tmp_path)
+    (tmp_path / "folds" / "run-0.safetensors").write_bytes(b"cut")
+    with pytest.raises(RunError, match=r"run-0.safetensors: is damaged"):
+        advise(made, BENCH, Plan(folds=3, rates=(1.0, 3.0)), folder=tmp_path)
+
+
+def test_without_enough_events_there_is_no_advice() -> None:
+    with pytest.raises(DataError, match=r"at least 2 clients with enough training samples.*b: 2 events"):
+        advised(federation({"a": (A, 90), "b": (A, 60)}, few=["b"]))
+
+
+def test_segmentation_is_refused() -> None:
+    task = Task(2, (1, 4, 4), "segmentation")
+    samples = Samples(torch.zeros(3, 1, 4, 4), torch.zeros(3, 4, 4, dtype=torch.int64))
+    with pytest.raises(ConfigError, match="this task is segmentation"):
+        advised(Federation([Client("a", samples, samples), Client("b", samples, samples)], task))

@@ -1,0 +1,97 @@
+"""`fedkin advise`: from a table to a recommendation, its files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from advised import hospitals
+from fedkin.cli import app
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.records.files import read_json
+from fedkin.running.compare import run_experiment
+from fedkin.running.experiment import load
+
+FAST = ["--set", "training.rounds=3", "--set", "model.hidden=[6]", "--budget", "0.001"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The town's hospitals as a CSV file, with a column of patients of two stays each."""
+    lines = ["hospital,patient,died," + ",".join(f"x{i}" for i in range(12))]
+    patient = 0
+    for id, client in hospitals().items():
+        for samples in (client.train, client.test):
+            x = np.asarray(samples.inputs(slice(None)))
+            for place, (row, label) in enumerate(zip(x, samples.labels().tolist(), strict=True)):
+                patient += place % 2
+                lines.append(f"{id},p{patient},{label}," + ",".join(f"{value:.5f}" for value in row))
+    path = tmp_path_factory.mktemp("table") / "stays.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def advised(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advice") / "out"
+    given = [str(table), "--target", "died", "--client", "hospital", "--together", "patient", "--out", str(folder)]
+    found = CliRunner().invoke(app, ["advise", *given, *FAST], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    said = read_json(folder / "advice.json")
+    assert said["sentence"] in " ".join(found.output.split())
+    assert "Within the budget, 3 folds" in found.output
+    return folder
+
+
+def test_the_experiment_does_what_was_recommended(advised: Path) -> None:
+    told = read_json(advised / "advice.json")
+    experiment = load(advised / "recommended.toml")
+    assert experiment.method.name == "given"
+    assert "patient" in experiment.table["data"]["leave_out"]
+    result = run_experiment(experiment, Path("data"))
+    assert result.outcome is not None
+    for client in told["clients"]:
+        assert client["id"] in result.models
+    groups = [sorted(members) for members in experiment.table["method"].get("groups", {}).values()]
+    assert sorted(groups) == [sorted(members) for members in told["groups"]]
+
+
+def test_the_report_begins_with_the_answer(advised: Path) -> None:
+    html = (advised / "report.html").read_text(encoding="utf-8")
+    told = read_json(advised / "advice.json")
+    assert html.index('<section id="answer"') == html.index("<section id=")
+    assert told["sentence"] in html
+    assert "not known: " in html
+
+
+def test_the_same_command_goes_on_and_says_the_same(advised: Path, table: Path) -> None:
+    before = (advised / "advice.json").read_bytes()
+    runs = {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()}
+    given = [str(table), "--target", "died", "--client", "hospital", "--together", "patient", "--out", str(advised)]
+    found = CliRunner().invoke(app, ["advise", *given, *FAST, "--json"], catch_exceptions=False)
+    assert json.loads(found.stdout)["sentence"] == json.loads(before)["sentence"]
+    assert {path: path.stat().st_mtime_ns for path in (advised / "folds").iterdir()} == runs
+    assert (advised / "advice.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--client", "hospital"], "--target: name the column to predict"),
+        (["--target", "died", "--client", "hospital", "--together", "patiend"], "did you mean 'patient'"),
+        (["--target", "died", "--client", "hospital", "--budget", "0"], "--budget: expected minutes above 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_advised_on_is_said(table: Path, tmp_path: Path, more: list[str], said: str) -> None:
+    with pytest.raises(FedkinError) as error:
+        CliRunner().invoke(app, ["advise", str(table), *more, "--out", str(tmp_path / "o")], catch_exceptions=False)
+    assert said in str(error.value)
+
+
+def test_options_of_tables_are_refused_with_an_experiment_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--target: for tables"):
+        CliRunner().invoke(app, ["advise", str(tmp_path / "e.toml"), "--target", "y"], catch_exceptions=False)

@@ -1,0 +1,89 @@
+"""Given groups: FedAvg inside them, local training outside, and both for who keeps its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.engines import LocalEngine
+from fedkin.errors import ConfigError
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.given import Given
+from fedkin.methods.local import Local
+from fedkin.settings import parse
+from support import small_federation, small_setup
+
+IDS = sorted(small_federation())
+
+
+def models(method: Any, federation: Any = None, rounds: int = 3, **training: Any) -> dict[str, Any]:
+    engine = LocalEngine(small_setup(method, federation, **training))
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+
+
+def equal(one: Any, other: Any) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_group_of_all_is_fedavg_bit_by_bit() -> None:
+    given, fedavg = models(Given(groups={"g": tuple(IDS)})), models(FedAvg())
+    assert all(equal(given[id], fedavg[id]) for id in IDS)
+
+
+def test_without_groups_it_is_local_training() -> None:
+    given, local = models(Given()), models(Local())
+    assert all(equal(given[id], local[id]) for id in IDS)
+
+
+def test_groups_do_not_hear_of_each_other_and_who_is_in_none_is_alone() -> None:
+    groups = {"a": tuple(IDS[:2]), "b": tuple(IDS[2:5])}
+    found = models(Given(groups=groups))
+    by_itself = models(FedAvg(), small_federation().reorder(IDS[2:5]))
+    assert all(equal(found[id], by_itself[id]) for id in IDS[2:5])
+    assert equal(found[IDS[5]], models(Local())[IDS[5]])
+
+
+def test_who_keeps_its_own_model_still_trains_the_group_s() -> None:
+    groups = {"a": tuple(IDS)}
+    kept = models(Given(groups=groups, keep_own=(IDS[0],)))
+    assert all(equal(kept[id], models(FedAvg())[id]) for id in IDS[1:])
+    assert not equal(kept[IDS[0]], kept[IDS[1]])
+
+
+def test_models_of_one_client_have_a_rate_of_their_own() -> None:
+    kept = models(Given(groups={"a": tuple(IDS[:3])}, own_lr=0.02))
+    assert equal(kept[IDS[5]], models(Local(), lr=0.02)[IDS[5]])
+    assert equal(kept[IDS[0]], models(Given(groups={"a": tuple(IDS[:3])}))[IDS[0]])
+
+
+def test_neighbours_are_averaged_in_one_direction() -> None:
+    found = models(Given(near={IDS[0]: (IDS[1],), IDS[1]: ()}), rounds=1)
+    local = models(Local(), rounds=1)
+    n = small_federation().sizes
+    for name, tensor in found[IDS[0]].items():
+        mean = (n[IDS[0]] * local[IDS[0]][name] + n[IDS[1]] * local[IDS[1]][name]) / (n[IDS[0]] + n[IDS[1]])
+        torch.testing.assert_close(tensor, mean)
+    assert equal(found[IDS[1]], local[IDS[1]])
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"groups": {"a": ["x", "y"], "b": ["y"]}}, "'y' is there twice"),
+        ({"groups": {"a": ["x"]}, "verdicts": {"b": "same"}}, "no group 'b'"),
+        ({"near": {"x": ["y"]}, "groups": {"a": ["x", "z"]}}, "'x' is there twice"),
+        ({"own_lr": 0.0}, "own_lr"),
+    ],
+)
+def test_what_cannot_be_is_refused(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(Given, table, "method")
+
+
+def test_an_id_of_nobody_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"method.groups: no client 'site-Q'"):
+        Given(groups={"a": (IDS[0], "site-Q")}).check(small_federation())
