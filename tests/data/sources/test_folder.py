@@ -57,6 +57,26 @@ def test_one_domain_left_out(place: Path) -> None:
     assert set(two.train.group.tolist()) == {"sketch", "art"}  # type: ignore[union-attr]
 
 
+def test_a_folder_can_be_a_client(place: Path) -> None:
+    data = {"path": place, "size": 8, "grey": True, "folders": "clients"}
+    fed = fedkin.federate("folder", "natural", data=data)
+    assert set(fed) == set(COLOURS)
+    assert fed.planted is None
+    assert fed.task.shape == (1, 8, 8)
+    assert len(fed["photo"].train) == 12
+    # ITU-R 601: .299 red + .587 green + .114 blue.
+    shade = fed["photo"].train.x.flatten(1)[fed["photo"].train.rows].unique().tolist()  # type: ignore[union-attr]
+    assert shade == [round(0.299 * 200 + 0.587 * 10 + 0.114 * (10 + label)) for label in range(3)][: len(shade)]
+
+
+def test_images_as_they_are(place: Path) -> None:
+    with pytest.raises(DataError, match=r"\d.(png|PNG): 30 x 2\d pixels, expected 30 x 20"):
+        Folder(path=place, size="same").load(Path())
+    for file in place.glob("*/*/[1-4].*"):
+        file.unlink()
+    assert Folder(path=place, size="same", test_fraction=0).load(Path()).task.shape == (3, 30, 20)
+
+
 def test_what_is_no_image_is_named(place: Path) -> None:
     (place / "art" / "dog" / "9.jpg").write_bytes(b"no")
     with pytest.raises(DataError, match=r"art/dog/9\.jpg: cannot be read as an image"):

@@ -76,8 +76,10 @@ def test_columns_are_those_of_a_table(save: Save) -> None:
 
 
 def test_token_ids_stay_whole_numbers(save: Save) -> None:
-    columns: dict[str, Any] = {"ids": [[row % 7, 3, 4][: 1 + row % 3] for row in range(30)]}
-    columns |= {"label": [row % 2 for row in range(30)], "who": [row // 10 for row in range(30)]}
+    columns: dict[str, Any] = {
+        "ids": [[row % 7, 3, 4][: 1 + row % 3] for row in range(30)], "label": [row % 2 for row in range(30)],
+        "who": [row // 10 for row in range(30)],
+    }  # fmt: skip
     path = save(columns, with_names(columns))
     made = Hub(path=path, target="label", client="who", tokens="ids", padding=9).load(Path())
     assert made.task.shape == (3,)

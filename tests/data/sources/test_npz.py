@@ -105,7 +105,7 @@ def test_scale(tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.npz: no such file; expected a numpy \.npz file"):
+    with pytest.raises(DataError, match=r"none\.npz: no such file; expected a numpy \.npz file .*--data-root DIR"):
         Npz(path=Path("none.npz")).load(tmp_path)
 
 
@@ -153,6 +153,38 @@ def test_bad_arrays(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
 def test_arrays_against_settings(tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         load(tmp_path, settings, **changes)
+
+
+def test_risks_are_judged_by_their_ranking(tmp_path: Path) -> None:
+    """Accuracy says .93 of a model that never predicts an event that 7 % have."""
+    y = np.array(["no", "yes"] * 5)
+    made = load(tmp_path, {"kind": "risk"}, y=y)
+    assert (made.task.kind, made.task.metric.name) == ("risk", "auc")
+    assert set(made.train.y.tolist()) == {0, 1}
+    with pytest.raises(DataError, match="array y: 3 different labels, and"):
+        load(tmp_path, {"kind": "risk"}, y=np.arange(10) % 3)
+
+
+def test_numbers_are_regressed(tmp_path: Path) -> None:
+    y = np.arange(20.0).reshape(10, 2)
+    made = load(tmp_path, {"kind": "regression"}, y=y)
+    assert made.task.metric.name == "squared_error"
+    assert sorted(torch.cat([made.train.y, made.test.y]).tolist()) == y.tolist()
+    for wrong, said in ((np.full(10, np.inf), "row 0 holds NaN"), (np.arange(9.0), "expected numbers"),
+                        (OWNER, "expected numbers")):  # fmt: skip
+        with pytest.raises(DataError, match=f"array y: .*{said}"):
+            load(tmp_path, {"kind": "regression"}, y=wrong)
+    with pytest.raises(DataError, match="a regression has none"):
+        load(tmp_path, {"kind": "regression", "classes": 2}, y=y)
+
+
+def test_token_ids_stay_whole_numbers(tmp_path: Path) -> None:
+    ids = np.arange(40).reshape(10, 4)
+    made = load(tmp_path, {"codes": True}, x=ids)
+    assert (made.train.x.dtype, made.scale) == (torch.int64, None)
+    assert load(tmp_path, x=ids).train.x.dtype == torch.float32
+    with pytest.raises(DataError, match="array x: expected int32 or int64, as"):
+        load(tmp_path, {"codes": True}, x=ids / 2)
 
 
 def test_bad_settings() -> None:

@@ -17,24 +17,36 @@ from torch import Tensor
 from fedkin.errors import ConfigError, DataError
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["IMAGES", "class_folders", "image_files", "read_image", "read_images"]
+__all__ = ["IMAGES", "class_folders", "image_files", "read_image", "read_images", "size_of"]
 
 IMAGES = frozenset((".bmp", ".jpeg", ".jpg", ".png", ".webp"))
 
 
-def read_images(files: Sequence[Path], size: tuple[int, int], *, resize: bool = True) -> Tensor:
-    """[N, 3, height, width] uint8: these files, one after another; see `read_image`."""
-    x = np.empty((len(files), 3, *size), np.uint8)
+def read_images(files: Sequence[Path], size: tuple[int, int], *, resize: bool = True, grey: bool = False) -> Tensor:
+    """[N, 3, height, width] uint8 (grey: [N, 1, ...]): these files, one after another; see `read_image`."""
+    x = np.empty((len(files), 1 if grey else 3, *size), np.uint8)
     for row, path in enumerate(files):
-        x[row] = read_image(path, size, resize=resize)
+        x[row] = read_image(path, size, resize=resize, grey=grey)
     return torch.from_numpy(x)
 
 
-def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt.NDArray[np.uint8]:
-    """[3, height, width] uint8 colours of an image file; size: (height, width).
+def size_of(path: Path) -> tuple[int, int]:
+    """(height, width) of an image file; raises DataError naming the file, ConfigError without Pillow."""
+    try:
+        with _pillow().open(path) as file:
+            width, height = file.size
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as an image ({said(error)})") from None
+    return height, width
 
-    Grey images get three equal channels. An image of another size is resized bilinearly, without keeping its aspect
-    ratio, or refused if `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
+
+def read_image(
+    path: Path, size: tuple[int, int], *, resize: bool = True, grey: bool = False
+) -> npt.NDArray[np.uint8]:  # fmt: skip
+    """[3, height, width] uint8 colours of an image file, or [1, ...] its grey values; size: (height, width).
+
+    Grey images get three equal channels of colours. An image of another size is resized bilinearly, without keeping its
+    aspect ratio, or refused if `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
     """
     image_module = _pillow()
     height, width = size
@@ -44,7 +56,7 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             if 3 * math.prod(file.size) > most(path.stat().st_size):
                 raise Refused(f"{file.size[1]} x {file.size[0]} pixels, too many for a file of its size")
-            image = file.convert("RGB")
+            image = file.convert("L" if grey else "RGB")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an image") from None
     # With a damaged file the decoders raise many kinds of exceptions.
@@ -56,7 +68,8 @@ def read_image(path: Path, size: tuple[int, int], *, resize: bool = True) -> npt
         if not resize:
             raise DataError(f"{path}: {image.size[1]} x {image.size[0]} pixels, expected {height} x {width}")
         image = image.resize((width, height), image_module.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
+    held = np.asarray(image, np.uint8)
+    return held[None].copy() if grey else np.ascontiguousarray(held.transpose(2, 0, 1))
 
 
 def image_files(folder: Path) -> list[Path]:

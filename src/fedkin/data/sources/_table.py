@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import DataError
 from fedkin.untrusted import said, shown
 
@@ -61,7 +61,7 @@ class TableSource(Source):
         """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
         place = locate(root, self.path)
         if not place.exists():
-            raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}")
+            raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
         return self._folder(place) if place.is_dir() else (self._file(place), self.client)
 
     def table(self, root: Path) -> tuple[pa.Table, str]:

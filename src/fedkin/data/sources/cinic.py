@@ -9,7 +9,7 @@ import torch
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.sources._images import class_folders, image_files, read_images
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 
@@ -35,7 +35,9 @@ class Cinic10(Source):
         """Read all images; raises DataError naming the file or folder, ConfigError without Pillow."""
         folder = root / "CINIC-10" if self.path is None else locate(root, self.path)
         if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it")
+            raise DataError(
+                f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it{ROOTED}"
+            )
         train, test = (
             _read([folder / name, *([folder / "valid"] if self.valid == name else [])]) for name in ("train", "test")
         )

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.checks import check_ids
@@ -45,7 +45,9 @@ class Femnist(Source):
         """Read all files; raises DataError naming the file, the user and what was expected."""
         folder = root / "femnist" if self.path is None else locate(root, self.path)
         if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; expected LEAF's json files in train and test, or in all_data")
+            raise DataError(
+                f"{folder}: no such folder; expected LEAF's json files in train and test, or in all_data{ROOTED}"
+            )
         if (folder / "train").is_dir() or (folder / "test").is_dir():
             train, test = (_part(*_read(_files(folder / name))) for name in ("train", "test"))
         else:

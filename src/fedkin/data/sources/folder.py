@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,8 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources._images import read_images
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources._images import read_images, size_of
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.split import hold_out
@@ -26,15 +26,18 @@ class Folder(Source):
     """Images in folders DOMAIN/CLASS/*.jpg, .jpeg or .png, such as PACS and OfficeHome; needs Pillow.
 
     path: the folder of the domains, absolute or below the data root. x [N, 3, size, size] bytes: each image in colour,
-    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. y: the class, numbered in
-    alphabetical order; a class may be missing in a domain. Groups are the domains; the scenario "domains" divides each
-    into clients. domains: use only these (default: all). Of every class of every domain, `test_fraction` is held out,
-    drawn by `seed`.
+    stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. size = "same" takes images as they
+    are, and refuses one of another size by its name. grey: one channel, whose mean and std are the first ones. y: the
+    class, numbered in alphabetical order; a class may be missing in a domain. folders: "domains" are groups, which the
+    scenario "domains" divides into clients; "clients" are one client each, for the scenario "natural". domains: use
+    only these (default: all). Of every class of every domain, `test_fraction` is held out, drawn by `seed`.
     """
 
     source: Literal["folder"] = "folder"
     path: Path
-    size: int = Field(224, ge=1)
+    size: Annotated[int, Field(ge=1)] | Literal["same"] = 224
+    grey: bool = False
+    folders: Literal["domains", "clients"] = "domains"
     domains: tuple[str, ...] = ()
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -57,24 +60,27 @@ class Folder(Source):
             raise DataError(
                 f"{place}: all images are of class {classes[0]!r}; expected DOMAIN/CLASS/*.jpg with classes"
             )
-        scale = Scale(self.mean, self.std)
-        scale.check(3, "data")
+        channels = 1 if self.grey else 3
+        scale = Scale(self.mean[:channels], self.std[:channels])
+        scale.check(channels, "data")
         domain = np.array([name for name, _ in files], dtype=np.str_)
         label = np.array([classes.index(file.parent.name) for _, file in files], dtype=np.int64)
-        x = read_images([file for _, file in files], (self.size, self.size))
+        size = size_of(files[0][1]) if self.size == "same" else (self.size, self.size)
+        x = read_images([file for _, file in files], size, resize=self.size != "same", grey=self.grey)
         held = hold_out(np.char.add(np.char.add(domain, "/"), label.astype(np.str_)), self.test_fraction, self.seed)
 
         def part(chosen: npt.NDArray[np.bool_]) -> Part:
-            return Part(x[torch.from_numpy(chosen)], torch.from_numpy(label[chosen]), group=domain[chosen])
+            own, named = (x[torch.from_numpy(chosen)], torch.from_numpy(label[chosen])), domain[chosen]
+            return Part(*own, client=named) if self.folders == "clients" else Part(*own, group=named)
 
-        task = Task(len(classes), (3, self.size, self.size))
+        task = Task(len(classes), (channels, *size))
         return Dataset(place.name, part(~held), part(held), task, scale)
 
     def _files(self, place: Path) -> list[tuple[str, Path]]:
         """(domain, file) of every image, in alphabetical order."""
         expected = "expected folders DOMAIN/CLASS/ of .jpg or .png images"
         if not place.is_dir():
-            raise DataError(f"{place}: no such folder; {expected}")
+            raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
         there = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
         for name in self.domains:
             if name not in there:

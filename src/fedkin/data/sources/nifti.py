@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
 from fedkin.federation.split import hold_out
@@ -133,7 +133,7 @@ def _subjects(place: Path) -> list[Path]:
     """The folders of all subjects, in alphabetical order of institutions and subjects."""
     expected = "expected folders INSTITUTION/SUBJECT/ of NIfTI files"
     if not place.is_dir():
-        raise DataError(f"{place}: no such folder; {expected}")
+        raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
     found = sorted(folder for folder in place.glob("*/*") if folder.is_dir() and any(map(_is_volume, folder.iterdir())))
     if not found:
         raise DataError(f"{place}: no volume in it; {expected}")

@@ -12,11 +12,12 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import group_of_each, which_test
 from fedkin.federation.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
+from fedkin.federation.inputs import CODES
 from fedkin.federation.split import hold_out, rows_by_name
 from fedkin.untrusted import Refused, arrays_in, said
 
@@ -30,21 +31,26 @@ Names = npt.NDArray[np.str_]
 class Npz(Source):
     """Your own arrays, from a numpy .npz file (pickled objects are never loaded).
 
-    x [N, ...] numbers; y [N] whole numbers or texts; and, if you have them, client [N] (the client of each sample),
-    group [N] (the client's planted group), split [N] ("train" or "test").
+    x [N, ...] numbers; y [N] whole numbers or texts, or the numbers [N] or [N, targets] of a regression; and, if you
+    have them, client [N] (the client of each sample), group [N] (the client's planted group), split [N] ("train" or
+    "test").
 
     path: absolute, or below the data root, or else below the current folder. channels: the position of the channel,
     "first" [N, C, ...] or none in particular (x is used unchanged), "last" [N, H, W, C], "none" [N, H, W].
     classes: their number; labels then must be 0..classes-1. Without it the distinct labels, sorted, become
-    0..C-1. Inputs are (x / divide - mean) / std; the default of divide is 255 for bytes and 1 otherwise; mean
-    and std have one value, or one per channel. Without split, `test_fraction` of every client's samples (of
-    every class, without client) is held out, drawn by `seed`.
+    0..C-1. kind: "risk" judges two classes by ROC-AUC, not accuracy; the event is the later label. "regression"
+    takes numbers as they are. codes: whole numbers in x are token ids or category codes, and stay whole. Inputs are
+    (x / divide - mean) / std; the default of divide is 255 for bytes and 1 otherwise; mean and std have one value,
+    or one per channel. Without split, `test_fraction` of every client's samples (of every class, without client) is
+    held out, drawn by `seed`.
     """
 
     source: Literal["npz"] = "npz"
     path: Path
     channels: Literal["first", "last", "none"] = "first"
     classes: int | None = Field(None, ge=2)
+    kind: Literal["classification", "risk", "regression"] = "classification"
+    codes: bool = False
     divide: float | None = Field(None, gt=0)
     mean: tuple[float, ...] = Field((0.0,), min_length=1)
     std: tuple[float, ...] = Field((1.0,), min_length=1)
@@ -63,14 +69,15 @@ class Npz(Source):
         path = locate(root, self.path)
         arrays = _open(path)
         x = self._inputs(arrays["x"], path)
-        classes, y = self._labels(arrays["y"], f"{path}: array y", len(x))
+        task, y = self._task(arrays["y"], f"{path}: array y", tuple(x.shape))
         names = {key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays}
         client, group = names.get("client"), names.get("group")
         _check_partition(client, group, path)
         if "split" in names:
             held = which_test(names["split"], f"{path}: array split")
         else:
-            held = hold_out(y.astype(np.str_) if client is None else client, self.test_fraction, self.seed)
+            each = y.astype(np.str_) if task.labels else np.full(len(x), "all")
+            held = hold_out(each if client is None else client, self.test_fraction, self.seed)
         if held.all():
             raise DataError(f"{path}: array split leaves no training sample; expected at least one 'train'")
 
@@ -78,7 +85,6 @@ class Npz(Source):
             owner, planted = (None if values is None else values[chosen] for values in (client, group))
             return Part(x[torch.from_numpy(chosen)], torch.from_numpy(y[chosen]), owner, planted)
 
-        task = Task(classes, tuple(x.shape[1:]))
         return Dataset(path.stem, part(~held), part(held), task, self._scale(x, path))
 
     def _inputs(self, array: npt.NDArray[Any], path: Path) -> torch.Tensor:
@@ -93,11 +99,31 @@ class Npz(Source):
             array = np.moveaxis(array, -1, 1)
         elif self.channels == "none":
             array = array[:, None]
-        x = as_inputs(array, where)
+        x = as_inputs(array, where, codes=self.codes)
+        if self.codes and x.dtype not in CODES:
+            raise DataError(f"{where}: expected int32 or int64, as data.codes = true says, got {array.dtype}")
         bad = first_not_finite(x)
         if bad is not None:
             raise DataError(f"{where}: row {bad} holds NaN or an infinite value; expected finite numbers")
         return x
+
+    def _task(self, array: npt.NDArray[Any], where: str, shape: tuple[int, ...]) -> tuple[Task, npt.NDArray[Any]]:
+        """(the task, targets in its form)."""
+        if self.kind == "regression":
+            if self.classes is not None:
+                raise DataError(f"{where}: data.classes = {self.classes}, but a regression has none; leave it out")
+            if array.dtype.kind not in "buif" or array.ndim not in (1, 2) or len(array) != shape[0]:
+                got = f"got {array.dtype} {list(array.shape)}"
+                raise DataError(f"{where}: expected numbers [{shape[0]}] or [{shape[0]}, targets], {got}")
+            table = array.reshape(len(array), -1).astype(np.float64 if array.dtype == np.float64 else np.float32)
+            wrong = np.flatnonzero(~np.isfinite(table).all(1))
+            if len(wrong):
+                raise DataError(f"{where}: row {wrong[0]} holds NaN or an infinite value; expected finite numbers")
+            return Task.regression(table.shape[1], shape[1:]), table
+        classes, labels = self._labels(array, where, shape[0])
+        if self.kind == "risk" and classes != 2:
+            raise DataError(f'{where}: {classes} different labels, and data.kind = "risk" has two; expected 2')
+        return Task(classes, shape[1:], self.kind), labels
 
     def _labels(self, array: npt.NDArray[Any], where: str, count: int) -> tuple[int, npt.NDArray[np.int64]]:
         """(number of classes, [N] labels below that)."""
@@ -120,6 +146,8 @@ class Npz(Source):
     def _scale(self, x: torch.Tensor, path: Path) -> Scale | None:
         divide = self.divide or (255.0 if x.dtype == torch.uint8 else 1.0)
         scale = Scale(self.mean, self.std, divide)
+        if x.dtype in CODES:
+            return None
         scale.check(x.shape[1], f"{path}: [data]")
         return None if scale == Scale(divide=1.0) else scale
 
@@ -127,7 +155,7 @@ class Npz(Source):
 def _open(path: Path) -> Arrays:
     """The arrays of the file that fedkin uses."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y")
+        raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y{ROOTED}")
     expected = "expected a numpy .npz file of plain arrays x and y"
     try:
         arrays, found = arrays_in(path, _NAMES.__contains__)
