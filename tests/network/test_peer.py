@@ -54,6 +54,9 @@ def test_a_neighbour_that_is_gone_is_left_out(tmp_path: Path) -> None:
         assert same({name: known[name] for name in others}, states(there.root, others))
         missing = {row[6] for row in there.results["c00"].messages if row[1] == "c02" and row[0] > 1}
         assert missing == {"gone: the connection is lost", "gone: not connected"}
+        assert [line for line in there.said["c00"] if "c02" in line][1:] == [
+            "round 2: c02: gone: the connection is lost"
+        ]
 
 
 def test_a_peer_that_is_killed_comes_back_and_no_bit_changes(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fedkin.engines import LocalEngine
+from fedkin.errors import ConfigError
+from fedkin.network.memory import MemoryNetwork
 from network.federations import Ending, clients, experiment, same, served, simulated, state_in
 from support import Losing
 
@@ -32,6 +34,27 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
         assert same(kept[0]["server"], kept[1]["server"])
         assert same(kept[0]["clients"], there.states())
         assert kept[1]["clients"] == {}
+
+
+def test_clients_with_unlike_bodies(tmp_path: Path) -> None:
+    bodies = {"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8}
+    names = ["c00", "c01", "c02"]
+    plan = experiment("fedproto", clients=3, model=bodies, network={"clients": names})
+    here = simulated(plan, tmp_path / "here")
+    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
+        there.start()
+        result = served(plan, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+        assert result is not None
+        assert result.rounds == here.rounds
+        assert same(state_in(tmp_path / "here")["clients"], there.states())
+
+
+def test_unlike_bodies_are_dealt_by_name(tmp_path: Path) -> None:
+    plan = experiment("fedproto", clients=3, model={"name": "mixed", "bodies": ["small-plain", "mlp"], "width": 8})
+    with pytest.raises(ConfigError, match=r"network\.clients: 'mixed' deals bodies out by name"):
+        served(plan, MemoryNetwork(), tmp_path)
 
 
 def without(rows: list[Any], client: str) -> list[Any]:

@@ -162,6 +162,7 @@ class Meeting:
         self.tell(self.others)
 
     def tell(self, ids: Iterable[str]) -> None:
+        """Say to these where this peer is."""
         for id in ids:
             first = self.offered[id][0] if self.offered[id] else None
             told = {"round": self.round, "waits": self.waits, "first": first}
@@ -192,6 +193,7 @@ class Meeting:
             return None
 
     def round_of(self, id: str) -> int | None:
+        """Return the round in which another peer says that it is; None if it does not answer."""
         there = self._now_of(id)
         return None if there is None else there.round
 

@@ -46,6 +46,7 @@ class PeerEngine(Rounds):
         sizes = {id: client.size if id == client.id else 0 for id in names}
         self.door = WatchedDoor(plan, neighbours.link.refused)
         self.behind = True  # whether the neighbours may be in a later round
+        self.absent: set[str] = set()
         self.next = 0  # the round before which they offer nothing to this peer
         self.progress = Progress(0, plan.training.rounds)
         super().__init__(plan, Roster({id: Entry(True, 1, sizes[id], None) for id in names}, plan.task))
@@ -123,6 +124,10 @@ class PeerEngine(Rounds):
         me, came = self.client.id, []
         for id in sorted(heard):
             told = heard[id]
+            if bool(told.missing) != (id in self.absent):
+                words = shown(told.missing, 200) if told.missing else "heard again"
+                self.neighbours.say(f"round {number}: {id}: {words}")
+                self.absent ^= {id}
             if told.missing:
                 self.behind = True
                 self.post.miss(Envelope(number, phase, turn, id, me, Message()), told.missing)
