@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from hashlib import blake2b
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from fedkin.federation.frame import Kind as TableKind
 
 __all__ = ["Federation"]
+
+# Clients that a notebook lists.
+_SHOWN = 20
 
 
 class Federation(Mapping[str, Client]):
@@ -83,6 +87,16 @@ class Federation(Mapping[str, Client]):
     def __repr__(self) -> str:
         task = f"{self.task.classes} classes" if self.task.labels else f"{self.task.kind} of {self.task.outputs}"
         return f"Federation({self.name!r}, {len(self)} clients, {task})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(id)}</th><td>{client.size:,}</td><td>{len(client.test):,}</td>"
+            f"<td>{escape(client.group or '')}</td></tr>"
+            for id, client in list(self.items())[:_SHOWN]
+        )
+        more = f"<p>and {len(self) - _SHOWN:,} more clients</p>" if len(self) > _SHOWN else ""
+        heads = "".join(f"<th>{head}</th>" for head in ("client", "training samples", "test samples", "planted group"))
+        return f"<p>{escape(repr(self))}</p><table><tr>{heads}</tr>{rows}</table>{more}"
 
     @property
     def seen(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -27,7 +28,7 @@ __all__ = ["Graph", "from_networkx", "load_graph"]
 _FORMAT = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """Weights between clients, labelled by id.
 
@@ -49,6 +50,22 @@ class Graph:
     values: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     mixing: Matrix | None = None
     evidence: Evidence | None = None
+
+    def __repr__(self) -> str:
+        groups = "" if self.groups is None else f", {len(set(self.groups.values()))} groups"
+        round = "" if self.round is None else f", round {self.round}"
+        return f"Graph({len(self.ids)} clients{groups}{round})"
+
+    def _repr_html_(self) -> str:
+        members: dict[int, list[str]] = {}
+        for id, group in (self.groups or {}).items():
+            members.setdefault(group, []).append(id)
+        rows = "".join(
+            f"<tr><th>{group}</th><td>{len(ids):,}</td><td>{escape(', '.join(ids[:20]))}</td></tr>"
+            for group, ids in sorted(members.items())[:20]
+        )
+        head = "<tr><th>group</th><th>clients</th><th>the first 20</th></tr>" if rows else ""
+        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
 
     def __post_init__(self) -> None:
         keep = object.__setattr__

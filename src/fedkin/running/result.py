@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedkin.analysis.intervals import LEVEL, Interval
 from fedkin.analysis.paired import Difference, Outcomes, Verdict, figure_interval, verdicts
 from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER
+from fedkin.errors import ConfigError, nearest
 from fedkin.flow import Params
 from fedkin.records import metrics
 from fedkin.records.outcomes import outcomes_of
+from fedkin.records.tables import flat
 from fedkin.tasks import Metric
 
 __all__ = ["Result", "by_client"]
 
+# Tasks with more than one figure for each client, by the first of them.
+_FIGURES = {"auc": ("auc", "average_precision")}
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """A finished run: summary, a row per round, a row per client and round, last graph, and models.
 
@@ -55,6 +61,89 @@ class Result:
         """Mean over clients of the metric in the last round; nan if it is not known for any client."""
         return float(self.summary[self.metric.name].get("mean", float("nan")))
 
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"Result({self.summary['method']!r}, {told})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._facts().items()
+        )
+        return f"<table><caption>{escape(str(self.summary['method']))}</caption>{rows}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        """What a person wants to know first, in a line each."""
+        figures, metric, groups = self.summary[self.metric.name] or {}, self.metric, self.summary.get("groups") or {}
+        found = {
+            "clients": f"{self.summary['clients']:,}",
+            "rounds": f"{self.summary['rounds']:,}",
+            "seed": str(self.summary["seed"]),
+            metric.title: _short(figures.get("mean")),
+            "worst 10 %": _short(figures.get("worst10")),
+            "groups": "" if groups.get("found") is None else str(groups["found"]),
+            "MB sent": f"{sum(message[4] for message in self.messages) / 1e6:,.1f}",
+            "folder": "" if self.folder is None else str(self.folder),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def to_frame(self, what: Literal["last", "clients", "rounds", "messages"] = "last") -> Any:
+        """A table of the run: a pandas DataFrame, or an Arrow table where pandas is not installed.
+
+        last: a row per client, with its test samples, loss and figures after the last round. clients: the same for
+        every evaluated round. rounds: a row per round, with columns such as "accuracy.mean". messages: a row per
+        message. Raises ConfigError for another name.
+        """
+        if what == "rounds":
+            lines = [flat(row) for row in self.rounds]
+            names = list(dict.fromkeys(name for line in lines for name in line))
+            columns = {name: [line.get(name) for line in lines] for name in names}
+        elif what == "messages":
+            columns = _columns(("round", "from", "to", "phase", "bytes", "floats", "missing"), self.messages)
+        elif what in ("last", "clients"):
+            last = max((row[0] for row in self.clients), default=0)
+            rows = [row for row in self.clients if what == "clients" or row[0] == last]
+            figures = _FIGURES.get(self.metric.name, (self.metric.name,))
+            columns = _columns(("round", "client", "n", "loss", *figures), rows)
+        else:
+            raise ConfigError(
+                f"to_frame: no table {what!r}; {nearest(what, ('last', 'clients', 'rounds', 'messages'))}"
+            )
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            import pyarrow
+
+            return pyarrow.table(columns)
+        return pandas.DataFrame(columns)
+
+    def to_latex(self) -> str:
+        """The figures of this run as a table in LaTeX (booktabs): mean, worst 10 % and 20 %, deviation, bytes."""
+        figures, share = self.summary[self.metric.name] or {}, self.metric.share
+        heads = [self.metric.title, "worst 10\\,\\%", "worst 20\\,\\%", "std", "MB sent"]
+        sent = f"{sum(message[4] for message in self.messages) / 1e6:,.1f}"
+        cells = [_latex_number(figures.get(name), share) for name in ("mean", "worst10", "worst20", "std")]
+        return "\n".join(
+            [
+                r"\begin{tabular}{lrrrrr}", r"\toprule", f"method & {' & '.join(heads)} \\\\", r"\midrule",
+                f"{_latex_text(str(self.summary['method']))} & {' & '.join([*cells, sent])} \\\\", r"\bottomrule",
+                r"\end{tabular}", "",
+            ]
+        )  # fmt: skip
+
+    def plot(self) -> Any:
+        """The metric over the rounds, its mean and its worst 10 % of clients, as a figure of plotly."""
+        import plotly.graph_objects as go
+
+        rows = [row for row in self.rounds if row.get(self.metric.name)]
+        rounds, figure = [row["round"] for row in rows], go.Figure()
+        for key, title in (("mean", "mean over clients"), ("worst10", "worst 10 %")):
+            values = [row[self.metric.name].get(key) for row in rows]
+            if any(value is not None for value in values):
+                figure.add_scatter(x=rounds, y=values, name=title, mode="lines+markers" if len(rounds) < 3 else "lines")
+        title = f"{self.summary['method']}, seed {self.summary['seed']}"
+        figure.update_layout(title=title, xaxis_title="round", yaxis_title=self.metric.title)
+        return figure
+
     def bytes_by_client(self) -> dict[str, dict[str, int]]:
         """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
         return by_client(self.messages, self.scores)
@@ -82,6 +171,24 @@ class Result:
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
         return verdicts(self.metric.name, pairs, level, correction)
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    return {name: [row[at] if at < len(row) else None for row in rows] for at, name in enumerate(names)}
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _latex_number(value: float | None, share: bool) -> str:
+    return "--" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
+
+
+def _latex_text(text: str) -> str:
+    """Text in which nothing is a command of LaTeX."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:

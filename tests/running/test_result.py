@@ -1,0 +1,87 @@
+"""What a result is in Python, in a notebook, as a table and in LaTeX."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import fedkin
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.graph import Graph
+from fedkin.running.result import Result
+from support import small_federation
+
+PLAN = {"local_steps": 2, "lr": 0.1}
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return fedkin.run("sfmtl-graph", small_federation(), rounds=3, seed=4, training=PLAN)
+
+
+def test_a_result_is_one_line(result: Result) -> None:
+    text = repr(result)
+    assert len(text) < 200
+    assert text.startswith("Result('sfmtl-graph', clients 6, rounds 3, seed 4, accuracy ")
+    assert f"{result.accuracy:.4g}" in text
+
+
+def test_notebooks_show_tables_in_which_nothing_is_markup(result: Result) -> None:
+    evil = "<script>alert(1)</script>"
+    fed = small_federation()
+    first = next(iter(fed))
+    named = Federation([replace(one, id=evil if id == first else id) for id, one in fed.items()], fed.task, evil)
+    graph = Graph((evil, "b"), [[0.0, 1.0], [1.0, 0.0]], groups={evil: 0, "b": 1})  # type: ignore[arg-type]
+    strange = replace(result, summary={**result.summary, "method": evil})
+    for shown in (named, graph, strange):
+        html = shown._repr_html_()
+        assert "<script" not in html
+        assert "&lt;script&gt;" in html
+        assert "<table" in html
+    assert repr(graph) == "Graph(2 clients, 2 groups)"
+
+
+def test_a_large_federation_is_a_short_table() -> None:
+    fed = fedkin.federate("digits", "iid", clients=50)
+    assert "and 30 more clients" in fed._repr_html_()
+    assert fed._repr_html_().count("<tr>") == 21
+
+
+def test_frames_have_the_figures_of_the_run(result: Result) -> None:
+    last = result.to_frame()
+    assert type(last).__module__.startswith("pandas")
+    assert dict(zip(last["client"], last["accuracy"], strict=True)) == pytest.approx(
+        {id: score.right / score.n for id, score in result.scores.items()}
+    )
+    assert set(last["round"]) == {3}
+    assert len(result.to_frame("clients")) == 3 * len(last)
+    rounds = result.to_frame("rounds")
+    assert rounds["accuracy.mean"].iloc[-1] == result.accuracy
+    messages = result.to_frame("messages")
+    assert messages["bytes"].sum() == sum(result.summary["bytes"][way] for way in ("up", "down"))
+    with pytest.raises(ConfigError, match="to_frame: no table 'client'; did you mean 'clients'"):
+        result.to_frame("client")  # type: ignore[arg-type]
+
+
+def test_frames_without_pandas_are_tables_of_arrow(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    table = result.to_frame()
+    assert isinstance(table, pa.Table)
+    assert table.num_rows == len(result.scores)
+
+
+def test_latex_has_the_figures_and_no_commands_of_the_name(result: Result) -> None:
+    rows = [line for line in result.to_latex().splitlines() if "&" in line]
+    assert [row.count("&") for row in rows] == [5, 5]
+    assert f"{100 * result.accuracy:.1f}" in rows[1]
+    named = replace(result, summary={**result.summary, "method": r"my_method & 100 % \input{x}"})
+    assert r"my\_method \& 100 \% \textbackslash{}input\{x\}" in named.to_latex()
+
+
+def test_a_plot_has_the_curve(result: Result) -> None:
+    figure = result.plot()
+    assert list(figure.data[0].y) == [row["accuracy"]["mean"] for row in result.rounds]
