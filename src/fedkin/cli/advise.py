@@ -80,7 +80,8 @@ def advise(
 
 
 def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
-    from fedkin.running.experiment import Experiment, assign, load, setting_value
+    from fedkin.running.changes import changed
+    from fedkin.running.experiment import Experiment, load
     from fedkin.untrusted import toml_of
 
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
@@ -94,15 +95,10 @@ def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int 
     text, found = first_experiment(data, **told)
     table = toml_of(text)
     table["training"] = {**table["training"], **_TRAINING}
-    for change in more:
-        where, equals, value = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: expected section.field=value")
-        assign(table, where.strip(), setting_value(value.strip(), f"--set {change}"), f"--set {change}")
     console = screen(stderr=True, soft_wrap=True)
     for finding in found.findings:
         console.print(f"{finding.kind}: {finding.text}")
-    return Experiment.of(table)
+    return changed(table, more, Experiment.of, str(data))
 
 
 def _print(found: Advice) -> None:
