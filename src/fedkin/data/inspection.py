@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fedkin.federation.encoding import is_number, kinds_of, numbers, texts
+from fedkin.federation.columns import codes, is_number, kinds_of, numbers
 from fedkin.federation.frame import Encoded, Reading, encoded
 from fedkin.federation.split import rows_by_name
 
@@ -27,6 +27,8 @@ _LEFT = 0.02
 _BINS, _PER_BIN = 50, 20
 # Below these numbers nothing is said about a client's figures, or its drift.
 _EVENTS, _TESTS, _DRIFT = 10, 30, 60
+# Rows of a client that are compared for drift, evenly over time.
+_MOST = 2000
 _ALPHA = 0.001
 
 
@@ -69,27 +71,28 @@ def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
 
 
 def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
-    values = texts(table, name)
-    known = [value for value in values if value is not None]
-    different = len(set(known))
-    if len(known) < (1 - _MISSING) * len(values):
-        share = 1 - len(known) / len(values)
+    found, place = codes(table, name)
+    often = np.bincount(place[place >= 0], minlength=len(found))
+    known, different = int(often.sum()), len(found)
+    if known < (1 - _MISSING) * len(place):
+        share = 1 - known / len(place)
         yield Finding("missing", f"column {name!r} is empty in {share:.0%} of the rows", (name,))
     if different <= 1:
-        what = f"is {known[0]!r} in every row" if known else "is empty"
+        what = f"is {found[0]!r} in every row" if known else "is empty"
         yield Finding("constant", f"column {name!r} {what}: it says nothing; leave it out", (name,))
         return
     stored = table.schema.field(name).type
     counted = not pa.types.is_floating(stored) and not pa.types.is_temporal(stored)
-    if counted and different == len(known) >= 20:
+    if counted and different == known >= 20:
         what = "it looks like a number of the row or person; leave it out"
         yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
     elif kind == "category":
-        odd = [value for value in known if not is_number(value)]
-        if len(odd) < (1 - _NUMBERS) * len(known):
+        odd = [number for number, value in enumerate(found) if not is_number(value)]
+        rows = int(often[odd].sum())
+        if rows < (1 - _NUMBERS) * known and odd:
             yield Finding(
-                "text", f"column {name!r} is read as text, although {1 - len(odd) / len(known):.0%} of its values are "
-                f"numbers; not a number is {odd[0]!r}: write a number there, or leave it empty", (name,),
+                "text", f"column {name!r} is read as text, although {1 - rows / known:.0%} of its values are "
+                f"numbers; not a number is {found[odd[0]]!r}: write a number there, or leave it empty", (name,),
             )  # fmt: skip
 
 
@@ -129,8 +132,8 @@ def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
     """[n] the number of each row's value, or of its bin; None if there are too many values for the rows."""
     bins = min(_BINS, table.num_rows // _PER_BIN)
     if kind == "category":
-        known, place = np.unique([value or "" for value in texts(table, name)], return_inverse=True)
-        return place.astype(np.int64) if len(known) <= max(bins, 2) else None
+        found, place = codes(table, name)
+        return place + 1 if len(found) < max(bins, 2) else None
     values = numbers(table, name)
     values = np.where(np.isnan(values), -np.inf, values)
     known, place = np.unique(values, return_inverse=True)
@@ -157,10 +160,9 @@ def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
 
 def _duplicates(made: Encoded) -> Iterator[Finding]:
     """Rows that are equal in all inputs and the target, where most rows are not."""
-    rows = np.ascontiguousarray(np.concatenate([made.x, made.y.reshape(len(made.y), -1).astype(np.float32)], axis=1))
-    _, number, often = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    _, number, often = np.unique(_hashes(made), return_inverse=True, return_counts=True)
     number = number.reshape(-1)
-    if len(often) < 0.5 * len(rows):
+    if len(often) < 0.5 * len(number):
         return
     owner = np.unique(made.client, return_inverse=True)[1].reshape(-1)
     shared = np.zeros(len(often), dtype=bool)
@@ -177,6 +179,21 @@ def _duplicates(made: Encoded) -> Iterator[Finding]:
     again = int((both[number] & made.held).sum())
     if again:
         yield Finding("duplicates", f"{again} test rows have an equal row in training: their figures are too good")
+
+
+def _hashes(made: Encoded) -> npt.NDArray[np.uint64]:
+    """[n] a number for each row, equal for equal rows; of a million unlike rows two share one by a chance of 1e-7."""
+    y = made.y.reshape(len(made.y), -1)
+    # Minus zero is zero.
+    columns = [*(made.x + np.float32(0)).view(np.uint32).T, *(y.astype(np.float32) + np.float32(0)).view(np.uint32).T]
+    mixed = np.zeros(len(y), np.uint64)
+    for column in columns:
+        # The steps of splitmix64, which every bit of the row goes through.
+        mixed = (mixed ^ column) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def _few(made: Encoded) -> Iterator[Finding]:
@@ -206,6 +223,8 @@ def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding
     changed = []
     for id, rows in large.items():
         order = rows[np.argsort(when[rows], kind="stable")]
+        # Of more rows a test finds what does not matter, and takes long.
+        order = order[:: -(-len(order) // _MOST)]
         halves = {"early": order[: len(order) // 2], "late": order[len(order) // 2 :]}
         plan = Plan.of(Spread.of(made.x[half], y[half]) for half in halves.values())
         signed = {name: sign(plan, made.x[half], y[half], ordered=False) for name, half in halves.items()}

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from fedkin.errors import DataError, nearest
 from fedkin.federation.checks import check_ids
-from fedkin.federation.encoding import Encoding, is_number, kinds_of, numbers, profile, texts
+from fedkin.federation.columns import codes, is_number, kinds_of, numbers, texts
+from fedkin.federation.encoding import Encoding
+from fedkin.federation.profiles import profile
 from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
 from fedkin.tasks import Task
 
@@ -144,13 +146,13 @@ def _names(table: pa.Table, name: str, where: str) -> Names:
     kind = table.schema.field(name).type
     if pa.types.is_temporal(kind) or pa.types.is_nested(kind):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got {kind}")
-    values = texts(table, name)
-    if pa.types.is_floating(kind) and any(value is not None and not value.lstrip("-").isdigit() for value in values):
+    found, place = codes(table, name)
+    if pa.types.is_floating(kind) and any(not value.lstrip("-").isdigit() for value in found):
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
-    empty = [row for row, value in enumerate(values) if value is None]
-    if empty:
+    empty = np.flatnonzero(place < 0)
+    if len(empty):
         raise DataError(f"{where}: column {name!r} is empty in {len(empty)} rows, the first is row {empty[0]}")
-    return values.astype(np.str_)
+    return np.array(found, dtype=np.str_)[place]
 
 
 def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags:
