@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -241,3 +242,19 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.endswith("RuntimeError: left open\n")
+
+
+def test_a_process_with_many_open_files_can_dial(net: Net) -> None:
+    net.server()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("this system allows a process few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    with open(os.devnull) as empty:
+        held = [os.dup(empty.fileno()) for _ in range(1030)]
+    try:
+        assert "server" in net.member("ann").present()
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -94,9 +94,10 @@ class PeerEngine(Rounds):
         if not self.behind or number < self.next:
             return self.behind
         ahead = [there for there in self.neighbours.now(near).values() if there.round > number]
-        self.next = max((there.first or there.round for there in ahead), default=1)
+        self.next = max((there.round for there in ahead if (there.first or there.round) > number), default=1)
         self.behind = number < self.next
         if self.behind:
+            self.neighbours.enter(self.next)  # so that they wait for it there, and do not go on meanwhile
             self.neighbours.say(f"rounds {number} to {self.next - 1}: left out, since neighbours are further on")
         return self.behind
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 import ssl
 import tempfile
@@ -89,9 +89,11 @@ def _handshake(identity: Identity, raw: socket.socket, host: str) -> str:
     _load(context, identity)
     with context.wrap_socket(raw, server_hostname=host) as secure:
         secure.setblocking(False)
-        if select.select([secure], [], [], _ALERT)[0]:
-            with contextlib.suppress(ssl.SSLWantReadError):  # it was a ticket
-                secure.recv(1)
+        with selectors.DefaultSelector() as ready:  # `select` refuses the numbers of a process with many connections
+            ready.register(secure, selectors.EVENT_READ)
+            if ready.select(_ALERT):
+                with contextlib.suppress(ssl.SSLWantReadError):  # it was a ticket
+                    secure.recv(1)
         subject: tuple[tuple[tuple[str, str], ...], ...] = (secure.getpeercert() or {}).get("subject", ())  # type: ignore[assignment]
     return next((value for parts in subject for key, value in parts if key == "commonName"), "")
 
