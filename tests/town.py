@@ -133,7 +133,6 @@ class Wire:
         self._closed = False
         self.left: int | None = None
         self.passed = 0
-        self.apart = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         self._start(self._accept)
@@ -147,9 +146,6 @@ class Wire:
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
-                if self.apart:
-                    near.close()
-                    continue
                 far = socket.create_connection(("127.0.0.1", self._to))
                 with self._state:
                     self._sockets += [near, far]
@@ -181,18 +177,13 @@ class Wire:
         with self._state:
             return self._state.wait_for(lambda: self.left is not None and self.left <= 0, timeout)
 
-    def cut(self, apart: bool = False) -> None:
-        """End all connections; new ones are let through, unless the two sides stay apart until `mend`."""
-        self.apart = apart
+    def cut(self) -> None:
+        """End all connections; new ones are let through."""
         with self._state:
             ended = list(self._sockets)
         for each in ended:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-
-    def mend(self) -> None:
-        """Let new connections through."""
-        self.apart = False
 
     def close(self) -> None:
         with self._state:

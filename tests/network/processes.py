@@ -21,7 +21,7 @@ from fedkin.data.own import own_client
 from fedkin.federation import Federation
 from fedkin.network.book import Member
 from fedkin.network.identity import certificate_pem
-from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
+from fedkin.network.joining import VERSION, Join, hash_of, write_join
 from fedkin.network.keys import write_private
 from fedkin.running.experiment import Experiment
 from town import Town, free_port
@@ -61,22 +61,10 @@ class Place:
         join = ["--join", str(self.folder / "join.toml"), "--key", str(self.folder / "server.key")]
         return self._start("server", "serve", *first, *join, *more)
 
-    def join(self, name: str, *more: str, file: str = "join.toml") -> Process:
+    def join(self, name: str, *more: str) -> Process:
         """Start a client."""
         files = ["--data", str(self.folder / f"{name}.npz"), "--key", str(self.folder / f"{name}.key"), "--yes"]
-        return self._start(name, "join", str(self.folder / file), *files, *more)
-
-    def by(self, port: int) -> str:
-        """Write a join file in which the server is dialled at this port; returns its name."""
-        known = read_join(self.folder / "join.toml")
-        book = {**known.members, "server": Member(locator=f"tls/127.0.0.1:{port}")}
-        write_join(known.model_copy(update={"members": book}), self.folder / "far.toml")
-        return "far.toml"
-
-    @property
-    def port(self) -> int:
-        """Where the server listens."""
-        return int(read_join(self.folder / "join.toml").members["server"].locator.rpartition(":")[2])
+        return self._start(name, "join", str(self.folder / "join.toml"), *files, *more)
 
     def peer(self, name: str, *more: str) -> Process:
         """Start a peer."""
