@@ -15,7 +15,7 @@ from fedkin.analysis.paired import figure
 from fedkin.engines import Score
 from fedkin.errors import RunError
 from fedkin.records.metrics import value_of
-from fedkin.records.outcomes import FILE, outcomes_of, read_outcomes, write_outcomes
+from fedkin.records.outcomes import FILE, calibration_of, outcomes_of, read_outcomes, write_outcomes
 from fedkin.running.compare import read_result
 from fedkin.tasks import METRICS
 from kinds import TASKS, federation_of, model_of
@@ -54,12 +54,30 @@ def _known(result: Any) -> list[Any]:
     return [(score.digest if risk else (), score.outcomes) for _, score in sorted(result.scores.items())]
 
 
+def test_a_risk_tasks_summary_has_brier_score_and_calibration(tmp_path: Path) -> None:
+    made = run("risk", tmp_path / "run")
+    taking = [one for id, one in made.outcomes.items() if id not in made.unseen]
+    risks = 1 / (1 + np.exp(-np.concatenate([one.values for one in taking])))
+    labels = np.concatenate([one.labels for one in taking])
+    found = read_result(tmp_path / "run").summary["calibration"]
+    assert found["brier"] == pytest.approx(np.mean((risks - labels) ** 2))
+    assert found["brier_none"] == pytest.approx(labels.mean() * (1 - labels.mean()))
+    assert found["slope_low"] < found["slope"] < found["slope_high"]
+    values = [value_of(made.scores[id]) for id in made.outcomes if id not in made.unseen]
+    # All clients have equally many test samples here.
+    assert made.summary["auc"]["weighted"] == pytest.approx(np.mean([one for one in values if one is not None]))
+    assert calibration_of(run("classification").outcomes) == {}
+
+
 def test_differences_to_another_run_are_of_the_same_samples() -> None:
     made, alone = run("classification"), run("classification", method="local")
     found = made.difference(alone)
     assert found.keys() == made.scores.keys()
     for id, (gap, _) in found.items():
-        assert gap.value == pytest.approx(value_of(made.scores[id]) - value_of(alone.scores[id]))
+        mine, other = value_of(made.scores[id]), value_of(alone.scores[id])
+        assert mine is not None
+        assert other is not None
+        assert gap.value == pytest.approx(mine - other)
         assert gap.n == made.scores[id].n
 
 
@@ -94,3 +112,5 @@ def test_nothing_is_written_where_no_sample_is_known(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
     diverged = {"a": Score(2, 0.1, 0, (float("inf"),), outcomes=np.array([1.0, np.inf], "<f4").tobytes())}
     assert outcomes_of(METRICS["squared_error"], diverged) == {}
+    ranked = {"a": Score(2, 0.1, 0, (None, None), ((float("nan"), 1.0), (0.0, 1.0)))}
+    assert outcomes_of(METRICS["auc"], ranked) == {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedkin.analysis.paired import VERDICTS, Difference
 from fedkin.report.fairness import Gains
 from fedkin.report.sentence import Facts, Found, sentence
 
@@ -66,6 +67,53 @@ def test_a_local_that_is_not_like_this_run_is_not_denied() -> None:
 def test_without_test_data_no_accuracy_is_claimed() -> None:
     text = sentence(replace(BASE, mean=None, gains=()))
     assert text.startswith("SFMTL-Graph ran with 40 clients, none of which has test data, so accuracy is not known;")
+
+
+def surely(gained: int, hurt: int, apart: int, few: int, events: int | None = None) -> Gains:
+    counts = zip(VERDICTS, (gained, hurt, apart, few), strict=True)
+    words = [word for word, count in counts for _ in range(count)]
+    sure = {f"c{i}": (Difference(0.1, 0.0, 0.2, 50, events), word) for i, word in enumerate(words)}
+    return Gains({id: 0.1 + 0.01 * (i % 2) for i, id in enumerate(sure)}, sure)
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [
+        (surely(31, 0, 9, 0), "31 of 40 clients surely gain from collaborating, none is surely hurt, 9 cannot be told"),
+        (surely(1, 1, 38, 0), "1 of 40 clients surely gains from collaborating, 1 is surely hurt, 38 cannot"),
+        (surely(2, 8, 30, 0), "collaborating hurts more clients than it helps: 2 of 40 clients surely gain, 8 are"),
+        (
+            surely(0, 0, 0, 40, 3),
+            "none of 40 clients surely gains from collaborating, none is surely hurt, 40 have too",
+        ),
+        (surely(40, 0, 0, 0), "40 of 40 clients surely gain from collaborating, none is surely hurt (mean gain +10.5"),
+        (
+            surely(20, 0, 9, 1, 12),
+            "9 cannot be told apart from training alone, 1 has too few events for a verdict (mean",
+        ),
+        (surely(20, 0, 9, 1), "20 of 30 clients with test data surely gain"),
+    ],
+)
+def test_who_surely_gains(gain: Gains, expected: str) -> None:
+    assert expected in sentence(replace(BASE, gains=(gain,)))
+
+
+def test_the_mean_gain_has_an_interval_over_clients_or_seeds() -> None:
+    text = sentence(replace(BASE, gains=(surely(40, 0, 0, 0),)))
+    assert "(mean gain +10.5 points, 95 % interval over clients +10.3 to +10.7)" in text
+    seeds = (surely(40, 0, 0, 0), surely(40, 0, 0, 0), surely(39, 0, 1, 0))
+    three = sentence(replace(BASE, seeds=3, gains=seeds))
+    assert "39.7 of 40 clients surely gain from collaborating, none is surely hurt, 0.3 cannot be told apart" in three
+    assert "95 % interval over seeds +10.5 to +10.5)" in three
+    one = sentence(replace(BASE, clients=1, gains=(surely(1, 0, 0, 0),)))
+    assert "1 of 1 client surely gains from collaborating, none is surely hurt (mean gain +10 points);" in one
+
+
+def test_a_choice_on_test_samples_and_what_was_told_are_said() -> None:
+    text = sentence(replace(BASE, candidates=5, given=("4 groups, given",)))
+    assert text.startswith("With SFMTL-Graph, chosen of 5 methods on the test samples, 38 of 40 clients gain")
+    assert "4 groups found, equal to the planted ones (4 groups, given);" in text
+    assert "told: planted network, given;" in sentence(replace(BASE, found=(), given=("planted network, given",)))
 
 
 def test_local_and_fedavg_alone() -> None:

@@ -111,6 +111,7 @@ def compare(
         return
     screen().print(comparison(table(results)))
     _verdicts(results)
+    _warnings(results)
     _done(folder, report)
 
 
@@ -282,6 +283,15 @@ def _verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
     for method, by_seed in results.items():
         for line in terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}):
             console.print(fill(line, console.width, subsequent_indent="    "))
+
+
+def _warnings(results: Mapping[str, Mapping[int, Any]]) -> None:
+    """The warnings of all runs, as at the top of the report."""
+    console = screen(soft_wrap=True)
+    for method, by_seed in results.items():
+        for seed, result in by_seed.items():
+            for text in result.summary.get("warnings") or ():
+                console.print(fill(f"warning: {method}, seed {seed}: {text}", console.width, subsequent_indent="    "))
 
 
 def _done(folder: Path, *reports: Path) -> None:

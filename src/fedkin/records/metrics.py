@@ -65,8 +65,9 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
 
     Clients without test samples are left out. So are clients whose samples do not determine the metric (one class only
     in a risk task, no foreground in segmentation); `left_out` is their number. worst10 and worst20 are the worst
-    clients, also if a lower metric is better. variance is that of the percentage if the metric is a share. pooled is
-    over all test samples together; in a risk task it compares scores of different clients' models with each other.
+    clients, also if a lower metric is better. variance is that of the percentage if the metric is a share. weighted is
+    the mean with the clients' numbers of test samples as weights. pooled is over all test samples together; in a risk
+    task it compares scores of different clients' models with each other.
     Further figures of the task are added under their names, each with mean and pooled.
     """
     if task.kind == "classification":
@@ -86,6 +87,7 @@ def figures(scores: Mapping[str, Score], task: Task) -> dict[str, Any]:
             "worst10": sign * worst(sign * known, 0.1),
             "worst20": sign * worst(sign * known, 0.2),
             "variance": float(((100 if metric.share else 1) * known).var()),
+            "weighted": float(np.average(known, weights=[score.n for score in tested if score.figures[0] is not None])),
         }
     for place, other in enumerate(more, 1):
         each = [value for score in tested if (value := score.figures[place]) is not None]

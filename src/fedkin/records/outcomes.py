@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedkin.analysis.calibration import brier, calibration, probabilities
 from fedkin.analysis.paired import Outcomes
 from fedkin.engines import Score
 from fedkin.errors import RunError
@@ -21,7 +22,7 @@ from fedkin.records import reading
 from fedkin.records.files import Stamp, write_with
 from fedkin.tasks import Kind, Metric
 
-__all__ = ["FILE", "outcomes_of", "read_outcomes", "with_outcomes", "write_outcomes"]
+__all__ = ["FILE", "calibration_of", "outcomes_of", "read_outcomes", "with_outcomes", "write_outcomes"]
 
 FILE = "outcomes.parquet"
 _KINDS: Mapping[str, Kind] = {
@@ -34,10 +35,12 @@ def outcomes_of(metric: Metric, scores: Mapping[str, Score]) -> dict[str, Outcom
     kind, found = _KINDS[metric.name], {}
     for id, score in sorted(scores.items()):
         if kind == "risk" and len(score.digest) == 2:
-            found[id] = Outcomes(kind, np.array(score.digest[0]), np.array(score.digest[1], dtype=np.int64))
+            values, labels = (np.array(part, dtype=np.float64) for part in score.digest)
+            # A diverged model has no scores or errors to speak of.
+            if np.isfinite(values).all():
+                found[id] = Outcomes(kind, values, labels.astype(np.int64))
         elif kind != "risk" and score.outcomes:
             values = np.frombuffer(score.outcomes, _stored(kind)).astype(np.float64)
-            # A diverged model has no errors to speak of.
             if np.isfinite(values).all():
                 found[id] = Outcomes(kind, values)
     return found
@@ -90,6 +93,27 @@ def with_outcomes(score: Score, outcomes: Outcomes | None) -> Score:
     if outcomes.labels is not None:
         return score._replace(digest=(tuple(outcomes.values.tolist()), tuple(outcomes.labels.astype(float).tolist())))
     return score._replace(outcomes=outcomes.values.astype(_stored(outcomes.kind)).tobytes())
+
+
+def calibration_of(outcomes: Mapping[str, Outcomes]) -> dict[str, float | None]:
+    """Whether the risks of all clients' models are true: figures over the test samples of all clients together.
+
+    brier: the mean squared difference of risk and event; brier_none: that of the same risk for everyone; slope, with
+    slope_low and slope_high, and large: of the logistic regression of the event on the logit of the risk (see
+    `fedkin.analysis.calibration`), None where there is none. Empty for other tasks than risk.
+    """
+    known = [one for one in outcomes.values() if one.labels is not None]
+    if not known:
+        return {}
+    risks = probabilities(np.concatenate([one.values for one in known]))
+    labels = np.concatenate([one.labels for one in known if one.labels is not None])
+    fit, share = calibration(risks, labels), float(labels.mean())
+    found: dict[str, float | None] = {"brier": brier(risks, labels), "brier_none": share * (1 - share)}
+    low, high = (None, None) if fit is None else fit.slope_interval
+    return found | {
+        "slope": None if fit is None else fit.slope, "slope_low": low, "slope_high": high,
+        "large": None if fit is None else fit.large,
+    }  # fmt: skip
 
 
 def _stored(kind: Kind) -> str:

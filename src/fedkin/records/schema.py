@@ -32,6 +32,7 @@ class Statistics(Form):
     worst20: float | None = None
     variance: float | None = None
     loss: float | None = None
+    weighted: float | None = None
     pooled: float | None = None
     stderr: float | None = None
     clients: int | None = None
@@ -95,6 +96,15 @@ class _Privacy(Form):
     open: dict[str, list[str]]
 
 
+class _Calibration(Form):
+    brier: float
+    brier_none: float
+    slope: float | None
+    slope_low: float | None
+    slope_high: float | None
+    large: float | None
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -112,6 +122,9 @@ class Summary(Form):
     versions: dict[str, Any] | None = None
     machine: dict[str, Any] | None = None
     missing: _Missing | None = None
+    calibration: _Calibration | None = None
+    given: list[str] | None = None
+    warnings: list[str] | None = None
     privacy: _Privacy | None = None
 
 

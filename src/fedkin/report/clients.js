@@ -27,14 +27,21 @@ function drawGain() {
   }
   const known = gains.map((gain, client) => ({ gain, client })).filter(({ gain }) => gain !== null)
     .sort((a, b) => a.gain - b.gain || a.client - b.client);
-  const colour = ({ gain }) => (gain < 0 ? COLOURS[5] : gain > 0 ? COLOURS[0] : COLOURS[7]);
+  const sure = run().sure, word = (client) => sure?.verdict[client] ?? null, unit = METRIC.share ? 100 : 1;
+  const judged = known.some(({ client }) => word(client));
+  const worse = ({ gain, client }) => (judged ? word(client) === "hurt" : gain < 0), better = ({ gain, client }) => (judged ? word(client) === "gained" : gain > 0);
+  const colour = (one) => (worse(one) ? COLOURS[5] : better(one) ? COLOURS[0] : COLOURS[7]);
+  const bounds = (client) => sure?.gain[client];
+  const told = (client) => judged ? `<br>${word(client)}${bounds(client) ? `, 95 % interval ${bounds(client).map(points).join(" to ")}` : ""}` : "";
   const room = $("gain").clientWidth / known.length > 16;
   draw("gain", [{
     type: "bar", x: known.map((_, i) => i), y: known.map(({ gain }) => (METRIC.share ? 100 * gain : gain)),
-    text: known.map(({ client, gain }) => `${escaped(ids[client])}: ${points(gain)}<br>${facts(client)}`), textposition: "none",
+    text: known.map(({ client, gain }) => `${escaped(ids[client])}: ${points(gain)}${told(client)}<br>${facts(client)}`), textposition: "none",
+    error_y: judged && known.length <= 150 ? { type: "data", symmetric: false, thickness: 1, width: 0, color: css("--ink"),
+      array: known.map(({ client, gain }) => (bounds(client) ? unit * (bounds(client)[1] - gain) : 0)), arrayminus: known.map(({ client, gain }) => (bounds(client) ? unit * (gain - bounds(client)[0]) : 0)) } : undefined,
     hovertemplate: "%{text}<extra></extra>", customdata: known.map(({ client }) => client),
     marker: {
-      color: known.map(colour), pattern: { shape: known.map(({ gain }) => (gain < 0 ? "/" : "")), fgcolor: css("--paper"), fillmode: "overlay", fgopacity: 0.5, size: 6 },
+      color: known.map(colour), pattern: { shape: known.map((one) => (worse(one) ? "/" : "")), fgcolor: css("--paper"), fillmode: "overlay", fgopacity: 0.5, size: 6 },
       line: { color: css("--ink"), width: known.map(({ client }) => (client === state.client ? 3 : 0)) },
     },
   }], {
@@ -50,12 +57,20 @@ function gainText(known, ids) {
   const middle = (known[Math.floor((known.length - 1) / 2)].gain + known[Math.ceil((known.length - 1) / 2)].gain) / 2;
   const worst = hurt.length ? ` Most hurt: ${ids[known[0].client]} (${points(known[0].gain)}).` : " Nobody is hurt.";
   $("gain-text").textContent = `With ${title(run().label)} and seed ${run().seed}: ${many(gain.length, "client")} better than alone, ` +
-    `${known.length - gain.length - hurt.length} equal, ${hurt.length} worse; median ${points(middle)}.${worst}`;
+    `${known.length - gain.length - hurt.length} equal, ${hurt.length} worse; median ${points(middle)}.${worst}${verdictText()}`;
   const tests = federation().test.filter((count) => count);
   const least = tests.length ? Math.min(...tests) : 0;
-  $("gain-note").textContent = `${TEST} after the last round, against Local with the same seed. Hatched: worse than alone. ` +
+  $("gain-note").textContent = `${TEST} after the last round, against Local with the same seed. ${run().sure?.verdict.some((word) => word) ? "Lines: 95 % intervals. Grey: cannot be told apart from alone, or too few events or test samples. Hatched: surely worse than alone." : "Hatched: worse than alone."} ` +
     (least && METRIC.title === "accuracy" ? `The fewest test samples of a client are ${least}, where one sample is ${(100 / least).toFixed(1)} points. ` : "") +
     "Click a bar to follow its client.";
+}
+
+// The counts of the verdicts, over the clients that have one.
+function verdictText() {
+  const said = (run().sure?.verdict ?? []).filter((word) => word), count = (word) => said.filter((one) => one === word).length;
+  if (!said.length) return "";
+  const few = count("too few");
+  return ` Surely gained: ${count("gained")}, surely hurt: ${count("hurt")}, cannot be told apart: ${count("cannot be told apart")}${few ? `, too few events or test samples: ${few}` : ""}.`;
 }
 
 // A client's data in one line, as escaped text.
@@ -65,6 +80,8 @@ function facts(client) {
   if (all.train[client] !== null) parts.push(`${many(all.train[client], "training sample")}`);
   const labels = Object.keys(all.labels[client]);
   if (labels.length) parts.push(labels.length > 6 ? `${labels.length} labels` : `label${labels.length > 1 ? "s" : ""} ${labels.map(escaped).join(", ")}`);
+  const events = run().sure?.events[client];
+  if (events !== null && events !== undefined) parts.push(`${many(events, "test event")}`);
   return parts.join(", ");
 }
 
@@ -114,11 +131,15 @@ function drawClient() {
   const rows = Object.entries(all.about[client]).map(([key, value]) => `<div><dt>${escaped(key)}</dt><dd>${escaped(value)}</dd></div>`);
   const samples = all.train[client] === null ? "" : `<div><dt>samples</dt><dd>${all.train[client]} to train on, ${all.test[client]} to test on</dd></div>`;
   const unseen = all.unseen?.[client] ? "<div><dt>unseen</dt><dd>never takes part, only evaluated</dd></div>" : "";
+  const sure = run().sure, own = sure?.own[client], gained = sure?.gain[client], word = sure?.verdict[client];
+  const certain = (sure && sure.events[client] !== null ? `<div><dt>test events</dt><dd>${sure.events[client]}</dd></div>` : "") +
+    (own ? `<div><dt>95 % interval</dt><dd>${own.map(figure).join(" to ")}</dd></div>` : "") +
+    (word ? `<div><dt>against Local</dt><dd>${word}${gained ? ` (${gained.map(points).join(" to ")})` : ""}</dd></div>` : "");
   const planted = all.planted[client] === null ? "" : `<div><dt>planted group</dt><dd>${escaped(all.planted[client])}</dd></div>`;
   const ends = same.map((one) => [one.label, valuesOf(one, client)[1].at(-1)]).filter(([, value]) => value !== null && value !== undefined)
     .map(([label, value]) => `<div><dt>${escaped(title(label))}</dt><dd>${figure(value)}</dd></div>`);
   rewrite(place, `<h3 id="client-name">${escaped(all.ids[client])}</h3><dl>${unseen}${planted}${samples}${rows.join("")}</dl>` +
-    `<h4>${TEST}${gain === null || gain === undefined ? "" : ` (${points(gain)} ${METRIC.share ? "over" : "better than"} Local)`}</h4><dl>${ends.join("")}</dl>` +
+    `<h4>${TEST}${gain === null || gain === undefined ? "" : ` (${points(gain)} ${METRIC.share ? "over" : "better than"} Local)`}</h4><dl>${ends.join("")}${certain}</dl>` +
     `<div id="client-curve"></div>${strip(client)}${neighbours(client)}${labelBars(client)}`);
   for (const button of place.querySelectorAll("[data-client]")) {
     button.addEventListener("click", () => { follow(Number(button.dataset.client)); $("client-name").scrollIntoView({ block: "nearest" }); });

@@ -22,6 +22,7 @@ from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
 from fedkin.report.sentence import FEDAVG, LOCAL, sentence
 from fedkin.report.sharing import sharing_of
+from fedkin.report.sure import COUNTED, given_of, sure_of, warnings_of
 from fedkin.report.traffic import phases_of
 
 __all__ = ["collect"]
@@ -64,6 +65,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
                 "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values, ids, points, metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
+                "sure": sure_of(run, gain, ids),
                 "graph": graph_of(run, ids, budget),
                 "sharing": sharing_of(run, ids, budget),
                 "features": features_of(run, ids, places_left),
@@ -87,6 +89,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             for name in titles
             for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
         ],
+        "warnings": warnings_of(runs, labels, titles),
         "missing": missing_of(runs, labels),
         "privacy": [
             {"label": label, "seed": run.seed, "told": told(run.summary["privacy"])}
@@ -100,7 +103,12 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
 def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
     """Gain over Local, or None without a comparable run of Local."""
     alone = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
-    return None if alone is None else gains(run.last_values, alone.last_values, run.metric)
+    if alone is None:
+        return None
+    try:
+        return gains(run.last_values, alone.last_values, run.metric, run.outcomes, alone.outcomes)
+    except ValueError as error:
+        raise RunError(f"{run.folder} and {alone.folder}: {error}; both must be as they were written") from None
 
 
 class _Federations:
@@ -177,13 +185,21 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         each["jain"].append(jain(last) if last else None)
         each["gain"].append(None if gain is None else gain.mean)
         each["hurt"].append(None if gain is None else gain.hurt / len(gain.by_client))
+        counts = {} if gain is None else gain.counts
+        for name, word in COUNTED.items():
+            each[name].append(counts.get(word))
         groups = run.summary.get("groups") or {}
         for name in ("found", "ari"):
             each[name].append(groups.get(name))
         each["epsilon"].append(largest(run.summary.get("privacy")))
         each["bytes"].append(run.sent)
         each["seconds"].append((run.summary.get("seconds") or {}).get("total"))
-    return {"label": label, "seeds": len(mine), **{name: _spread(values) for name, values in each.items()}}
+    return {
+        "label": label,
+        "seeds": len(mine),
+        "given": given_of(run for run, _ in mine),
+        **{name: _spread(values) for name, values in each.items()},
+    }
 
 
 def _spread(values: Sequence[float | None]) -> list[float] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedkin.analysis.paired import VERDICTS, Difference, Outcomes, Verdict, verdicts
 from fedkin.tasks import METRICS, Metric
 
 __all__ = ["Gains", "entropy", "gains", "jain"]
@@ -42,9 +43,14 @@ def entropy(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Gains:
-    """How much better the metric is than with local training, by client id."""
+    """How much better the metric is than with local training, by client id.
+
+    sure: the paired difference of each client with its verdict, also where the metric is not determined ("too few");
+    empty if the runs kept no outcomes of single samples.
+    """
 
     by_client: Mapping[str, float]
+    sure: Mapping[str, tuple[Difference, Verdict]] = field(default_factory=dict)
 
     @property
     def gaining(self) -> int:
@@ -57,17 +63,28 @@ class Gains:
         return sum(value < -_EQUAL for value in self.by_client.values())
 
     @property
+    def counts(self) -> dict[Verdict, int]:
+        """Number of clients of each verdict; empty without verdicts."""
+        said = [word for _, word in self.sure.values()]
+        return {word: said.count(word) for word in VERDICTS} if said else {}
+
+    @property
     def mean(self) -> float:
         """Mean over clients."""
         return math.fsum(self.by_client.values()) / len(self.by_client)
 
 
-def gains(values: Mapping[str, float], alone: Mapping[str, float], metric: Metric = _ACCURACY) -> Gains | None:
-    """Gains of the clients in both; None if there are none.
+def gains(
+    values: Mapping[str, float], alone: Mapping[str, float], metric: Metric = _ACCURACY,
+    outcomes: Mapping[str, Outcomes] | None = None, outcomes_alone: Mapping[str, Outcomes] | None = None,
+) -> Gains | None:  # fmt: skip
+    """Gains of the clients in both; None if there are none. outcomes: those of the clients that take part.
 
     >>> found = gains({"a": 0.9, "b": 0.5}, {"a": 0.7, "b": 0.6})
     >>> found.gaining, found.hurt
     (1, 1)
     """
     both = {id: metric.better(values[id], alone[id]) for id in sorted(values) if id in alone}
-    return Gains(both) if both else None
+    others = outcomes_alone or {}
+    pairs = {id: (mine, others[id]) for id, mine in (outcomes or {}).items() if id in others}
+    return Gains(both, verdicts(metric.name, pairs)) if both else None

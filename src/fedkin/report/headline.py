@@ -40,6 +40,8 @@ def facts(
         metric=metric,
         unseen=_unseen(mine),
         local=any(run.method == LOCAL for run in runs),
+        candidates=_candidates(runs, labels, mine[0].method),
+        given=tuple(dict.fromkeys(text for run in mine for text in run.summary.get("given") or ())),
     )
 
 
@@ -56,6 +58,13 @@ def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
             # Two methods that find the same groups may have equal means: the one that says why it made them is told of.
             return next((label for label in best if len(best) > 1 and _tested(runs, labels, label)), best[0])
     raise AssertionError("every method is one of these")
+
+
+def _candidates(runs: Sequence[Run], labels: Sequence[str], method: str) -> int:
+    """Of how many methods the subject was chosen; Local and FedAvg are told of only if there is no other."""
+    if method in (LOCAL, FEDAVG):
+        return 1
+    return len({label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)})
 
 
 def _tested(runs: Sequence[Run], labels: Sequence[str], label: str) -> bool:

@@ -33,7 +33,7 @@ def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
         title=escape(data["title"]),
         sentence=escape(data["sentence"]),
         context=escape(_context(data)),
-        warning=_warning(data["unfinished"]),
+        warning=_warning(data["unfinished"]) + _cautions(data["warnings"]),
         css=_part("page.css"),
         nav="".join(f'<a href="#{part.id}">{escape(part.nav)}</a>' for part in parts),
         sections="\n".join(part.html for part in parts),
@@ -79,6 +79,10 @@ def _warning(unfinished: Sequence[str]) -> str:
     if not unfinished:
         return ""
     return f'<p class="note">Not finished, and therefore not on this page: {escape(", ".join(unfinished))}.</p>'
+
+
+def _cautions(warnings: Sequence[str]) -> str:
+    return "".join(f'<p class="note">Warning: {escape(text)}.</p>' for text in warnings)
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from fedkin.analysis.paired import Outcomes
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
 from fedkin.records import reading, schema
 from fedkin.records.files import read_json
 from fedkin.records.metrics import metric_of
+from fedkin.records.outcomes import read_outcomes
 from fedkin.tasks import Metric
 
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
@@ -131,6 +133,11 @@ class Run:
         """The metric by client at the last evaluated round, for the participating clients."""
         last = self.values[max(self.values)] if self.values else {}
         return {id: value for id, value in last.items() if id not in self.unseen}
+
+    @cached_property
+    def outcomes(self) -> dict[str, Outcomes]:
+        """The last outcomes of the participating clients' test samples, by client; empty if the run kept none."""
+        return {id: one for id, one in read_outcomes(self.folder, self.metric).items() if id not in self.unseen}
 
 
 def find_runs(places: Sequence[Path]) -> list[Path]:

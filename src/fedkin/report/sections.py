@@ -9,6 +9,7 @@ from typing import Any
 
 from fedkin.report.missing import missing_tables
 from fedkin.report.sentence import LOCAL
+from fedkin.report.sure import COUNTED, RULE
 from fedkin.report.tables import megabytes
 from fedkin.report.templates import (
     CHOOSER,
@@ -126,6 +127,10 @@ def _points(sign: str = "") -> Writer:
     return lambda share: f"{100 * share:{sign}.1f}"
 
 
+def _count(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
 def _plain(digits: int, sign: str = "") -> Writer:
     return lambda value: f"{value:{sign}.{digits}f}"
 
@@ -146,8 +151,12 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
         ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
         ("gain", "gain", f"mean over clients of {gain}{points}", more),
-        ("hurt", "hurt", "share of clients worse than alone", _percent(0)),
-        ("found", "groups", "groups in the last round's graph", lambda v: f"{v:.1f}".removesuffix(".0")),
+        ("hurt", "worse", "share of clients whose figure is lower than alone, however little", _percent(0)),
+        ("gained", "gained", "clients that surely gained over Local", _count),
+        ("lost", "hurt", "clients that are surely worse than Local", _count),
+        ("apart", "?", "clients that cannot be told apart from Local", _count),
+        ("few", "too few", "clients with too few events or test samples for a verdict", _count),
+        ("found", "groups", "groups in the last round's graph", _count),
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
         ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
         ("bytes", "sent", "all messages of a run", megabytes),
@@ -169,12 +178,17 @@ def _comparison(data: Data) -> str:
     shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
     titles = _titles(data)
     cells = [
-        [titles[row["label"]], *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown)]
+        [
+            titles[row["label"]] + _given(row),
+            *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown),
+        ]
         for row in rows
     ]
     heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
     seeds = max(row["seeds"] for row in rows)
     notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
+    if any(row["gained"] for row in rows):
+        notes.append(escape(RULE))
     if not any(row["mean"] for row in rows):
         notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
     elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
@@ -196,11 +210,15 @@ def _titles(data: Data) -> dict[str, str]:
     return {method["label"]: escape(method["title"]) for method in data["methods"]}
 
 
+def _given(row: Data) -> str:
+    return f"<small>{escape(', '.join(row['given']))}</small>" if row["given"] else ""
+
+
 def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) -> str:
     if value is None:
         return '<span class="quiet">–</span>'
     text = escape(write(value[0]).replace("-", "−"))
-    if seeds == 1 or key in ("bytes", "found", "hurt"):
+    if seeds == 1 or key in ("bytes", "found", "hurt", *COUNTED):
         return text
     return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
 

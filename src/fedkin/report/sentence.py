@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedkin.analysis.intervals import over
+from fedkin.analysis.paired import VERDICTS
 from fedkin.report.fairness import Gains
 from fedkin.report.tables import megabytes
 from fedkin.report.verdicts import Told, in_words
@@ -43,7 +45,8 @@ class Facts:
     gains: empty if a run has no Local to compare with; local: whether Local was run at all; found: empty
     if the method records no groups; sent: bytes per run; sent_fedavg: the same of FedAvg over the same number of
     rounds, None if FedAvg was not run; rival: the best other method and its mean; unseen: the number of clients that
-    never took part, and their mean.
+    never took part, and their mean; candidates: the methods of which the subject has the best mean on the test samples;
+    given: what was told to the subject, such as the number of groups.
     """
 
     subject: str
@@ -59,6 +62,8 @@ class Facts:
     metric: Metric = METRICS["accuracy"]
     unseen: tuple[int, float] | None = None
     local: bool = False
+    candidates: int = 1
+    given: tuple[str, ...] = ()
 
     def write(self, value: float) -> str:
         """A value of the metric as text."""
@@ -71,7 +76,7 @@ def sentence(about: Facts) -> str:
     >>> sentence(Facts("Local", "local", clients=40, seeds=1, mean=0.9))
     '40 clients, each training alone, reach 90.0 % mean test accuracy; nothing sent.'
     """
-    parts = [_who_gains(about), _unseen(about), _groups(about), _sent(about), _rival(about)]
+    parts = [_who_gains(about), _unseen(about), _with_given(about), _sent(about), _rival(about)]
     return "; ".join(part for part in parts if part) + "."
 
 
@@ -88,15 +93,22 @@ def _who_gains(about: Facts) -> str:
     if not about.gains:
         reach = "reaches" if about.clients == 1 else "reach"
         return (
-            f"With {about.subject}, {clients} {reach} {about.write(about.mean)} mean test {title}{over}; "
+            f"With {about.subject}{_chosen(about)}, "
+            f"{clients} {reach} {about.write(about.mean)} mean test {title}{over}; "
             "who gains from collaborating is not known, as Local was not run" + (_NOT_LIKE_THIS if about.local else "")
         )
-    same = len({(gains.gaining, gains.hurt) for gains in about.gains}) == 1
+    same = len({tuple(gains.counts.values()) or (gains.gaining, gains.hurt) for gains in about.gains}) == 1
     over = f", with each of {about.seeds} seeds" if over and same else over
-    return f"With {about.subject}, {_gaining(about)}{over}"
+    return f"With {about.subject}{_chosen(about)}, {_gaining(about)}{over}"
+
+
+def _chosen(about: Facts) -> str:
+    return f", chosen of {about.candidates} methods on the test samples" if about.candidates > 1 else ""
 
 
 def _gaining(about: Facts) -> str:
+    if all(gains.sure for gains in about.gains):
+        return _surely(about)
     gain = statistics.fmean(gains.gaining for gains in about.gains)
     hurt = statistics.fmean(gains.hurt for gains in about.gains)
     known = statistics.fmean(len(gains.by_client) for gains in about.gains)
@@ -117,6 +129,47 @@ def _gaining(about: Facts) -> str:
         return f"{what} hurts more clients than it helps: {counts}"
     lost = f", {_count(hurt)} {losing}" if hurt else ""
     return f"{_count(gain)} of {everyone} {gaining} from {what}{lost}"
+
+
+def _surely(about: Facts) -> str:
+    """Counts of verdicts, and the mean gain with its interval."""
+    each = [gains.counts for gains in about.gains]
+    gain, hurt, apart, few = (statistics.fmean(counts[word] for counts in each) for word in VERDICTS)
+    known = gain + hurt + apart + few
+    what = "using one common model" if about.kind == FEDAVG else "collaborating"
+    everyone = f"{_count(known)} client{'' if known == 1 else 's'}" + (
+        " with test data" if known < about.clients else ""
+    )
+    need = "events" if any(one.events is not None for one, _ in about.gains[0].sure.values()) else "test samples"
+    gaining = f"{_count(gain) if gain else 'none'} of {everyone} surely {'gain' if gain > 1 else 'gains'}"
+    parts = [
+        f"{gaining} from {what}" if gain >= hurt else f"{what} hurts more clients than it helps: {gaining}",
+        f"{_count(hurt) if hurt else 'none'} {'are' if hurt > 1 else 'is'} surely hurt",
+    ]
+    if apart:
+        parts.append(f"{_count(apart)} cannot be told apart from training alone")
+    if few:
+        parts.append(f"{_count(few)} {'has' if few == 1 else 'have'} too few {need} for a verdict")
+    return ", ".join(parts) + _mean_gain(about)
+
+
+def _mean_gain(about: Facts) -> str:
+    """The mean gain, with its interval over seeds, or over clients with one seed."""
+    several = len(about.gains) > 1
+    values = [gains.mean for gains in about.gains] if several else list(about.gains[0].by_client.values())
+    bounds = over(values)
+    scale, unit = (100, " points") if about.metric.share else (1, "")
+    mean = f" (mean gain {scale * statistics.fmean(values):+.3g}{unit}"
+    if bounds is None:
+        return mean + ")"
+    ends = " to ".join(f"{scale * end:+.3g}" for end in bounds)
+    return f"{mean}, 95 % interval over {'seeds' if several else 'clients'} {ends})"
+
+
+def _with_given(about: Facts) -> str:
+    """The groups, and what was told to the method."""
+    found, told = _groups(about), ", ".join(about.given)
+    return f"{found} ({told})" if found and told else found or (f"told: {told}" if told else "")
 
 
 def _groups(about: Facts) -> str:

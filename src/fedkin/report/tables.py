@@ -12,6 +12,7 @@ from rich.text import Text
 from fedkin.records.metrics import metric_of
 from fedkin.records.missing import sentence
 from fedkin.records.privacy import told
+from fedkin.report.sure import counted
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def one_run(result: Result) -> Table:
         against = (
             "" if groups["ari"] is None else f", ARI {groups['ari']:.3f}, NMI {groups['nmi']:.3f} to the planted ones"
         )
-        table.add_row("groups in the last round", f"{groups['found']}, modularity {groups['modularity']:.3f}{against}")
+        given = "".join(f" ({text})" for text in summary.get("given") or ())
+        modularity = f"modularity {groups['modularity']:.3f}"
+        table.add_row("groups in the last round", f"{groups['found']}{given}, {modularity}{against}")
     for way in ("up", "down"):
         amount, floats = summary["bytes"], summary["floats"]
         table.add_row(
@@ -56,6 +59,16 @@ def one_run(result: Result) -> Table:
     table.add_row("largest upload", f"{summary['floats']['largest_upload']:,} floats")
     if (operations := summary["flops"]["local_training"]) is not None:
         table.add_row("local training", f"{operations:.3g} floating-point operations")
+    if found := summary.get("calibration"):
+        slope = "" if found["slope"] is None else (
+            f"; calibration slope {found['slope']:.2f} ({found['slope_low']:.2f} to {found['slope_high']:.2f}), "
+            f"intercept {found['large']:+.2f}"
+        )  # fmt: skip
+        table.add_row(
+            "pooled Brier score", f"{found['brier']:.4f} (one risk for all: {found['brier_none']:.4f}){slope}"
+        )
+    for text in summary.get("warnings") or ():
+        table.add_row("warning", Text(text))
     if summary.get("missing"):
         table.add_row("missing", Text(sentence(summary["missing"])))
     if summary.get("privacy"):
@@ -74,6 +87,8 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{title}, mean over clients", f"{own['mean']:.4f}  (std {own['std']:.4f})"
         yield "worst 10 %, worst 20 %", f"{own['worst10']:.4f}, {own['worst20']:.4f}"
         yield ("variance of the percentage" if metric.share else "variance"), f"{own['variance']:.2f}"
+    if own.get("weighted") is not None:
+        yield f"{title}, weighted by test samples", f"{own['weighted']:.4f}"
     if own.get("pooled") is not None:
         error = f"  (binomial standard error {own['stderr']:.4f})" if "stderr" in own else ""
         yield f"pooled {title}", f"{own['pooled']:.4f}{error}"
@@ -109,15 +124,18 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         "unseen": [_share(row.get("unseen"), len(seeds)) for row in rows],
         "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
         "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
-        "hurt": ["-" if row["hurt"] is None else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "groups": [_plain(row["found"], 1) for row in rows],
+        "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
+        "surely": ["-" if not row.get("surely") else counted(row["surely"]) for row in rows],
+        "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
         "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
         "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
     }
+    given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
+    few = any(row["surely"]["few"] for row in rows if row.get("surely"))
     shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
     table = Table(
-        title=f"test {metric.title} over clients{many}", caption=_legend(shown, metric) or None,
+        title=f"test {metric.title} over clients{many}", caption=_legend(shown, metric, few, given) or None,
         title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
         box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
         min_width=64,  # room for the title on one line
@@ -130,15 +148,20 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _legend(shown: Iterable[str], metric: Metric) -> str:
+def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str]) -> str:
     """The meaning of the column heads that are shown."""
     gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
     worse = "below it" if metric.share else "worse off"
     meaning = {
-        "gain": f"gain: mean over clients of {gain}; hurt: share of clients {worse}",
+        "gain": f"gain: mean over clients of {gain}",
+        "hurt": f"hurt: share of clients {worse}",
+        "surely": "surely: clients that gain/are hurt/cannot be told apart"
+        + ("/have too few events or samples" if few else "")
+        + ", by 95 % intervals",
         "gap": "gap: how much worse unseen clients do",
     }
-    return "; ".join(text for head, text in meaning.items() if head in shown)
+    told = [f"*given: {', '.join(given)}"] if given else []
+    return "; ".join([text for head, text in meaning.items() if head in shown] + told)
 
 
 def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.analysis.paired import VERDICTS
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
@@ -186,9 +187,10 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
     metric: the name of the metric. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
-    share of clients that are worse off than with Local. unseen: mean of the metric over unseen clients. gap: how much
-    worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes of all messages, each
-    message taken once.
+    share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
+    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). unseen: mean of the metric
+    over unseen clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`.
+    bytes_sent: bytes of all messages, each message taken once.
     """
     rows = []
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
@@ -209,23 +211,36 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
         row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
         row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
+        if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
+            row["given"] = "; ".join(told)
         row |= _against_local(method, by_seed, results.get("local"))
         rows.append(row)
     return rows
 
 
-def _against_local(
-    method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None
-) -> dict[str, tuple[float, float] | None]:
+def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
     if local is None or method == "local":
-        return {"gain": None, "hurt": None}
+        return {"gain": None, "hurt": None, "surely": None}
     each = [list(gains(result, local[seed]).values()) for seed, result in by_seed.items()]
     if not all(each):
-        return {"gain": None, "hurt": None}
+        return {"gain": None, "hurt": None, "surely": None}
     return {
         "gain": _spread([float(np.mean(values)) for values in each]),
         "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
+        "surely": _surely([(result, local[seed]) for seed, result in by_seed.items()]),
     }
+
+
+def _surely(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float] | None:
+    """Return the mean number of clients of each verdict over the seeds; None if a run has no outcomes."""
+    counts = dict.fromkeys(("gained", "lost", "apart", "few"), 0.0)
+    for result, local in pairs:
+        found = {id: word for id, (_, word) in result.difference(local).items() if id not in result.unseen}
+        if not found:
+            return None
+        for name, word in zip(counts, VERDICTS, strict=True):
+            counts[name] += sum(each == word for each in found.values()) / len(pairs)
+    return {name: round(count, 9) for name, count in counts.items()}
 
 
 def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:

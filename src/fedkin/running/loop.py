@@ -23,9 +23,11 @@ from fedkin.learning.models import Model
 from fedkin.records import metrics
 from fedkin.records.missing import kinds_of, summary_of
 from fedkin.records.models import About
+from fedkin.records.outcomes import calibration_of, outcomes_of
 from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
+from fedkin.running.cautions import cautions, given
 from fedkin.running.result import Result, by_client
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
@@ -228,6 +230,11 @@ def _summary(
 ) -> dict[str, Any]:  # fmt: skip
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
     missing = summary_of(records.rows["messages"])
+    part = {id: score for id, score in scores.items() if id not in set(everyone.unseen)}
+    calibrated = calibration_of(outcomes_of(everyone.task.metric, part))
+    settings = setup.method.model_dump(mode="json")
+    told = given(settings, run.network)
+    warned = cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name)
     return {
         "name": name,
         "method": setup.method.name,
@@ -237,6 +244,9 @@ def _summary(
         "clients": len(everyone),
         **metrics.judged(scores, everyone),
         **_traffic_summary(records, everyone),
+        **({"calibration": calibrated} if calibrated else {}),
+        **({"given": told} if told else {}),
+        **({"warnings": warned} if warned else {}),
         **({"missing": missing} if missing else {}),
         **({"privacy": spent(setup.privacy, engine.releases())} if setup.privacy.on else {}),
         "groups": _group_summary(rounds),

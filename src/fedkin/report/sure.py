@@ -1,0 +1,74 @@
+"""How sure the figures of single clients are: intervals, verdicts and their counts, for the page and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES, VERDICTS, Verdict, figure_interval
+from fedkin.report.fairness import Gains
+from fedkin.report.reading import Run
+
+__all__ = ["COUNTED", "RULE", "counted", "given_of", "sure_of", "warnings_of"]
+
+# Names of the verdicts' counts in tables.
+COUNTED: Mapping[str, Verdict] = dict(zip(("gained", "lost", "apart", "few"), VERDICTS, strict=True))
+RULE = (
+    "Gained or hurt: the 95 % interval of the paired difference to Local, on the same test samples, is all above or "
+    "all below 0. Each client is judged by itself: of 100 clients without any difference, about 5 are misjudged. "
+    f"Too few: less than {LEAST_EVENTS} events or {LEAST_EVENTS} others in a risk task, less than {LEAST_SAMPLES} test "
+    "samples in other tasks."
+)
+
+
+def sure_of(run: Run, gain: Gains | None, ids: Sequence[str]) -> dict[str, Any] | None:
+    """Of each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
+
+    None if the run kept no outcomes of single samples.
+    """
+    if not run.outcomes:
+        return None
+    found: dict[str, Any] = {"own": [], "events": [], "gain": [], "verdict": []}
+    sure = {} if gain is None else gain.sure
+    for id in ids:
+        outcomes = run.outcomes.get(id)
+        own = None if outcomes is None else figure_interval(run.metric.name, outcomes)
+        found["own"].append(None if own is None else _pair(*own))
+        found["events"].append(None if outcomes is None else outcomes.events)
+        difference, word = sure.get(id, (None, None))
+        known = difference is not None and difference.low is not None and difference.high is not None
+        found["gain"].append(_pair(difference.low, difference.high) if known else None)  # type: ignore[union-attr]
+        found["verdict"].append(word)
+    return found
+
+
+def given_of(runs: Iterable[Run]) -> list[str]:
+    """What was told to a method in any of these runs, such as "4 groups, given"."""
+    return list(dict.fromkeys(text for run in runs for text in run.summary.get("given") or ()))
+
+
+def warnings_of(runs: Sequence[Run], labels: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    """The warnings of all runs, each with its method and the seeds that have it."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for text in run.summary.get("warnings") or ():
+            found.setdefault((titles[label], text), []).append(run.seed)
+    return [
+        f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
+        for (title, text), seeds in found.items()
+    ]
+
+
+def counted(counts: Mapping[str, float]) -> str:
+    """Counts of the verdicts in a short cell: gained/hurt/cannot be told apart, and the too few if there are any.
+
+    >>> counted({"gained": 31, "lost": 0, "apart": 8.5, "few": 0})
+    '31/0/8.5'
+    """
+    shown = [name for name in COUNTED if name != "few" or counts[name]]
+    return "/".join(f"{counts[name]:.1f}".removesuffix(".0") for name in shown)
+
+
+def _pair(low: float | None, high: float | None) -> list[float]:
+    assert low is not None and high is not None  # noqa: PT018
+    return [round(low, 6), round(high, 6)]

@@ -1,0 +1,126 @@
+"""The page and the terminal say how sure a gain is, with the counts that the outcomes give."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import fedkin
+from fedkin.analysis.paired import VERDICTS, Outcomes, difference, verdict
+from fedkin.errors import RunError
+from fedkin.report import write_report
+from fedkin.report.collect import collect
+from fedkin.report.fairness import gains
+from fedkin.report.tables import comparison, one_run
+from fedkin.running.compare import read_result, table
+from kinds import federation_of, model_of
+from support import small_federation
+
+PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
+METHODS = ("local", "fedavg", "ifca")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of a risk task and of a classification, by kind."""
+    home = tmp_path_factory.mktemp("sure")
+    for kind, federation, model in (
+        ("risk", federation_of("risk"), model_of("risk")),
+        ("classification", small_federation(), "mlp"),
+    ):
+        for method in METHODS:
+            options: dict[str, Any] = {"clusters": 2} if method == "ifca" else {}
+            fedkin.run(method, federation, rounds=2, model=model, training=PLAN, out=home / kind / method, **options)
+    return {kind: home / kind for kind in ("risk", "classification")}
+
+
+def printed(shown: Any) -> str:
+    text = io.StringIO()
+    Console(file=text, width=80).print(shown)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["risk", "classification"])
+def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path], kind: str) -> None:
+    data = collect([places[kind]])
+    results = {method: {0: read_result(places[kind] / method)} for method in METHODS}
+    local = results["local"][0]
+    for row, run in zip(data["table"], data["runs"], strict=True):
+        assert row["label"] == run["label"]
+        mine = results[run["label"]][0]
+        ids = data["federations"][run["federation"]]["ids"]
+        if run["label"] == "local":
+            assert row["gained"] is None
+            assert run["sure"]["verdict"] == [None] * len(ids)
+            continue
+        words = {
+            id: verdict(difference(mine.metric.name, one, local.outcomes[id]))
+            for id, one in mine.outcomes.items()
+            if id not in mine.unseen
+        }
+        assert run["sure"]["verdict"] == [words.get(id) for id in ids]
+        counts = [list(words.values()).count(word) for word in VERDICTS]
+        assert [row[name][0] for name in ("gained", "lost", "apart", "few")] == counts
+        sure = next(line for line in table(results) if line["method"] == run["label"])["surely"]
+        assert list(sure.values()) == counts
+        assert "/".join(map(str, counts if counts[-1] else counts[:-1])) in printed(comparison(table(results)))
+    if kind == "risk":
+        assert "have too few events for a verdict" in data["sentence"]
+        events = data["runs"][0]["sure"]["events"]
+        assert [n for n in events if n is not None] == [
+            one.events for id, one in sorted(local.outcomes.items()) if id not in local.unseen
+        ]
+
+
+def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, Path]) -> None:
+    data = collect([places["classification"]])
+    told = {row["label"]: row["given"] for row in data["table"]}
+    assert told == {"local": [], "fedavg": [], "ifca": ["2 groups, given"]}
+    assert "(2 groups, given)" in data["sentence"]
+    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    text = " ".join(printed(comparison(table(results))).split())
+    assert "*given: ifca: 2 groups, given" in text
+    assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0])).split())
+
+
+def test_warnings_stand_at_the_top_of_the_page(tmp_path: Path) -> None:
+    federation = small_federation()
+    fedkin.run("mapl", federation, rounds=2, training=PLAN, out=tmp_path / "run", warmup=9)
+    assert collect([tmp_path / "run"])["warnings"][0].startswith("MAPL, seed 0: the warm-up of 9 rounds")
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.index("Warning: MAPL, seed 0: the warm-up of 9") < page.index("<main")
+
+
+def test_runs_without_outcomes_are_reported_as_before(places: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(places["classification"], tmp_path / "old")
+    for path in tmp_path.rglob("outcomes.parquet"):
+        path.unlink()
+    data = collect([tmp_path / "old"])
+    assert [run["sure"] for run in data["runs"]] == [None] * 3
+    assert "surely" not in data["sentence"]
+    assert all(row["gained"] is None for row in data["table"])
+
+
+def test_outcomes_of_other_samples_are_refused(places: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(places["classification"], tmp_path / "mixed")
+    path = tmp_path / "mixed/fedavg/outcomes.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(RunError, match="not of the same samples"):
+        collect([tmp_path / "mixed"])
+
+
+def test_a_client_whose_metric_is_not_known_has_too_few() -> None:
+    one = Outcomes("risk", np.arange(30.0), np.zeros(30, dtype=np.int64))
+    two = Outcomes("risk", np.arange(40.0), np.repeat([0, 1], 20))
+    metric = fedkin.Task(2, (1,), "risk").metric
+    found = gains({"b": 1.0}, {"b": 1.0}, metric, {"a": one, "b": two}, {"a": one, "b": two})
+    assert found is not None
+    assert found.counts == {"gained": 0, "hurt": 0, "cannot be told apart": 1, "too few": 1}
