@@ -48,12 +48,20 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return out.as_uri()
 
 
+def ready(driver: Any) -> None:
+    """Wait until the page has unpacked its library and drawn."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    wait = WebDriverWait(driver, 30, 0.05)
+    wait.until(lambda driver: driver.execute_script("return document.documentElement.dataset.drawn") == "yes")
+
+
 @pytest.fixture
 def open_page(driver: Any, address: str) -> Any:
     """The page, freshly loaded at 1280 px and drawn."""
     resize(driver, 1280)
     driver.get(address)
-    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    ready(driver)
     return driver
 
 
@@ -72,7 +80,7 @@ def two(driver: Any, address_of_two: str) -> Any:
     """The page of two comparisons, freshly loaded at 1280 px and drawn."""
     resize(driver, 1280)
     driver.get(address_of_two)
-    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    ready(driver)
     return driver
 
 
@@ -390,7 +398,7 @@ def tested(driver: Any, address_of_tests: str) -> Any:
     resize(driver, 1280)
     driver.get_log("browser")  # what earlier pages left
     driver.get(address_of_tests)
-    assert driver.execute_script("return document.documentElement.dataset.drawn") == "yes"
+    ready(driver)
     return driver
 
 

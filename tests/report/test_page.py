@@ -43,7 +43,7 @@ def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
     outside.feed(html)
     assert outside.links
     assert all(link.startswith("#") for link in outside.links)
-    own = html.replace(html[html.index("plotly.js v") : html.rindex("<script>")], "")
+    own = html
     assert not re.search(r"https?://|//cdn|@import|url\(", own)
     assert "default-src 'none'" in html
 
@@ -51,7 +51,7 @@ def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
 def test_names_cannot_become_markup(html: str) -> None:
     outside = Outside()
     outside.feed(html)
-    assert outside.scripts == 3
+    assert outside.scripts == 4
     assert EVIL not in html
     assert EVIL in data_in(html)["federations"][0]["ids"]
 

@@ -28,6 +28,13 @@ function edgeTraces(frame, x, y) {
   ];
 }
 
+// Above so many clients, their names would cover each other.
+const NAMED = 60;
+
+function shortened(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
 function nodeTraces(frame, graph) {
   const { ids, planted } = federation(), names = plantedNames();
   const present = new Set(frame.clients), strongest = Math.max(...frame.strength, 1e-12);
@@ -36,7 +43,7 @@ function nodeTraces(frame, graph) {
   const shape = (client) => (planted[client] === null ? 0 : names.indexOf(planted[client]));
   const at = valueNear(frame.until);
   const told = (client, more) => `<b>${escaped(ids[client])}</b><br>${[more, facts(client), at(client)].filter(Boolean).join("<br>")}`;
-  const groups = frame.groups ?? frame.clients.map(() => 0);
+  const groups = frame.groups ?? frame.clients.map(() => 0), named = ids.length <= NAMED && !narrow();
   return [
     {
       type: "scatter", mode: "markers", x: absent.map((i) => graph.x[i]), y: absent.map((i) => graph.y[i]), customdata: absent,
@@ -44,7 +51,8 @@ function nodeTraces(frame, graph) {
       marker: { size: least * 0.7, color: css("--grid"), symbol: absent.map((i) => SHAPES[shape(i) % SHAPES.length]), line: { color: css("--quiet"), width: 1 } },
     },
     {
-      type: "scatter", mode: "markers", x: frame.clients.map((i) => graph.x[i]), y: frame.clients.map((i) => graph.y[i]), customdata: frame.clients,
+      type: "scatter", mode: named ? "markers+text" : "markers", x: frame.clients.map((i) => graph.x[i]), y: frame.clients.map((i) => graph.y[i]), customdata: frame.clients,
+      ...(named ? { texttemplate: frame.clients.map((i) => escaped(shortened(ids[i], 12))), textposition: "top center", textfont: { size: 10 }, cliponaxis: false } : {}),
       text: frame.clients.map((i, k) => told(i, frame.groups ? groupName(groups[k]) : "")), hovertemplate: "%{text}<extra></extra>",
       marker: {
         opacity: 1, color: groups.map(groupColour), symbol: frame.clients.map((i, k) => groupSymbol(groups[k], shape(i))),

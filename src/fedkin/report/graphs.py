@@ -233,7 +233,10 @@ def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
 
 
 def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
-    """The weights in 1/255 of the range between different clients; means of neighbours if there are many."""
+    """The weights in 1/255 of the range between different clients; means of neighbours if there are many.
+
+    few: the values, if there are at most two different ones, so that they are no scale.
+    """
     matrix, starts = blocks(both, side)
     apart = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
     low, high = (float(apart.min()), float(apart.max())) if apart.size else (0.0, 0.0)
@@ -244,6 +247,7 @@ def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
         "low": low,
         "high": high,
         "matrix": pack(np.round(255 * scaled), "u1"),
+        **({"few": sorted(few)} if len(few := set(apart.tolist())) <= 2 and len(matrix) == len(both) else {}),
     }
 
 

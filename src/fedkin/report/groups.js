@@ -7,10 +7,17 @@ function lastGroups(history) {
 
 function drawMoves() {
   const graph = run().graph, history = graph?.history;
-  $("history").hidden = !history;
+  // Columns that are all the same say nothing that the table of groups does not.
+  const still = !graph?.allMoves;
+  $("history").hidden = !history || still;
   if (!history) {
     $("moves-table").hidden = true;
     $("moves-text").textContent = `${title(run().label)} records no groups.`;
+    $("history-note").textContent = "";
+    return;
+  }
+  if (still) {
+    movesText(graph, federation().ids, federation().planted);
     $("history-note").textContent = "";
     return;
   }

@@ -25,6 +25,9 @@ function drawMatrix() {
   const order = orders.some(([key]) => key === state.order) ? state.order : "groups";
   options($("matrix-order"), orders, order);
   const { rows, cell } = orderedMatrix(frame, order), side = frame.side;
+  const { few } = frame;
+  $("matrix-legend").hidden = !few;
+  if (few) $("matrix-legend").innerHTML = `<div>${few.map((value, i) => `<span><span class="swatch" style="background:${TWO[i]}"></span>${+value.toPrecision(3)}</span>`).join("")}</div>`;
   const starts = frame.starts ?? rows.map((_, i) => i), { low, high } = frame;
   const z = Array.from({ length: side }, (_, i) => Array.from({ length: side }, (_, j) =>
     (i === j && !frame.starts ? null : low + ((high - low) * cell(i, j)) / 255)));
@@ -38,7 +41,7 @@ function drawMatrix() {
   const ticks = { tickvals: at, ticktext: names, showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, zeroline: false };
   place.style.height = `${Math.round((place.clientWidth - margin.l - margin.r) / (1 - tall)) + margin.t + margin.b}px`;
   draw("matrix-plot", [
-    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: "Cividis", zmin: low, zmax: high, hoverongaps: false, hovertemplate: "%{text}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
+    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis", zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false, hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
     ...(order === "tree" ? treeTraces(frame, side) : []),
   ], {
     xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] },
@@ -56,6 +59,10 @@ function drawMatrix() {
     (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours${order === "tree" ? ", the tree by its highest branches" : ""}.` : "") +
     (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, including the last.");
 }
+
+// A matrix of two values has two colours and a legend; a scale would promise values between them.
+const TWO = ["#E8E8E4", "#00406E"];
+const twoColours = () => [[0, TWO[0]], [0.5, TWO[0]], [0.5, TWO[1]], [1, TWO[1]]];
 
 // The branches, one trace per colour; leaves are in the middle of their columns.
 function treeTraces(frame, side) {

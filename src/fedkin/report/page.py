@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -9,14 +10,14 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from fedkin._version import __version__
 from fedkin.report.answer import answer_html
 from fedkin.report.sections import section, sections
 
 __all__ = ["embedded", "page"]
 
+# plotly.js-cartesian-dist-min 4.1.1 from npm, MIT (plotly-LICENSE.txt beside it), packed by gzip.
+_PLOTLY = "plotly-cartesian.min.js.gz"
 _SCRIPTS = (
     "page.js", "curves.js", "clients.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
     "influence.js", "features.js", "start.js",
@@ -39,7 +40,7 @@ def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
         sections="\n".join(part.html for part in parts),
         runs="1 run" if len(data["runs"]) == 1 else f"{len(data['runs'])} runs",
         data=embedded(data),
-        plotly=get_plotlyjs(),
+        plotly=base64.b64encode(files("fedkin.report").joinpath(_PLOTLY).read_bytes()).decode(),
         script="\n".join(_part(name) for name in _SCRIPTS),
     )
 

@@ -52,7 +52,8 @@ def sections(data: Data) -> list[Section]:
     features = any(run["features"] for run in data["runs"])
     title = data["metric"]["title"]
     title = title[:1].upper() + title[1:]
-    curves = any(run["curve"].get("round") for run in data["runs"])
+    # One evaluated round is a point, which the comparison has as figures.
+    curves = any(len(run["curve"].get("round") or ()) > 1 for run in data["runs"])
     found = [
         section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
         section("comparison", "Comparison", "The methods side by side", _comparison(data)),

@@ -25,6 +25,22 @@ if ($("graph-plot")) {
   $("play").addEventListener("click", play);
   redraws.unshift(() => { drawGraph(); if (run().graph) clicks("graph-plot", (point) => point.customdata); });
 }
+// Sections for which the chosen run has nothing are left out, with their links.
+const FILLED = {
+  influence: () => frames().some((frame) => frame.values.centrality), matrix: () => run().graph, moves: () => run().graph?.history,
+  sharing: () => run().sharing, features: () => run().features, tests: () => run().graph?.verdicts,
+};
+redraws.unshift(() => {
+  for (const [id, filled] of Object.entries(FILLED)) {
+    for (const part of document.querySelectorAll(`section#${id}, nav a[href="#${id}"]`)) part.hidden = !filled();
+  }
+});
+// A table that is wider than the screen says so.
+function cue() {
+  for (const place of document.querySelectorAll(".scroll")) place.toggleAttribute("data-wide", place.scrollWidth > place.clientWidth + 1);
+}
+redraws.push(cue);
+addEventListener("resize", cue);
 nameTheme();
 fillChooser();
 redraw();

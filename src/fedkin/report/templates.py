@@ -67,6 +67,7 @@ MATRIX = f"""<div class="controls" id="matrix-controls">
   <label>Ordered by <select id="matrix-order"></select></label>
 </div>
 <p class="note" id="matrix-note"></p>
+<div class="legend" id="matrix-legend"></div>
 {chart("matrix-plot", "Similarity matrix")}"""
 
 SHARING = f"""<p id="sharing-text"></p>
