@@ -7,10 +7,12 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedkin.errors import RunError
 from fedkin.report import write_report
+from fedkin.report.graphs import _matrix
 from fedkin.report.page import embedded, page
 from report.made import data_in, make_comparison, make_run
 
@@ -122,3 +124,20 @@ def test_a_gpu_is_named_also_in_records_of_older_versions(key: str, named: bool,
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": {key: "H200"}}))
     text = write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")
     assert ("on the same GPU" in text) == named
+
+
+def test_a_page_is_small_enough_to_send(html: str) -> None:
+    assert len(html.encode()) < 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("weights", "few"), [([[0, 1, 0], [1, 0, 0], [0, 0, 0]], [0, 1]), ([[0, 1, 2], [1, 0, 3], [2, 3, 0]], None)]
+)
+def test_a_matrix_of_two_values_has_no_scale(weights: list[list[float]], few: list[float] | None) -> None:
+    assert _matrix(np.array(weights, dtype=np.float64), 200).get("few") == few
+    assert "few" not in _matrix(np.zeros((300, 300)), 200)  # averages of neighbours
+
+
+def test_one_evaluated_round_has_no_curve(tmp_path: Path) -> None:
+    make_comparison(tmp_path / "made", rounds=1)
+    assert 'id="curves"' not in write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")
