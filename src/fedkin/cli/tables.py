@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
+from fedkin.cli.looking import SHOWN, bar, inspect_experiment, levels
+from fedkin.cli.options import ROOT
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 from fedkin.untrusted import shown
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["first_experiment", "init", "inspect"]
 
-_SHOWN, _BAR = 40, 20
-_LEVELS = "▁▂▃▄▅▆▇█"
-
 _DATA = typer.Argument(..., help="A .csv or .parquet file, or a folder with one for each client.", metavar="DATA")
+_LOOKED = typer.Argument(
+    ...,
+    help="A .csv or .parquet file, a folder with one for each client, or an experiment file (.toml).",
+    metavar="DATA",
+)
 _TARGET = typer.Option(None, help="The column to predict. Without it, the columns are listed.", metavar="COLUMN")
 _CLIENT = typer.Option(None, help="The column of clients; not needed for a folder.", metavar="COLUMN")
 _TIME = typer.Option(None, help="A column of dates or times: each client's latest rows are tested.", metavar="COLUMN")
@@ -35,16 +39,21 @@ _OUT = typer.Option(Path("experiment.toml"), help="The experiment file to write.
 
 
 def inspect(
-    data: Path = _DATA,
+    data: Path = _LOOKED,
     target: str | None = _TARGET,
     client: str | None = _CLIENT,
     time: str | None = _TIME,
     group: str | None = _GROUP,
     kind: str | None = _KIND,
     leave_out: str = _LEAVE,
+    data_root: Path | None = ROOT,
     json: bool = typer.Option(False, "--json", help="Print the facts as JSON, and nothing else."),
 ) -> None:
-    """Look at a table: its clients, their sizes and targets, and what looks wrong."""
+    """Look at a table, or at the clients of an experiment file: their sizes and targets, and what looks wrong."""
+    if data.suffix == ".toml":
+        options = {"target": target, "client": client, "time": time, "group": group, "kind": kind}
+        inspect_experiment(data, {**options, "leave_out": leave_out}, data_root, json)
+        return
     source = _source(data, target or "", client, time, group, kind, leave_out)
     if target is None:
         _columns(source.rows(Path())[0], json)
@@ -57,8 +66,8 @@ def inspect(
     console = screen(soft_wrap=True)
     console.print(_headline(found, target))
     screen().print(_of_clients(found))
-    if len(found.clients) > _SHOWN:
-        console.print(f"... and {len(found.clients) - _SHOWN} more clients")
+    if len(found.clients) > SHOWN:
+        console.print(f"... and {len(found.clients) - SHOWN} more clients")
     for finding in found.findings:
         console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")
     if not found.findings:
@@ -172,9 +181,9 @@ def _of_clients(found: Inspection) -> Table:
     for head in ("client", "train", "test", "", last, "empty"):
         made.add_column(head, justify="left" if head in ("client", "") else "right")
     largest = max(one.train + one.test for one in found.clients)
-    for one in found.clients[:_SHOWN]:
-        bar = "█" * max(1, round(_BAR * (one.train + one.test) / largest))
-        made.add_row(one.id, f"{one.train:,}", f"{one.test:,}", bar, _said(one), f"{one.missing:.0%}")
+    for one in found.clients[:SHOWN]:
+        size = bar(one.train + one.test, largest)
+        made.add_row(one.id, f"{one.train:,}", f"{one.test:,}", size, _said(one), f"{one.missing:.0%}")
     return made
 
 
@@ -185,7 +194,7 @@ def _said(one: ClientFacts) -> str:
     counts = list(one.classes.values())
     if len(counts) == 2:
         return f"{counts[1]:,} ({counts[1] / sum(counts):.0%})"
-    return "".join(_LEVELS[round((len(_LEVELS) - 1) * count / max(counts))] if count else " " for count in counts)
+    return levels(counts)
 
 
 def _named(about: tuple[str, ...]) -> str:

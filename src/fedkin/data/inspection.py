@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fedkin.data.skew import of_classes, of_numbers
 from fedkin.federation.columns import codes, is_number, kinds_of, numbers
 from fedkin.federation.frame import Encoded, Reading, encoded
 from fedkin.federation.split import rows_by_name
 
 __all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
-Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift"]
+Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew"]
 Labels = npt.NDArray[np.int64]
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
@@ -101,7 +102,13 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
     made = encoded(table, reading, where)
     found = _of_columns(table, reading)
     dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
-    found += [*_leaks(table, reading, made, dull), *_duplicates(made), *_few(made), *_drift(table, reading, made)]
+    found += [
+        *_leaks(table, reading, made, dull),
+        *_duplicates(made),
+        *_few(made),
+        *_skew(made),
+        *_drift(table, reading, made),
+    ]
     return Inspection(tuple(_facts(table, made)), tuple(found), made)
 
 
@@ -209,6 +216,19 @@ def _few(made: Encoded) -> Iterator[Finding]:
     if few:
         text = f"{len(few)} of {len(ids)} clients have {what}: their own figures say little"
         yield Finding("few", text, tuple(few))
+
+
+def _skew(made: Encoded) -> Iterator[Finding]:
+    """Targets that differ between clients by more than chance."""
+    ids = {id: made.y[rows] for id, rows in rows_by_name(made.client).items()}
+    if made.target.classes:
+        found = of_classes({id: np.bincount(y, minlength=len(made.target.classes)) for id, y in ids.items()})
+        what = "how often each class occurs"
+    else:
+        found, what = of_numbers({id: y[:, 0] for id, y in ids.items()}), "the size of the target"
+    if found is not None and found.matters:
+        text = f"{what} differs between clients beyond chance (effect {found.effect:.2f} of 1); furthest from all"
+        yield Finding("skew", text, found.apart)
 
 
 def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:

@@ -1,0 +1,58 @@
+"""`fedkin inspect EXPERIMENT.toml`: the clients of a federation, as it is trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedkin.cli import app, main
+from fedkin.running.experiment import load
+from tiny import TABLE
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    place = tmp_path / "small.toml"
+    place.write_text(tomli_w.dumps({**TABLE, **changes}))
+    return place
+
+
+def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    federation = load(place).federation(Path("nowhere"))
+    shown = json.loads(CliRunner().invoke(app, ["inspect", str(place), "--json"]).stdout)
+    assert [one["id"] for one in shown["clients"]] == sorted(federation)
+    for one in shown["clients"]:
+        client = federation[one["id"]]
+        assert (one["train"], one["test"]) == (len(client.train), len(client.test))
+        assert one["classes"] == np.bincount(client.train.labels().numpy(), minlength=10).tolist()
+    said = CliRunner().invoke(app, ["inspect", str(place)]).stdout
+    assert "6 clients" in said
+    assert "rot0" in said
+    assert "skew" not in said  # rotations change no labels
+
+
+def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
+    place = written(tmp_path, scenario={"name": "classes-per-client", "clients": 6, "classes": 2})
+    said = CliRunner().invoke(app, ["inspect", str(place)]).stdout
+    assert "skew: targets differ between clients beyond chance (effect 0." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["--target", "died"], "--target: for tables"), (["--leave-out", "a"], "--leave-out: for tables")],
+)
+def test_options_of_tables_are_refused(
+    tmp_path: Path, words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedkin", "inspect", str(written(tmp_path)), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
