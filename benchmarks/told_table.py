@@ -132,6 +132,18 @@ class Runs:
         gaps = [other - one for one, other, _ in each]
         return float(student.ppf(0.975, len(gaps) - 1) * np.std(gaps, ddof=1) / np.sqrt(len(gaps)))
 
+    def lead(self, row: str) -> tuple[float, float] | None:
+        """95 % interval (low, high) of kin's lead over a row, in points: Student's, over the means of federations.
+
+        None with fewer than two federations on which both are finished.
+        """
+        both = [name for name in self.federations if {(name, row), (name, "kin")} <= set(self.finished)]
+        leads = np.array([float((self.means(name, "kin") - self.means(name, row)).mean()) for name in both])
+        if len(leads) < 2:
+            return None
+        half = float(student.ppf(0.975, len(leads) - 1) * leads.std(ddof=1) / np.sqrt(len(leads)))
+        return float(leads.mean()) - half, float(leads.mean()) + half
+
     def ari(self, federation: str, row: str) -> float | None:
         """Mean over seeds of the adjusted Rand index with the clients' groups; None where there are none."""
         runs = self.finished[federation, row]
@@ -205,6 +217,10 @@ def _both(shares: Sequence[float]) -> str:
     return ", ".join(_share(value) for value in shares[:2])
 
 
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+
+
 def _index(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -228,16 +244,17 @@ def _by_federation(runs: Runs) -> str:
 
 def _by_row(runs: Runs) -> str:
     head = [
-        "method", "federations", "mean regret", "kin's on these", "regret at most .5 on", "worst", "where",
-        "hurts, helps", "surely", "below local", "ARI",
+        "method", "federations", "mean regret", "kin's on these", "kin ahead by", "regret at most .5 on", "worst",
+        "where", "hurts, helps", "surely", "below local", "ARI",
     ]  # fmt: skip
     found = {row: runs.of_row(row, runs.federations) for row in runs.rows}
     body = []
     for row, its in sorted(found.items(), key=lambda item: (-item[1]["federations"], item[1]["regret"])):
         there = [name for name in runs.federations if {(name, row), (name, "kin")} <= set(runs.finished)]
         kin = f"{runs.of_row('kin', there)['regret']:.2f}" if there else ""
+        lead = "" if row == "kin" else _interval(runs.lead(row))
         body.append([
-            row, str(its["federations"]), f"{its['regret']:.2f}±{its['deviation']:.2f}", kin, str(its["within"]),
+            row, str(its["federations"]), f"{its['regret']:.2f}±{its['deviation']:.2f}", kin, lead, str(its["within"]),
             f"{its['worst']:.1f}", its["where"], _both((its["hurt"], its["helped"])),
             _both((its["surely"], its["surely_helped"])), _share(its["below"]), _index(its["ari"]),
         ])  # fmt: skip

@@ -204,3 +204,16 @@ def test_clients_without_a_figure_are_left_out() -> None:
     assert runs.regret("f", "kin").tolist() == [1.5]
     assert runs.hurt("f", "kin") == (1, 0, 1)
     assert runs.of_row("kin", ["f"])["ari"] is None  # regions were not planted
+
+
+def test_kin_s_lead_is_an_interval_over_the_federations_where_both_are_finished() -> None:
+    scipy = pytest.importorskip("scipy.stats")
+    ahead, lines = {"f": 3.0, "g": 5.0, "h": 10.0}, []
+    for name, points in ahead.items():
+        for row, mine in (("local", 50.0), ("fedavg", 50.0), ("kin", 50 + points)):
+            lines += [line(row, seed, [mine + seed], federation=name) for seed in (0, 1)]
+    lines += [line("median", seed, [0.0], federation="f") for seed in (0, 1)]
+    runs = import_module("told_table").Runs(lines, seeds=(0, 1))
+    wanted = scipy.ttest_1samp(list(ahead.values()), 0).confidence_interval(0.95)
+    assert runs.lead("fedavg") == pytest.approx((wanted.low, wanted.high))
+    assert runs.lead("median") is None
