@@ -124,3 +124,15 @@ def test_a_client_whose_metric_is_not_known_has_too_few() -> None:
     found = gains({"b": 1.0}, {"b": 1.0}, metric, {"a": one, "b": two}, {"a": one, "b": two})
     assert found is not None
     assert found.counts == {"gained": 0, "hurt": 0, "cannot be told apart": 1, "too few": 1}
+
+
+def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(places: dict[str, Path]) -> None:
+    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    rows = table(results)
+    for row in rows:
+        row["seeds"] = [0, 1, 2]
+        if row["surely"]:
+            row["surely"] = {"gained": 0.3333, "lost": 0.0, "apart": 39.6667, "few": 0.0}
+    shown = printed(comparison(rows))
+    assert "0/0/40" in shown
+    assert "…" not in shown

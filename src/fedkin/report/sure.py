@@ -59,14 +59,17 @@ def warnings_of(runs: Sequence[Run], labels: Sequence[str], titles: Mapping[str,
     ]
 
 
-def counted(counts: Mapping[str, float]) -> str:
+def counted(counts: Mapping[str, float], whole: bool = False) -> str:
     """Counts of the verdicts in a short cell: gained/hurt/cannot be told apart, and the too few if there are any.
 
-    >>> counted({"gained": 31, "lost": 0, "apart": 8.5, "few": 0})
-    '31/0/8.5'
+    whole: means over seeds as whole numbers.
+
+    >>> counts = {"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0}
+    >>> counted(counts), counted(counts, whole=True)
+    ('31/0.3/8.7', '31/0/9')
     """
     shown = [name for name in COUNTED if name != "few" or counts[name]]
-    return "/".join(f"{counts[name]:.1f}".removesuffix(".0") for name in shown)
+    return "/".join(f"{counts[name]:.{0 if whole else 1}f}".removesuffix(".0") for name in shown)
 
 
 def _pair(low: float | None, high: float | None) -> list[float]:

@@ -125,7 +125,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
         "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "surely": ["-" if not row.get("surely") else counted(row["surely"]) for row in rows],
+        "surely": ["-" if not row.get("surely") else counted(row["surely"], whole=True) for row in rows],
         "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
         "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
