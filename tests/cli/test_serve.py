@@ -87,7 +87,7 @@ def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "privacy": {"clip": 1.0, "noise": 1.0}}))
     assert refused(*serve).startswith("privacy: federations over a network do not take it yet")
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "model": {"name": "mixed"}, "method": {"name": "local"}}))
-    assert refused(*serve).startswith("model.name: 'mixed' deals models out to simulated clients")
+    assert refused(*serve).startswith("network.clients: 'mixed' deals bodies out by name: expected the names")
 
 
 def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> None:

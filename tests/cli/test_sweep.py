@@ -50,7 +50,10 @@ def test_a_table_a_plot_and_the_same_again() -> None:
         (["sweep", "--resume", "swept", "--seeds", "1"], "give no others"),
         (["compare", "--resume", "swept"], "a sweep, not a comparison; go on with fedkin sweep"),
         (["tune", "--resume", "swept"], "not a tuning"),
-        (["run", "--resume", "swept"], "a comparison, a tuning or a sweep, not a run"),
+        (
+            ["run", "--resume", "swept"],
+            "a comparison, a tuning or a sweep, not a run; go on with fedkin sweep --resume",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(

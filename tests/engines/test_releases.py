@@ -28,6 +28,7 @@ from fedkin.methods.dfedavgm import DFedAvgM
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.flt import Flt
+from fedkin.methods.given import Given
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.compare import run_experiment
@@ -42,6 +43,7 @@ NAMES = sorted(small_federation())
 # What [privacy] refuses, and why.
 REFUSED = {"kin": "sums or moments", "flt": "sums or moments", "ifca": "a choice that a client makes"}
 CASES: dict[str, Any] = {name: method() for name, method in METHODS.items()}
+CASES["given"] = Given(groups={"all": tuple(small_federation())})
 CASES["sfmtl-mean"] = SfmtlGraph(anchors="mean")
 RUNNING = sorted(set(CASES) - set(REFUSED))
 

@@ -265,7 +265,11 @@ def test_ten_million_frozen_numbers_cost_nothing(method: str, tmp_path: Path) ->
     )  # fmt: skip
     assert max(message[5] for message in result.messages) <= 680 + 164 + 4 * 40
     assert max(message[4] for message in result.messages) < 8_000
-    assert sum(p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file()) < 1_000_000
+    sizes = {p.relative_to(tmp_path / "run"): p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    # Beside the clients' models they are once, for who loads these; nowhere else.
+    once = [size for path, size in sizes.items() if size > 1_000_000]
+    assert len(once) == 1
+    assert sum(sizes.values()) - once[0] < 1_000_000
 
 
 def test_what_is_frozen_is_used_when_outputs_are_found() -> None:

@@ -279,7 +279,7 @@ def test_methods_of_numbers_say_which_setting_helps(kind: str, method: Any, said
 def test_there_are_no_views_of_codes() -> None:
     for x in (torch.zeros(2, 3, dtype=torch.int64), {"a": torch.zeros(2, 3)}):
         assert Augment(on=False)(x) is x
-        with pytest.raises(ConfigError, match=r"set method\.augment\.on = false"):
+        with pytest.raises(ConfigError, match=r"set method\.augment\.on \(or training\.augment\.on\) = false"):
             Augment()(x)
 
 

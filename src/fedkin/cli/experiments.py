@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -201,8 +202,8 @@ def planned(
             raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
         if marker != "plan.json" and (resume / "plan.json").is_file():
             raise ConfigError(
-                f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin compare, tune or "
-                "sweep --resume"
+                f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin "
+                f"{_command(resume / 'plan.json')} --resume"
             )
         return load(resume / "experiment.toml"), resume
     if experiment is None:
@@ -216,6 +217,14 @@ def planned(
     else:
         folder = _new(Path("runs"), plan.name)
     return plan, folder
+
+
+def _command(plan: Path) -> str:
+    """The command that goes on with what has this plan."""
+    with suppress(RunError, TypeError):
+        kept = read_json(plan)
+        return "tune" if "try" in kept else "sweep" if "grid" in kept else "compare"
+    return "compare"
 
 
 def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
