@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from fedkin.errors import ConfigError, RunError
 
-__all__ = ["LOCKS", "held", "holder", "made", "synced", "write_new"]
+__all__ = ["LOCKS", "held", "holder", "made", "made_private", "synced", "write_new"]
 
 _LOCK, _HOLDER = "lock", "lock.json"
 # Files of a lock, which a killed process leaves.
@@ -30,6 +30,16 @@ def made(folder: Path, mode: int = 0o777) -> None:
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     for place in missing:
         synced(place.parent)
+
+
+def made_private(folder: Path, what: str) -> None:
+    """Make a folder that its owner alone may read, without half-written files; raises RunError: cannot keep `what`."""
+    try:
+        made(folder, 0o700)
+        for left in folder.glob("*.new"):
+            left.unlink()
+    except OSError as error:
+        raise RunError(f"{folder}: cannot keep {what} ({error})") from None
 
 
 def synced(folder: Path) -> None:

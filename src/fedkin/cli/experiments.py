@@ -20,7 +20,7 @@ from fedkin.report.tables import comparison, left_out, one_run
 from fedkin.report.verdicts import terminal
 from fedkin.settings import choose
 
-__all__ = ["compare", "ending", "listed", "numbers", "planned", "rooted", "run"]
+__all__ = ["compare", "ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
 
 _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
 
@@ -93,8 +93,7 @@ def compare(
         names, seeded, groups = _kept_plan(folder)
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
-        names = listed(methods or plan.method.name, "--methods")
-        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
+        names, seeded = wanted(plan, methods, seeds)
     root = rooted(folder, data_root, resume is not None)
     if groups is not None:
         _compare_without(plan, names, seeded, root, folder, groups, restart, json)
@@ -278,6 +277,24 @@ def numbers(text: str) -> list[int]:
             raise ConfigError(f"--seeds {part}: expected the smaller number first, and at most {_MOST_SEEDS:,} seeds")
         found += range(first, last + 1)
     return found
+
+
+def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[list[str], list[int]]:
+    """The methods and seeds of these options; without them those of the experiment."""
+    names = listed(methods or plan.method.name, "--methods")
+    return names, numbers(seeds) if seeds is not None else [plan.run.seed]
+
+
+def kept_plan(folder: Path, form: Any, key: str, kind: str) -> Any:
+    """The plan in a folder that is gone on with, which has this key; raises RunError, and ConfigError for another's."""
+    from fedkin.records.reading import checked
+    from fedkin.records.schema import Plan
+
+    place = folder / "plan.json"
+    kept = checked(Plan, read_json(place), place)
+    if key not in kept:
+        raise ConfigError(f"--resume {folder}: not a {kind}; go on with fedkin {_command(place)}")
+    return checked(form, kept, place)
 
 
 def _report(folders: list[Any], home: Path | None = None) -> Path:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import typer
 
-from fedkin.cli.experiments import listed, numbers, planned, rooted
+from fedkin.cli.experiments import kept_plan, planned, rooted, wanted
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
-from fedkin.records.files import read_json
 
 __all__ = ["sweep"]
 
@@ -33,7 +32,7 @@ def sweep(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a grid of settings with several seeds: a table, a plot and sweep.csv. To choose a setting, use tune."""
-    from fedkin.records import reading, schema
+    from fedkin.records import schema
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
     from fedkin.running.sweep import rows, words
@@ -44,29 +43,25 @@ def sweep(
     if resume is not None:
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
-        place = folder / "plan.json"
-        if "grid" not in (kept := reading.checked(schema.Plan, read_json(place), place)):
-            raise ConfigError(f"--resume {folder}: no sweep; go on with fedkin compare or fedkin tune")
-        reading.checked(schema.Sweep, kept, place)
+        kept = kept_plan(folder, schema.Sweep, "grid", "sweep")
         names, seeded = kept["methods"], kept["seeds"]
-        wanted = [Choice(path, tuple(values), method) for method, path, values in kept["grid"]]
+        cells = [Choice(path, tuple(values), method) for method, path, values in kept["grid"]]
     else:
         if not choices:
             raise ConfigError("--grid: name at least one setting and its values, such as method.q=1,0.1")
-        names = listed(methods or plan.method.name, "--methods")
-        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
-        wanted = [Choice.parse(text, "--grid") for text in choices]
+        names, seeded = wanted(plan, methods, seeds)
+        cells = [Choice.parse(text, "--grid") for text in choices]
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         found = run_all(
-            plan, names, wanted, seeded, root, folder, resume=True, restart=restart,
+            plan, names, cells, seeded, root, folder, resume=True, restart=restart,
             watcher=lambda name, settings, seed, done, of: Progress(
                 f"{name} {words(settings)} seed {seed} ({done + 1} of {of})", stop, quiet=json
             ),
         )  # fmt: skip
     made = rows(found)
     page = folder / "sweep.html"
-    draw(made, list(dict.fromkeys(choice.path for choice in wanted)), page, title=f"{plan.name}: a sweep")
+    draw(made, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
     if json:
         print(as_json(made))
         return

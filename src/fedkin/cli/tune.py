@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.experiments import listed, numbers, planned, rooted
+from fedkin.cli.experiments import kept_plan, planned, rooted, wanted
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import Progress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
-from fedkin.records.files import read_json
 
 if TYPE_CHECKING:
     from fedkin.running.tuning import Tried
+    from fedkin.tasks import Metric
 
 __all__ = ["tune"]
 
@@ -51,48 +51,53 @@ def tune(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    from fedkin.records import reading, schema
-    from fedkin.running.candidates import Equal, at_the_border
-    from fedkin.running.tuning import Choice, HoldOut, best
+    from fedkin.records import schema
+    from fedkin.running.candidates import Equal
+    from fedkin.running.tuning import Choice, HoldOut
     from fedkin.running.tuning import tune as run_all
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
         if methods is not None or seeds is not None or choices or equal is not None or rates is not None:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
-        place = folder / "plan.json"
-        kept = reading.checked(schema.Plan, read_json(place), place)
-        if "try" not in kept:
-            raise ConfigError(f"--resume {folder}: a comparison, not a tuning; go on with fedkin compare")
-        reading.checked(schema.Trials, kept, place)
+        kept = kept_plan(folder, schema.Trials, "try", "tuning")
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
-        wanted: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
+        tried: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
         if kept.get("equal") is not None:
             number, ends, drawn = kept["equal"]
-            wanted = Equal(number, None if ends is None else (ends[0], ends[1]), drawn)
+            tried = Equal(number, None if ends is None else (ends[0], ends[1]), drawn)
     else:
         if bool(choices) == (equal is not None) or (rates is not None and equal is None):
             raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
                               "--equal N, with --rates LOW,HIGH")  # fmt: skip
-        names = listed(methods or plan.method.name, "--methods")
-        seeded = numbers(seeds) if seeds is not None else [plan.run.seed]
+        names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
-        wanted = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
+        tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         found = run_all(
-            plan, names, wanted, hold, seeded, root, folder, resume=True, restart=restart,
+            plan, names, tried, hold, seeded, root, folder, resume=True, restart=restart,
             watcher=lambda name, values, seed, done, of: Progress(
                 f"{name} {_settings(values)} seed {seed} ({done + 1} of {of})", stop, quiet=json
             ),
         )  # fmt: skip
-    metric = plan.data.load(root).task.metric
     if json:
-        rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
-                for name, tried in found.items()}  # fmt: skip
+        rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in every]
+                for name, every in found.items()}  # fmt: skip
         print(as_json(rows))
-        _check(found)
-        return
+    else:
+        screen().print(_table(found, plan.data.load(root).task.metric))
+        console = screen(soft_wrap=True)
+        console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
+        console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
+    _check(found)
+
+
+def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:
+    """A row for each candidate; the chosen one says which of its settings are at the border of what was tried."""
+    from fedkin.running.candidates import at_the_border
+    from fedkin.running.tuning import best
+
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
     for name, tried in found.items():
         chosen = best(tried, metric.higher)
@@ -100,11 +105,7 @@ def tune(
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
             border = at_the_border(one.settings, [other.settings for other in tried])
             table.add_row(name, _settings(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else "")
-    console = screen(soft_wrap=True)
-    screen().print(table)
-    console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
-    console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
-    _check(found)
+    return table
 
 
 def _check(found: Mapping[str, Sequence[Tried]]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from fedkin import codec
 from fedkin.errors import MethodError, RunError
-from fedkin.folders import made
+from fedkin.folders import made_private
 
 __all__ = ["Sent"]
 
@@ -24,14 +24,8 @@ class Sent:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        if folder is None:
-            return
-        try:
-            made(folder, 0o700)
-            for left in folder.glob("*.new"):
-                left.unlink()
-        except OSError as error:
-            raise RunError(f"{folder}: cannot keep what this peer sends ({error})") from None
+        if folder is not None:
+            made_private(folder, "what this peer sends")
 
     def keep(self, round: int, turn: int, offers: Mapping[str, bytes]) -> None:
         """Write the offers of an exchange by receiver, before they are made; equal ones are written once."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin import codec
 from fedkin.errors import MethodError, RunError
-from fedkin.folders import made, synced
+from fedkin.folders import made_private, synced
 
 __all__ = ["Shelf"]
 
@@ -27,14 +27,8 @@ class Shelf:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.memory: dict[int, dict[str, Any]] = {}
-        if folder is None:
-            return
-        try:
-            made(folder, 0o700)
-            for left in folder.glob("*.new"):
-                left.unlink()
-        except OSError as error:
-            raise RunError(f"{folder}: cannot keep the client's states ({error})") from None
+        if folder is not None:
+            made_private(folder, "the client's states")
 
     def rounds(self) -> list[int]:
         """Return the rounds of which there is a state, ascending."""
