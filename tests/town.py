@@ -130,7 +130,7 @@ class Wire:
         self._state = Condition()
         self._sockets: list[socket.socket] = []
         self._threads: list[Thread] = []
-        self._closed = False
+        self._closed = self._apart = False
         self.left: int | None = None
         self.passed = 0
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -146,9 +146,15 @@ class Wire:
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # nobody is there, now
+                    near.close()
+                    continue
                 with self._state:
                     self._sockets += [near, far]
+                    if self._apart:
+                        near.shutdown(socket.SHUT_RDWR)
                 self._start(self._pump, near, far, False)
                 self._start(self._pump, far, near, True)
 
@@ -177,13 +183,19 @@ class Wire:
         with self._state:
             return self._state.wait_for(lambda: self.left is not None and self.left <= 0, timeout)
 
-    def cut(self) -> None:
-        """End all connections; new ones are let through."""
+    def cut(self, apart: bool = False) -> None:
+        """End all connections; new ones are let through, or (apart) ended at once until `mend`."""
         with self._state:
+            self._apart = apart
             ended = list(self._sockets)
         for each in ended:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Let new connections through again."""
+        with self._state:
+            self._apart = False
 
     def close(self) -> None:
         with self._state:

@@ -1,27 +1,22 @@
-"""Federations of processes that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
+"""A server and eight clients that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
 
 Undisturbed means a simulation of the same experiment, which an undisturbed federation equals (test_processes.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import statistics
 from collections.abc import Mapping
-from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from fedkin.network.status import FILE, read_status
-from fedkin.running.loop import Result, execute
 from network.federations import experiment
-from network.processes import Place, made
-from town import Town
+from network.processes import accuracy, ended, kill, made, rounds, rows, simulated
+from town import Town, Wire
 
 pytestmark = pytest.mark.slow
 
@@ -34,61 +29,80 @@ def table(method: str, rounds: int, grace: float) -> dict[str, Any]:
     return {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": grace}}
 
 
-def place_of(folder: Path, written: Mapping[str, Any], town: Town, peers: bool = False) -> Any:
-    federation = experiment(clients=8).federation(Path())
-    return made(folder, dict(written), town, federation, peers=peers)
+def place_of(folder: Path, written: Mapping[str, Any], town: Town) -> Any:
+    return made(folder, dict(written), town, experiment(clients=8).federation(Path()))
 
 
-def simulated(place: Place, folder: Path) -> Result:
-    return execute(place.plan.setup(place.clients), place.plan.run, name="tiny", folder=folder)
+def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
+    run = tmp_path / "there"
+    with place_of(tmp_path, table("ifca", 40, grace=120.0), town) as place:
+        here = simulated(place, tmp_path / "here")
+        wire = Wire(place.ports["server"])
+        try:
+            far = place.by({"server": wire.port})
+            server = place.serve("--out", str(run))
+            nodes = {name: place.join(name, file=far if name > "c03" else "join.toml") for name in NAMES}
+            with place.follow("c00") as said, place.follow("c07") as away:
+                said.until("round 3:")
+                for name in KILLED:  # one after another
+                    kill(nodes[name])
+                    nodes[name] = place.join(name)
+                said.until("round 8:")
+                wire.cut(apart=True)  # half of the clients
+                away.until("the server is not reached")
+                wire.mend()
+                away.until("round 13:")
+                for again in ("round 20:", "round 27:"):
+                    kill(server)
+                    server = place.serve("--resume", str(run))
+                    said.until("joining once more")
+                    said.until(again)
+                kill(server, *nodes.values())
+                server = place.serve("--resume", str(run))
+                nodes = {name: place.join(name) for name in NAMES}
+            ended(place, {"server": server, **nodes})
+        finally:
+            wire.close()
+    assert rounds(run) == here.rounds
+    assert sorted(rows(run)) == sorted(here.messages)
+    assert sorted(rows(run, "clients")) == sorted(here.clients)
 
 
-def ended(place: Place, processes: Mapping[str, Process]) -> None:
-    for name, process in processes.items():
-        process.join(500)
-        assert process.exitcode == 0, f"{name}\n" + "\n".join(place.log(each)[-2000:] for each in processes)
-
-
-def rows(folder: Path) -> list[tuple[Any, ...]]:
-    """(round, sender, receiver, phase, bytes, floats, missing) of all messages."""
-    return list(zip(*pq.read_table(folder / "messages.parquet").to_pydict().values(), strict=True))
-
-
-def accuracy(folder: Path) -> float:
-    """The mean over the last 50 rounds: with a few test samples a client, single rounds differ by 2.3 points (sd)."""
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return statistics.fmean(line["accuracy"]["mean"] for line in lines[-50:])
-
-
-def kill(process: Process) -> None:
-    process.kill()
-    process.join()
-
-
-def test_who_is_killed_stopped_and_late_takes_part_again(tmp_path: Path, town: Town) -> None:
+def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
+    run = tmp_path / "there"
     with place_of(tmp_path, table("fedavg", 150, grace=0.2), town) as place:
         simulated(place, tmp_path / "here")
-        server = place.serve("--out", str(tmp_path / "there"))
-        nodes = {name: place.join(name) for name in NAMES}
-        with place.follow("c00") as said:
-            said.until("round 5:")
-            for number, name in enumerate(KILLED):
-                kill(nodes[name])
-                said.until(f"round {10 + 10 * number}:")
-                nodes[name] = place.join(name)
-            # A stopped process is noticed by Zenoh's lease, after which the others go on without it.
-            stopped = nodes["c04"].pid
-            assert stopped is not None
-            os.kill(stopped, signal.SIGSTOP)
-            said.until("round 60:")
-            os.kill(stopped, signal.SIGCONT)
-        ended(place, {"server": server, **nodes})
-        found = rows(tmp_path / "there")
-        for name in (*KILLED, "c04"):
-            told = {row[0]: row[6] for row in found if row[1] == name}
-            assert any(why.startswith("gone") for why in told.values()), name
-            assert told[150] == "", name
-        assert accuracy(tmp_path / "here") - accuracy(tmp_path / "there") < 0.02
-        status = read_status(tmp_path / "there" / FILE)
-        assert (status.state, status.round) == ("ended", 150)
-        assert all(status.others[name].round == 150 for name in NAMES)
+        wire = Wire(place.ports["server"])
+        try:
+            far = place.by({"server": wire.port})
+            server = place.serve("--out", str(run))
+            nodes = {name: place.join(name, file=far if name > "c03" else "join.toml") for name in NAMES}
+            with place.follow("c00") as said, place.follow("c07") as away:
+                said.until("round 3:")
+                for number, name in enumerate(KILLED):
+                    kill(nodes[name])
+                    said.until(f"round {10 + 10 * number}:")
+                    nodes[name] = place.join(name)
+                wire.cut(apart=True)
+                away.until("the server is not reached")
+                said.until("round 40:")
+                wire.mend()
+                away.until("round")
+                # A stopped process is noticed by Zenoh's lease, after which the others go on without it.
+                stopped = nodes["c04"].pid
+                assert stopped is not None
+                os.kill(stopped, signal.SIGSTOP)
+                said.until("round 90:")
+                os.kill(stopped, signal.SIGCONT)
+            ended(place, {"server": server, **nodes})
+        finally:
+            wire.close()
+    found = rows(run)
+    for name in NAMES[1:]:
+        told = {row[0]: row[6] for row in found if row[1] == name}
+        assert any(why.startswith("gone") for why in told.values()), name
+        assert told[150] == "", name
+    assert accuracy(tmp_path / "here") - accuracy(run) < 0.02
+    status = read_status(run / FILE)
+    assert (status.state, status.round) == ("ended", 150)
+    assert all(status.others[name].round == 150 for name in NAMES)

@@ -1,0 +1,108 @@
+"""Eight peers without a server that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
+
+Undisturbed means a simulation of the same experiment, which undisturbed peers equal (test_processes.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from network.federations import experiment, same, state_in
+from network.processes import Place, accuracy, ended, kill, made, rows, simulated
+from town import Town, Wire
+
+pytestmark = pytest.mark.slow
+
+NAMES = [f"c0{number}" for number in range(8)]
+HALF, KILLED = NAMES[4:], ["c01", "c02", "c03"]
+ROUNDS = 150  # of those that may miss something
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
+
+
+@contextmanager
+def halves(place: Place) -> Iterator[tuple[str, list[Wire]]]:
+    """A join file for the second half of the peers, and the wires by which they dial the first half."""
+    with ExitStack() as stack:
+        wires = {name: Wire(place.ports[name]) for name in NAMES if name not in HALF}
+        for wire in wires.values():
+            stack.callback(wire.close)
+        yield place.by({name: wire.port for name, wire in wires.items()}), list(wires.values())
+
+
+def made_for(folder: Path, town: Town, method: str, rounds: int, grace: float, sections: Any) -> Any:
+    plan = experiment(method, clients=8, rounds=rounds, **sections)
+    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": grace}}
+    return made(folder, written, town, experiment(clients=8).federation(Path()), peers=True)
+
+
+def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
+    mapl = {"method": {"warmup": 4, "hidden": 9}, "model": UNLIKE, "run": {"network": "regular:3"}}
+    with made_for(tmp_path, town, "mapl", 20, 120.0, mapl) as place, halves(place) as (far, wires):
+        simulated(place, tmp_path / "here")
+        peers = {name: place.peer(name, file=far if name in HALF else "join.toml") for name in NAMES}
+        with place.follow("c00") as said, place.follow("c07") as away:
+            said.until("mapl: round 2 ")
+            for name in KILLED:  # one after another
+                kill(peers[name])
+                peers[name] = place.peer(name)
+            said.until("mapl: round 6 ")
+            for wire in wires:
+                wire.cut(apart=True)
+            away.until("mapl: round 6 ")
+            for wire in wires:
+                wire.mend()
+            said.until("mapl: round 10 ")
+            for again in (12, 14):
+                kill(*peers.values())
+                peers = {name: place.peer(name) for name in NAMES}
+                said.until(f"mapl: round {again} ")
+        ended(place, peers)
+    known = state_in(tmp_path / "here")["clients"]
+    for name in NAMES:
+        assert same(state_in(tmp_path / f"{name}-state")["clients"][name], known[name]), name
+    told = [row for row in rows(tmp_path / "here") if "c05" in row]
+    assert sorted(rows(tmp_path / "c05-state")) == sorted(told)
+
+
+def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
+    sections = {"training": {"lr": 0.3}, "run": {"network": "full"}}
+    with made_for(tmp_path, town, "dfedavgm", ROUNDS, 0.5, sections) as place, halves(place) as (far, wires):
+        simulated(place, tmp_path / "here")
+        peers = {name: place.peer(name, file=far if name in HALF else "join.toml") for name in NAMES}
+        with place.follow("c00") as said, place.follow("c07") as away:
+            said.until("dfedavgm: round 1 ")
+            for name in KILLED:
+                kill(peers[name])
+                said.until(f"{name}: gone: the connection is lost")
+                peers[name] = place.peer(name)
+                said.until(f"{name}: heard again")
+            stopped = peers["c01"].pid
+            assert stopped is not None
+            os.kill(stopped, signal.SIGSTOP)
+            said.until("c01: gone: it does not answer")
+            os.kill(stopped, signal.SIGCONT)
+            said.until("c01: heard again")
+            for wire in wires:
+                wire.cut(apart=True)
+            said.until("c07: gone")
+            away.until("c00: gone")
+            for wire in wires:
+                wire.mend()
+            said.until("c07: heard again")
+            away.until("c00: heard again")
+        ended(place, peers)
+        states = {name: tmp_path / f"{name}-state" for name in NAMES}
+        for name in NAMES[1:]:
+            heard = {row[0]: row[6] for row in rows(states["c00"]) if row[1] == name}
+            assert any(why.startswith("gone") for why in heard.values()), name
+            assert heard[ROUNDS] == "", name
+        there = statistics.fmean(accuracy(folder) for folder in states.values())
+        assert accuracy(tmp_path / "here") - there < 0.02
