@@ -11,14 +11,13 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
+from fedkin.cli.options import CONTROLS, EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.report.tables import comparison, left_out, one_run
 from fedkin.report.verdicts import terminal
-from fedkin.settings import choose
 
 __all__ = ["compare", "ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
 
@@ -81,20 +80,24 @@ def compare(
         metavar="each|GROUPS",
         help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
     ),
+    controls: bool = CONTROLS,
 ) -> None:
     """Run several methods on the same federations and print mean and spread over seeds."""
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
+    from fedkin.running.controls import with_controls
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
-        if methods is not None or seeds is not None or leave_out is not None:
+        if methods is not None or seeds is not None or leave_out is not None or controls:
             raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
         names, seeded, groups = _kept_plan(folder)
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
         names, seeded = wanted(plan, methods, seeds)
     root = rooted(folder, data_root, resume is not None)
+    if controls:
+        names = with_controls(names, plan.federation(root).planted is not None)
     if groups is not None:
         _compare_without(plan, names, seeded, root, folder, groups, restart, json)
         return
@@ -145,9 +148,9 @@ def _compare_without(
 
 def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
-    from fedkin.methods import METHODS
     from fedkin.records.reading import checked
     from fedkin.records.schema import Plan
+    from fedkin.running.controls import changes_of
 
     path = folder / "plan.json"
     kept = checked(Plan, read_json(path), path)
@@ -156,7 +159,7 @@ def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     if "grid" in kept:
         raise ConfigError(f"--resume {folder}: a sweep, not a comparison; go on with fedkin sweep")
     for name in kept["methods"]:
-        choose(METHODS, name, f"{path}: methods")
+        changes_of(name, f"{path}: methods")
     return kept["methods"], kept["seeds"], kept.get("leave_out")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
+__all__ = ["CONTROLS", "EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
 SET = typer.Option(
@@ -22,3 +22,7 @@ JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothin
 ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
 METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")
 SEEDS = typer.Option(None, "--seeds", help="Seeds: 0,1,2 or 0-4 (default: run.seed).")
+CONTROLS = typer.Option(
+    False, "--controls", help="Run each method's controls too: without exchange (NAME@self), one group, random and "
+    "true groups; shows what communication adds.",
+)  # fmt: skip

@@ -149,7 +149,7 @@ class Rounds(Engine):
         method, server = self.plan.method, self.server
         assert isinstance(method, PeerMethod)
         active = method.sample(server)
-        near = network(self.plan.engine.network, server.clients, self.plan.seed, server.round, server.planted)
+        near = network(self.plan.engine.reach, server.clients, self.plan.seed, server.round, server.planted)
         taking = frozenset(active)
         self.site.begin({id: taking.intersection(near[id]) for id in self.transport.order(active, server.round)})
         inboxes: dict[str, dict[str, Message] | None] = dict.fromkeys(self.transport.order(active, server.round))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedkin.engines.alone import Alone
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import apart
@@ -29,8 +30,11 @@ class ServerSide:
             seed=plan.seed, round=0, net=plan.net, task=plan.task, training=plan.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=public,
         )  # fmt: skip
-        if isinstance(self.method, ServerMethod):
-            self.method.start(self.view)
+        self.serving = (
+            Alone(plan.method) if plan.engine.alone and isinstance(plan.method, ServerMethod) else plan.method
+        )
+        if isinstance(self.serving, ServerMethod | Alone):
+            self.serving.start(self.view)
 
     def turn_to(self, number: int) -> None:
         """Set the current round and its clients; the round has no graph and no figures yet."""
@@ -42,8 +46,8 @@ class ServerSide:
 
     def round(self) -> ServerFlow[list[str]]:
         """Yield the requests of this round, after a check of each; returns the ids that were sampled."""
-        method = self.method
-        assert isinstance(method, ServerMethod)
+        method = self.serving
+        assert isinstance(method, ServerMethod | Alone)
         yield from self._checked(method.prepare(self.view), self.view.clients)
         sampled = method.sample(self.view)
         yield from self._checked(method.round(self.view, sampled), frozenset(self.view.clients))
@@ -51,13 +55,13 @@ class ServerSide:
 
     def offer(self, id: str) -> Message:
         """Return the message that this client needs for its current model; it is empty between peers."""
-        return self.method.offer(self.view, id) if isinstance(self.method, ServerMethod) else Message()
+        return self.serving.offer(self.view, id) if isinstance(self.serving, ServerMethod | Alone) else Message()
 
     def welcome(self, ids: Sequence[str]) -> ServerFlow[dict[str, Message]]:
         """Yield requests to clients that never took part; returns their offers, and keeps the server's state."""
-        assert isinstance(self.method, ServerMethod)
+        assert isinstance(self.serving, ServerMethod | Alone)
         view = replace(self.view, state=apart(self.view.state), clients=tuple(ids))
-        offers: Mapping[str, Message] = yield from self._checked(self.method.welcome(view, ids), ids)
+        offers: Mapping[str, Message] = yield from self._checked(self.serving.welcome(view, ids), ids)
         return {id: offers[id] for id in ids}
 
     def _checked(self, flow: ServerFlow[Any], clients: Container[str]) -> ServerFlow[Any]:

@@ -28,6 +28,8 @@ class EngineSettings(Settings):
     default mode is "stacked".
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
     "planted" (the known groups); with ", changing" a new network each round.
+    alone: every client has a server of its own, or no neighbours: the method without exchange, as a control. What a
+    client and its own server send each other is counted as for any server.
     adversaries: "sign-flip:0.2" lets a fifth of the clients send the opposite of what they learned; other attacks are
     "scale", "shuffle", "noise", "model-replacement", "label-flip", "sybil", "alie", "ipm", and "copy:0.2:FIELD",
     "group-mean", "mimic", which forge fields of messages. Several have commas between them. Adversaries are not
@@ -49,6 +51,7 @@ class EngineSettings(Settings):
     workers: int = Field(0, ge=0)
     device: str = "cpu"
     network: str = "full"
+    alone: bool = False
     adversaries: str = "none"
     state_limit_mb: float | None = Field(None, ge=0)
     min_replies: int | float = Field(0, ge=0)
@@ -79,6 +82,11 @@ class EngineSettings(Settings):
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
         return spec
+
+    @property
+    def reach(self) -> str:
+        """The network of the peers: `network`, or "none" if every client is alone."""
+        return "none" if self.alone else self.network
 
     @field_validator("min_replies")
     @classmethod

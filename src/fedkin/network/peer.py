@@ -80,7 +80,7 @@ class PeerEngine(Rounds):
         self.neighbours.admit()
         near = frozenset[str]()
         if me in active:
-            around = network(self.plan.engine.network, server.clients, self.plan.seed, number)[me]
+            around = network(self.plan.engine.reach, server.clients, self.plan.seed, number)[me]
             near = frozenset(active).intersection(around, self.neighbours.known)
         if self._is_behind(number, near):
             return []

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedkin.analysis.added import added
 from fedkin.errors import RunError
 from fedkin.records.privacy import largest, told
 from fedkin.report.drawing import evenly
@@ -199,7 +200,20 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         "seeds": len(mine),
         "given": given_of(run for run, _ in mine),
         **{name: _spread(values) for name, values in each.items()},
+        "adds": _adds([run for run, _ in mine], runs),
     }
+
+
+def _adds(mine: Sequence[Run], runs: Sequence[Run]) -> list[float] | None:
+    """What communication adds to a method, and half its interval; None without its runs without exchange (@self)."""
+    each = {}
+    for run in mine:
+        alone = counterpart(run, runs, run.method, "@self")
+        better = None if alone is None else gains(run.last_values, alone.last_values, run.metric)
+        if better is not None:
+            each[run.seed] = better.by_client
+    found = added(each) if len(each) == len(mine) else None
+    return None if found is None else [found.value, 0.0 if found.high is None else found.high - found.value]
 
 
 def _spread(values: Sequence[float | None]) -> list[float] | None:

@@ -23,7 +23,7 @@ def facts(
     at = [i for i, label in enumerate(labels) if label == chosen]
     mine, known = [runs[i] for i in at], [gained[i] for i in at]
     found = [_found(run) for run in mine]
-    others = {label: mean for label, mean in means.items() if mean is not None and label != chosen}
+    others = {label: mean for label, mean in means.items() if mean is not None and label != chosen and "@" not in label}
     metric = runs[0].metric
     best = max(others, key=lambda label: metric.better(others[label], 0.0), default=None)
     return Facts(
@@ -47,7 +47,9 @@ def facts(
 
 def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """The method, by its label, that the sentence describes and the page shows first."""
-    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
+    every = {label: run.method for run, label in zip(runs, labels, strict=True)}
+    # A control is there to judge its method by.
+    methods = {label: method for label, method in every.items() if "@" not in label} or every
     means = _means(runs, labels)
     for wanted in (set(methods.values()) - {LOCAL, FEDAVG}, {FEDAVG}, {LOCAL}):
         of = [label for label, method in methods.items() if method in wanted]
@@ -64,7 +66,8 @@ def _candidates(runs: Sequence[Run], labels: Sequence[str], method: str) -> int:
     """Of how many methods the subject was chosen; Local and FedAvg are told of only if there is no other."""
     if method in (LOCAL, FEDAVG):
         return 1
-    return len({label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)})
+    methods = {label for run, label in zip(runs, labels, strict=True) if run.method not in (LOCAL, FEDAVG)}
+    return len({label for label in methods if "@" not in label}) or len(methods)
 
 
 def _tested(runs: Sequence[Run], labels: Sequence[str], label: str) -> bool:

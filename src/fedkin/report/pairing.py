@@ -8,23 +8,30 @@ from pathlib import Path
 
 from fedkin.report.reading import Run
 
-__all__ = ["counterpart", "labels_of", "titles_of"]
+__all__ = ["control_of", "counterpart", "labels_of", "titles_of"]
 
 _SETTINGS = ("data", "scenario", "model", "training")
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """The label of each run's method: its name, plus its folder if a method occurs twice for a seed.
+    """The label of each run's method: its name and control, plus its folder if these occur twice for a seed.
 
     No two runs have the same label and seed. runs: no folder twice.
     """
-    taken = Counter((run.method, run.seed) for run in runs)
-    twice = {method for (method, _), times in taken.items() if times > 1}
-    homes = {method: _homes([run for run in runs if run.method == method]) for method in twice}
+    names = [run.method + control_of(run) for run in runs]
+    taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    twice = {name for (name, _), times in taken.items() if times > 1}
+    homes = {name: _homes([run for run, own in zip(runs, names, strict=True) if own == name]) for name in twice}
     return [
-        f"{run.method} ({homes[run.method][run.folder.resolve()]})" if run.method in twice else run.method
-        for run in runs
+        f"{name} ({homes[name][run.folder.resolve()]})" if name in twice else name
+        for name, run in zip(names, runs, strict=True)
     ]
+
+
+def control_of(run: Run) -> str:
+    """The text "@self" of a run that `compare` made as a method's control, as its folder says; else an empty one."""
+    name = run.folder.resolve().name
+    return name.removeprefix(run.method).rpartition("-seed")[0] if name.startswith(f"{run.method}@") else ""
 
 
 def _homes(mine: Sequence[Run]) -> dict[Path, str]:
@@ -56,15 +63,15 @@ def titles_of(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, str]:
     }
 
 
-def counterpart(run: Run, runs: Sequence[Run], method: str) -> Run | None:
-    """The run of `method` with which to compare this one: same seed and same clients; None if there is none.
+def counterpart(run: Run, runs: Sequence[Run], method: str, control: str = "") -> Run | None:
+    """The run of `method`, or its `control`, to compare this one with: same seed and clients; None if there is none.
 
     Of several, the first one in the same folder with the same settings; then the only one in the same folder, because
     a comparison may give every method its own settings; then one elsewhere with the same settings.
     """
     like = [
         other for other in runs
-        if other.method == method and other.seed == run.seed
+        if other.method == method and control_of(other) == control and other.seed == run.seed
         and other.federation == run.federation and set(other.clients) == set(run.clients)
     ]  # fmt: skip
     beside = [other for other in like if other.folder.resolve().parent == run.folder.resolve().parent]

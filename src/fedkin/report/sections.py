@@ -152,6 +152,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
         ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
         ("gain", "gain", f"mean over clients of {gain}{points}", more),
+        ("adds", "exchange adds", f"the method minus its @self, ± half the 95 % interval over seeds{points}", more),
         ("hurt", "worse", "share of clients whose figure is lower than alone, however little", _percent(0)),
         ("gained", "gained", "clients that surely gained over Local", _count),
         ("lost", "hurt", "clients that are surely worse than Local", _count),

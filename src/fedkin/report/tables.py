@@ -124,6 +124,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         "unseen": [_share(row.get("unseen"), len(seeds)) for row in rows],
         "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
         "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
+        "adds": [_sure(row.get("adds")) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
         "surely": ["-" if not row.get("surely") else counted(row["surely"], whole=True) for row in rows],
         "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
@@ -154,6 +155,7 @@ def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str
     worse = "below it" if metric.share else "worse off"
     meaning = {
         "gain": f"gain: mean over clients of {gain}",
+        "adds": "adds: what communication adds, the method minus NAME@self, with half its 95 % interval",
         "hurt": f"hurt: share of clients {worse}",
         "surely": "surely: clients that gain/are hurt/cannot be told apart"
         + ("/have too few events or samples" if few else "")
@@ -201,6 +203,14 @@ def _share(value: tuple[float, float] | None, seeds: int, sign: bool = False) ->
         return "-"
     text = f"{value[0]:+.3f}" if sign else f"{value[0]:.3f}"
     return f"{text}±{value[1]:.3f}".replace("±0.", "±.") if seeds > 1 else text
+
+
+def _sure(value: Mapping[str, float | None] | None) -> str:
+    """A mean difference with half its interval, which is symmetric."""
+    if value is None or value["mean"] is None:
+        return "-"
+    half = "" if value["high"] is None else f"±{value['high'] - value['mean']:.3f}".replace("±0.", "±.")
+    return f"{value['mean']:+.3f}{half}"
 
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:

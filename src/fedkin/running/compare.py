@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.analysis.added import Added, added
 from fedkin.analysis.paired import VERDICTS
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
@@ -25,11 +26,23 @@ from fedkin.records.privacy import largest
 from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
+from fedkin.running.controls import named, parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.tasks import Metric
 
-__all__ = ["compare", "finished", "gains", "line", "read_finished", "read_result", "run_experiment", "table"]
+__all__ = [
+    "added_by_exchange",
+    "compare",
+    "differences",
+    "finished",
+    "gains",
+    "line",
+    "read_finished",
+    "read_result",
+    "run_experiment",
+    "table",
+]
 
 
 def run_experiment(
@@ -183,14 +196,30 @@ def gains(result: Result, local: Result) -> dict[str, float]:
     return found
 
 
+def differences(mine: Mapping[int, Result], theirs: Mapping[int, Result]) -> Added | None:
+    """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
+    return added({seed: gains(result, theirs[seed]) for seed, result in mine.items() if seed in theirs})
+
+
+def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
+    """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
+
+    It is 0 for Local and for the control itself; None if the control was not run.
+    """
+    method, control = parted(name)
+    alone = results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
+    return None if alone is None else differences(results[name], alone)
+
+
 def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
     metric: the name of the metric. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
     share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
-    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). unseen: mean of the metric
-    over unseen clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`.
-    bytes_sent: bytes of all messages, each message taken once.
+    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
+    adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
+    clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
+    of all messages, each message taken once.
     """
     rows = []
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
@@ -214,6 +243,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
             row["given"] = "; ".join(told)
         row |= _against_local(method, by_seed, results.get("local"))
+        row["adds"] = _added(method, results)
         rows.append(row)
     return rows
 
@@ -229,6 +259,11 @@ def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[in
         "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
         "surely": _surely([(result, local[seed]) for seed, result in by_seed.items()]),
     }
+
+
+def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
+    found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
+    return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}
 
 
 def _surely(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float] | None:

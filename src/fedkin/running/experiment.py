@@ -26,6 +26,7 @@ from fedkin.records.claims import check_claim, claimed
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
 from fedkin.running.changes import SECTIONS, assign, changed
+from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
@@ -77,17 +78,23 @@ class Experiment:
             network=parse(NetworkSettings, _section(table, "network", {}), "network"),
         )
         for other in _section(table, "methods", {}):
-            choose(METHODS, other, "methods")
+            changes_of(other, "methods")
             experiment.for_method(other)
         return experiment
 
     def for_method(self, method: str) -> Experiment:
-        """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`."""
-        choose(METHODS, method, "--methods")
+        """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
+
+        A control, such as "flt@self", has the method's changes, then those that make the control, then its own.
+        """
+        base, control = parted(method)
+        made = changes_of(method)
         table = copy.deepcopy(dict(self.table))
-        changes = flat(_section(table.pop("methods", {}), method, {}))
+        sections = table.pop("methods", {})
+        changes = flat(_section(sections, base, {})) | made
+        changes |= flat(_section(sections, method, {})) if control is not None else {}
         own = table["method"]
-        table["method"] = own if own["name"] == method else {"name": method}
+        table["method"] = own if own["name"] == base else {"name": base}
         for path, value in changes.items():
             assign(table, path, value, f"methods.{method}")
         try:

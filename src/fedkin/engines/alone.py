@@ -1,0 +1,87 @@
+"""A method without exchange: every client has a server of its own (`run.alone`), the control of what exchange adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
+from fedkin.views import ServerView
+
+__all__ = ["Alone"]
+
+
+class Alone:
+    """The server's part of `method` for federations of one client each; the clients' part is the method's own.
+
+    The clients of a round are drawn uniformly, as for Local. The requests of all servers go out together. State:
+    {client id: the state of its server}.
+    """
+
+    def __init__(self, method: ServerMethod) -> None:
+        self.method = method
+
+    def start(self, server: ServerView[Any]) -> None:
+        """Begin with no server; a client's is made when it is first needed."""
+
+    def prepare(self, server: ServerView[Any]) -> ServerFlow[None]:
+        """Nothing: no draw depends on answers."""
+        return
+        yield
+
+    def sample(self, server: ServerView[Any]) -> list[str]:
+        """Draw as every method without a draw of its own."""
+        return Method.sample(self.method, server)
+
+    def round(self, server: ServerView[Any], sampled: Sequence[str]) -> ServerFlow[None]:
+        """Run the round of each sampled client's server; those that ask for the same phase ask at once."""
+        views = {id: self._own(server, id) for id in sampled}
+        flows = {id: self._whole(view, id) for id, view in views.items()}
+        answers: dict[str, Any] = {}
+        while flows:
+            asked: dict[str, dict[str, Message]] = {}
+            for id, flow in list(flows.items()):
+                try:
+                    ask = flow.send(answers.get(id))
+                except StopIteration:
+                    del flows[id]
+                    continue
+                asked.setdefault(ask.phase, {}).update(ask.messages)
+            answers = {}
+            for phase, messages in asked.items():
+                replies = yield from Ask(phase, messages)
+                answers |= {id: {id: replies[id]} if id in replies else {} for id in messages}
+            # A server that asked nobody is told that nobody answered.
+            answers |= {id: {} for id in flows if id not in answers}
+        for id, view in views.items():
+            server.state[id] = view.state
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        """Return what its own server offers the client."""
+        return self.method.offer(self._own(server, id), id)
+
+    def welcome(self, server: ServerView[Any], ids: Sequence[str]) -> ServerFlow[Mapping[str, Message]]:
+        """Offer each client what a server offers that never heard of anyone."""
+        offers: dict[str, Message] = {}
+        for id in ids:
+            found = yield from self.method.welcome(self._own(server, id), [id])
+            offers[id] = found[id]
+        return offers
+
+    def _whole(self, view: ServerView[Any], id: str) -> ServerFlow[None]:
+        yield from self.method.prepare(view)
+        yield from self.method.round(view, [id])
+
+    def _own(self, server: ServerView[Any], id: str) -> ServerView[Any]:
+        """Return the view of this client's server, with its state."""
+        planted = None if server.planted is None or id not in server.planted else {id: server.planted[id]}
+        training = server.training.model_copy(update={"per_round": "all"})
+        known = server.state.get(id)
+        view = replace(
+            server, clients=(id,), planted=planted, training=training, state={} if known is None else known, graph=None,
+            info={},
+        )  # fmt: skip
+        if known is None:
+            self.method.start(view)
+        return view

@@ -1,0 +1,102 @@
+"""Controls of a method: the same method without exchange, with one group, and with random or true groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedkin.errors import ConfigError, nearest
+from fedkin.flow import Method, PeerMethod
+from fedkin.methods import METHODS
+from fedkin.settings import choose
+
+__all__ = ["CONTROLS", "changes_of", "controls_of", "named", "parted", "with_controls"]
+
+CONTROLS = ("self", "one", "random", "oracle")
+_MARK = "@"
+
+
+def named(method: str, control: str) -> str:
+    """The name of a method's control in a comparison: "flt@self"."""
+    return f"{method}{_MARK}{control}"
+
+
+def parted(name: str) -> tuple[str, str | None]:
+    """Return the method and the control that a name stands for; the control is None for the method itself.
+
+    >>> parted("flt@random"), parted("flt")
+    (('flt', 'random'), ('flt', None))
+    """
+    method, mark, control = name.partition(_MARK)
+    return method, control if mark else None
+
+
+def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:
+    """Return the changes of settings that make each control of a method, by the control's name.
+
+    self: nothing is exchanged; each client trains with the method's own loss, on its own. one: all clients in one
+    group, or equally near to all. random: the method's edges (or groups) are given to other clients. oracle: the
+    planted groups are its graph; it needs to know them. A method has the controls that its settings can express;
+    `self` every method has but Local, which is its own.
+    """
+    fields = method.model_fields
+    if method.kind == "local":
+        return {}
+    if issubclass(method, PeerMethod):
+        fixed = {"method.graph.on": False} if "on" in _inner(method, "graph") else {}
+        return {
+            "self": {"run.alone": True},
+            **({"one": {**fixed, "run.network": "full"}} if fixed else {}),
+            "random": {**fixed, "run.network": "erdos-renyi:0.5"},
+            "oracle": {**fixed, "run.network": "planted"},
+        }  # fmt: skip
+    if "control" in _inner(method, "graph"):
+        # Where one model serves all, a graph without edges still shares the model.
+        alone: dict[str, Any] = {"run.alone": True} if method.kind == "global" else {"method.graph.control": "self"}
+        one: dict[str, Any] = {"method.graph.control": "uniform"}
+        if method.name == "sfmtl-graph":
+            one |= {"method.graph.groups": "single"}
+        return {
+            "self": alone, "one": one, "random": {"method.graph.control": "random"},
+            "oracle": {"method.graph.control": "oracle"},
+        }  # fmt: skip
+    found: dict[str, dict[str, Any]] = {"self": {"run.alone": True}}
+    if "clusters" in fields:
+        found["one"] = {"method.clusters": 1}
+    return found
+
+
+def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
+    """Return the changes of settings of a method or control by its name; raises ConfigError for an unknown one."""
+    method, control = parted(name)
+    kind = choose(METHODS, method, where)
+    if control is None:
+        return {}
+    known = controls_of(kind)
+    if control not in known:
+        have = nearest(control, known) if known else f"{method} exchanges nothing"
+        raise ConfigError(f"{where} {name}: {method} has no control {control!r}; {have}")
+    return known[control]
+
+
+def with_controls(methods: Sequence[str], planted: bool, only: Sequence[str] = CONTROLS) -> list[str]:
+    """Return the methods, each with its controls behind it; `oracle` only where planted groups are known.
+
+    >>> with_controls(["local", "fedavg", "fedu"], planted=False)
+    ['local', 'fedavg', 'fedavg@self', 'fedu', 'fedu@self', 'fedu@one', 'fedu@random']
+    """
+    found: list[str] = []
+    for name in methods:
+        method, control = parted(name)
+        mine = [] if control is not None else list(controls_of(choose(METHODS, method, "--methods")))
+        found += [name, *(named(name, each) for each in mine if each in only and (planted or each != "oracle"))]
+    return list(dict.fromkeys(found))
+
+
+def _inner(method: type[Method], name: str) -> Mapping[str, Any]:
+    """The fields of an inner group of settings; none if the method has no such group."""
+    field = method.model_fields.get(name)
+    kind = None if field is None else field.annotation
+    return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
