@@ -20,7 +20,7 @@ from fedkin.methods.blocks.laplacian import mixed
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
-from fedkin.methods.sfmtl_graph.method import community_anchors
+from fedkin.methods.sfmtl_graph.means import community_anchors
 from fedkin.settings import parse
 from support import Watched, small_federation, small_setup
 

@@ -250,3 +250,8 @@ class _Fixed(Mapping[str, Tensor]):
 def head_of(params: Params) -> dict[str, Tensor]:
     """Return the parameters of the head."""
     return {name: tensor for name, tensor in params.items() if name.startswith("head.")}
+
+
+def body_of(params: Params) -> dict[str, Tensor]:
+    """Return all parameters but the head's."""
+    return {name: tensor for name, tensor in params.items() if not name.startswith("head.")}

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph
-from fedkin.learning.net import head_of
+from fedkin.learning.net import body_of, head_of
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.means import mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
 __all__ = [
-    "ClientState", "PFedSim", "ServerState", "body_of", "head_cosines", "mixed_bodies", "similarity_weights",
+    "ClientState", "PFedSim", "ServerState", "head_cosines", "mixed_bodies", "similarity_weights",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
@@ -139,11 +139,6 @@ class PFedSim(ServerMethod):
         if params.keys() == client.initial.keys():
             return params
         return {**client.state["params"], **params} if params else client.state["params"]
-
-
-def body_of(params: Params) -> dict[str, Tensor]:
-    """All parameters but the head's."""
-    return {name: tensor for name, tensor in params.items() if not name.startswith("head.")}
 
 
 def head_cosines(heads: Sequence[Params], whole: bool = False) -> Array:

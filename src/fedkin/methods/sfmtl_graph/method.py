@@ -18,14 +18,15 @@ from torch import Tensor
 from fedkin import graph
 from fedkin.federation import Federation
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
-from fedkin.forms import COUNT, HEAD, Shaped, Wholes
+from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
 from fedkin.learning.losses import class_means
-from fedkin.learning.net import head_of
+from fedkin.learning.net import body_of, head_of
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.blocks.same import Same, groups_from_test, labels_of
 from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph.means import community_anchors, community_bodies
 from fedkin.methods.sfmtl_graph.similarity import GraphSettings, similarity
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
@@ -34,6 +35,10 @@ __all__ = ["ClientState", "SfmtlGraph", "State"]
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+SENT: Fields = {
+    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
+    "n": COUNT,
+}  # fmt: skip
 
 
 class State(TypedDict):
@@ -60,6 +65,8 @@ class SfmtlGraph(SigningMethod):
     lam: lambda, of the anchor loss (6) and of the head update (15).
     anchor_weight: weight of the anchor loss if it is to differ from lam.
     tau: server rate; None: lr * R, as in the paper.
+    share: what is exchanged inside communities, beside anchors: the "head", by Eq. (15), as in the paper; the "body",
+    as its members' mean weighted by samples, and no head; or the "model", which is both. "body" and "model" are ours.
     anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
     """
 
@@ -67,13 +74,14 @@ class SfmtlGraph(SigningMethod):
     title: ClassVar[str] = "SFMTL-Graph"
     paper: ClassVar[str] = "SFMTL-Graph, 2025"
     kind: ClassVar[Literal["personalised"]] = "personalised"
-    travels: ClassVar[str] = "head, anchors of owned classes, counts; down: mixed head, community anchors"
+    travels: ClassVar[str] = "head, anchors of owned classes, counts (and body); down: those of the community"
     needs_classes: ClassVar[bool] = True
 
     alpha: float = Field(0.49, ge=0, le=1)
     lam: float = Field(0.03, ge=0)
     anchor_weight: float | None = Field(None, ge=0, json_schema_extra=span(0.003, 1))
     tau: float | None = Field(None, ge=0, json_schema_extra=span(0.01, 4))
+    share: Literal["head", "body", "model"] = "head"
     anchors: Literal["exponential", "mean"] = "exponential"
     anchor_rate: float = Field(0.5, gt=0, le=1)
     graph: GraphSettings = GraphSettings()
@@ -92,9 +100,9 @@ class SfmtlGraph(SigningMethod):
         client.state["anchors"] = torch.zeros(classes, width, dtype=client.net.dtype)
         client.state["known"] = torch.zeros(classes, dtype=torch.bool)
 
-    @phase(head=HEAD, anchors=Shaped("owned", "width"), classes=Wholes("owned", below="classes", rising=True), n=COUNT)
+    @phase(SENT, {**SENT, "body": BODY})
     def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
-        """R steps on f_k + lambda g_k, Eq. (6); send the head and the anchors of owned classes."""
+        """R steps on f_k + lambda g_k, Eq. (6); send the head, the anchors of owned classes, and the body if shared."""
         state = client.state
         weight = self.lam if self.anchor_weight is None else self.anchor_weight
         loss = AnchoredCrossEntropy(weight, self.anchor_rate if self.anchors == "exponential" else None)
@@ -109,17 +117,17 @@ class SfmtlGraph(SigningMethod):
             mean, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
             state["anchors"], state["known"] = mean, count > 0
         owned = state["known"].nonzero()[:, 0]
-        return Message(
-            head=head_of(fitted.params), anchors=state["anchors"][owned], classes=owned.tolist(), n=client.size
-        )
+        body = {} if self.share == "head" else {"body": body_of(fitted.params)}
+        head, anchors = head_of(fitted.params), state["anchors"][owned]
+        return Message(head=head, anchors=anchors, classes=owned.tolist(), n=client.size, **body)
 
     @phase()
     def update(self, client: ClientView[ClientState], message: Message) -> Message:
-        """Take the mixed head and the community's anchors for the next round."""
+        """Take the community's anchors and what it shares for the next round."""
         anchors = client.state["anchors"].clone()
         anchors[message["classes"]] = message["anchors"]
         client.state["anchors"] = anchors
-        client.state["params"] = {**client.state["params"], **message["head"]}
+        client.state["params"] = {**client.state["params"], **message.get("head", {}), **message.get("body", {})}
         return Message()
 
     # -- at the server ------------------------------------------------------------------------------------------
@@ -136,18 +144,18 @@ class SfmtlGraph(SigningMethod):
         # a_kl (7), and the communities of that graph (12).
         weights, labels = self.communities(server, ids, self.affinity(server, came))
         # Anchors: the community's mean (14). Heads: a step towards the community's other heads (15).
-        anchors = community_anchors(came, labels, server.task.classes)
-        tau = server.training.lr * server.training.local if self.tau is None else self.tau
-        mixing = laplacian_mixing(weights, labels, self.lam * tau, "heads")
-        heads = mixed([reply["head"] for reply in came], mixing)
+        new: dict[str, Sequence[Any]] = {}
+        mixing = None
+        if self.share != "body":
+            tau = server.training.lr * server.training.local if self.tau is None else self.tau
+            mixing = laplacian_mixing(weights, labels, self.lam * tau, "heads")
+            new["head"] = mixed([reply["head"] for reply in came], mixing)
+        if self.share != "head":
+            new["body"] = community_bodies(dict(zip(ids, came, strict=True)), labels)
+        new["anchors"] = community_anchors(came, labels, server.task.classes)
         server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
-        yield from Ask(
-            "update",
-            {
-                id: Message(head=head, anchors=anchor, classes=reply["classes"])
-                for id, head, anchor, reply in zip(ids, heads, anchors, came, strict=True)
-            },
-        )
+        told = {id: {name: values[k] for name, values in new.items()} for k, id in enumerate(ids)}
+        yield from Ask("update", {id: Message(**told[id], classes=replies[id]["classes"]) for id in ids})
 
     def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Array:
         """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7)."""
@@ -173,23 +181,3 @@ class SfmtlGraph(SigningMethod):
 
     def class_vectors(self, view: View[Any]) -> ClassVectors | None:
         return ClassVectors(view.state["anchors"], view.state["known"]) if "anchors" in view.state else None
-
-
-def community_anchors(replies: Sequence[Message], labels: Labels, classes: int) -> list[Tensor]:
-    """For each client, the n_k-weighted mean anchor of its owned classes over its community, Eq. (14).
-
-    A class is averaged over the members that own it.
-    """
-    width = replies[0]["anchors"].shape[1]
-    new: list[Tensor] = [reply["anchors"] for reply in replies]
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label).tolist()
-        total = torch.zeros(classes, width, dtype=torch.float64)
-        count = torch.zeros(classes, 1, dtype=torch.float64)
-        for k in members:
-            total[replies[k]["classes"]] += replies[k]["n"] * replies[k]["anchors"].double()
-            count[replies[k]["classes"]] += replies[k]["n"]
-        for k in members:
-            rows = replies[k]["classes"]
-            new[k] = (total[rows] / count[rows]).to(replies[k]["anchors"].dtype)
-    return new
