@@ -21,6 +21,7 @@ from fedkin.report.packing import pack_values
 from fedkin.report.pairing import counterpart, labels_of, titles_of
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
+from fedkin.report.risks import risks_of
 from fedkin.report.sentence import FEDAVG, LOCAL, sentence
 from fedkin.report.sharing import sharing_of
 from fedkin.report.sure import COUNTED, given_of, sure_of, warnings_of
@@ -67,6 +68,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
                 "clients": pack_values(run.values, ids, points, metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "sure": sure_of(run, gain, ids),
+                "risks": risks_of(run),
                 "graph": graph_of(run, ids, budget),
                 "sharing": sharing_of(run, ids, budget),
                 "features": features_of(run, ids, places_left),

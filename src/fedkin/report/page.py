@@ -19,7 +19,7 @@ __all__ = ["embedded", "page"]
 # plotly.js-cartesian-dist-min 4.1.1 from npm, MIT (plotly-LICENSE.txt beside it), packed by gzip.
 _PLOTLY = "plotly-cartesian.min.js.gz"
 _SCRIPTS = (
-    "page.js", "curves.js", "clients.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
+    "page.js", "curves.js", "clients.js", "risks.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
     "influence.js", "features.js", "start.js",
 )  # fmt: skip
 

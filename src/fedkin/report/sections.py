@@ -8,6 +8,8 @@ from html import escape
 from typing import Any
 
 from fedkin.report.missing import missing_tables
+from fedkin.report.risks import HEADS as RISK_HEADS
+from fedkin.report.risks import risk_rows
 from fedkin.report.sentence import LOCAL
 from fedkin.report.sure import COUNTED, RULE
 from fedkin.report.tables import megabytes
@@ -21,6 +23,7 @@ from fedkin.report.templates import (
     MATRIX,
     MOVES,
     PANEL,
+    RISKS,
     SHARING,
     TESTS,
     chart,
@@ -50,6 +53,7 @@ def sections(data: Data) -> list[Section]:
     shared = any(run["sharing"] for run in data["runs"])
     central = any(frame["values"] for run in data["runs"] if run["graph"] for frame in run["graph"]["frames"])
     features = any(run["features"] for run in data["runs"])
+    risks = any(run["risks"] for run in data["runs"])
     title = data["metric"]["title"]
     title = title[:1].upper() + title[1:]
     # One evaluated round is a point, which the comparison has as figures.
@@ -58,6 +62,7 @@ def sections(data: Data) -> list[Section]:
         section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
         section("comparison", "Comparison", "The methods side by side", _comparison(data)),
         section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
+        section("risks", "Risks", "Are the risks true, and worth acting on", _risks(data)) if risks else None,
         section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
         section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
         section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
@@ -223,6 +228,20 @@ def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) ->
     if seeds == 1 or key in ("bytes", "found", "hurt", *COUNTED):
         return text
     return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
+
+
+def _risks(data: Data) -> str:
+    note = "Wald’s 95 % intervals"
+    if len(data["seeds"]) > 1:
+        note = "mean over seeds with their standard deviation, 95 % intervals by Rubin’s rules"
+    about = "<b>Brier score</b>: mean squared difference of risk and event. " + " ".join(
+        f"<b>{name}</b>: {text}." for name, text in RISK_HEADS[4:]
+    )
+    return (
+        _table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
+        + f'<p class="note">The last test outcomes of all clients that take part, pooled; {note}. {about} A single '
+        "client’s risks may be less true than those of all together.</p>" + RISKS
+    )
 
 
 def _traffic(data: Data) -> str:

@@ -28,7 +28,7 @@ if ($("graph-plot")) {
 // Sections for which the chosen run has nothing are left out, with their links.
 const FILLED = {
   influence: () => frames().some((frame) => frame.values.centrality), matrix: () => run().graph, moves: () => run().graph?.history,
-  sharing: () => run().sharing, features: () => run().features, tests: () => run().graph?.verdicts,
+  sharing: () => run().sharing, features: () => run().features, tests: () => run().graph?.verdicts, risks: () => run().risks,
 };
 redraws.unshift(() => {
   for (const [id, filled] of Object.entries(FILLED)) {

@@ -12,6 +12,7 @@ __all__ = [
     "MATRIX",
     "MOVES",
     "PANEL",
+    "RISKS",
     "SHARING",
     "TESTS",
     "chart",
@@ -75,6 +76,21 @@ SHARING = f"""<p id="sharing-text"></p>
 <p class="note" id="sharing-note"></p>
 <div class="legend" id="sharing-legend"></div>
 {chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
+
+RISKS = f"""<div class="legend" id="risks-legend"></div>
+<div class="pair even">
+  <div>
+    <h3>Calibration</h3>
+    {chart("calibration-plot", "Share of events against predicted risk")}
+  </div>
+  <div>
+    <h3>Decision curve</h3>
+    {chart("decision-plot", "Net benefit of acting on risks above a threshold")}
+  </div>
+</div>
+<p class="note">For the chosen seed. Calibration: groups of about equal size, by risk; the chosen method has Wilson’s
+95 % intervals. On the dotted line risks are true. Decision curve: events found, less false alarms at the threshold’s
+odds, per test sample (Vickers and Elkin, 2006); a model is of use where it is above both “treat all” and 0.</p>"""
 
 INFLUENCE = f"""<p id="influence-text"></p>
 <div class="controls" id="influence-controls"><label>Region <select id="influence-by"></select></label></div>
