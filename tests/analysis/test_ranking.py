@@ -16,6 +16,7 @@ from fedkin.analysis.ranking import (
     groups_within,
     holm,
     mean_ranks,
+    nemenyi,
     wilcoxon_holm,
 )
 
@@ -108,3 +109,23 @@ def test_unequal_lengths_are_refused() -> None:
         diagram({"a": [1.0, 2.0], "b": [1.0]})
     with pytest.raises(ValueError, match="finite numbers"):
         diagram({"a": [1.0, float("nan")], "b": [1.0, 2.0]})
+
+
+def test_nemenyi_is_scikit_posthocs() -> None:
+    # posthoc_nemenyi_friedman of scikit-posthocs 0.17.1 on this table.
+    table = np.random.default_rng(5).normal([0, 0.3, 0.8, 1.2], 1, (10, 4))
+    known = [0.30695, 0.726349, 0.160126, 0.899884, 0.985723, 0.726349]
+    found = nemenyi(table)
+    assert [found[a, b] for a, b in itertools.combinations(range(4), 2)] == pytest.approx(known, abs=2e-6)
+    # And posthoc_wilcoxon(..., p_adjust="holm").
+    known = [0.773438, 0.654297, 0.222656, 1.0, 1.0, 1.0]
+    found = wilcoxon_holm(table)
+    assert [found[a, b] for a, b in itertools.combinations(range(4), 2)] == pytest.approx(known, abs=2e-6)
+
+
+def test_nemenyis_p_value_is_5_percent_at_the_critical_difference() -> None:
+    table = np.tile([3.0, 2.0, 1.0], (9, 1))
+    table[:3] = [2.0, 3.0, 1.0]
+    ranks, gap = mean_ranks(table), critical_difference(3, 9)
+    found = nemenyi(table)
+    assert ((found <= 0.05) == (np.abs(ranks[:, None] - ranks) >= gap)).all()

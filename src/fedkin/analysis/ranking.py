@@ -12,10 +12,11 @@ from scipy import stats
 
 __all__ = [
     "LEAST_BLOCKS", "Diagram", "Friedman", "critical_difference", "diagram", "friedman", "groups_within", "holm",
-    "mean_ranks", "wilcoxon_holm",
+    "mean_ranks", "nemenyi", "wilcoxon_holm",
 ]  # fmt: skip
 
-# With fewer federations or seeds, no two of three methods can be told apart at 5 %, whatever their figures are.
+# With fewer federations or seeds, Wilcoxon's test cannot have a p-value of 5 % or less, whatever the figures are, and
+# the approximations behind Friedman's and Nemenyi's tests are poor.
 LEAST_BLOCKS = 6
 
 
@@ -92,6 +93,19 @@ def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float
     """
     q = float(stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+
+def nemenyi(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
+    """P-values [k, k] of Nemenyi's test (1963) of each pair of methods: at most alpha beyond `critical_difference`.
+
+    values: [blocks, methods]. The p-values are already for all pairs together.
+
+    >>> bool(nemenyi([[3.0, 2.0, 1.0]] * 10)[0, 2] < 0.001)
+    True
+    """
+    ranks, (blocks, k) = mean_ranks(values, higher), _table(values).shape
+    gaps = np.abs(ranks[:, None] - ranks[None, :]) / math.sqrt(k * (k + 1) / (6 * blocks))
+    return np.asarray(stats.studentized_range.sf(gaps * math.sqrt(2), k, np.inf))
 
 
 def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
-from fedkin.cli.options import CONTROLS, EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
+from fedkin.cli.options import (
+    BLOCKS, CONTROLS, EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET,
+)  # fmt: skip
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
-from fedkin.report.tables import comparison, left_out, one_run
+from fedkin.report.tables import comparison, left_out, one_run, profiled
 from fedkin.report.verdicts import terminal
+
+if TYPE_CHECKING:
+    from fedkin.report.ranks import Blocks
 
 __all__ = ["compare", "ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
 
@@ -59,7 +63,7 @@ def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = Fal
     screen().print(one_run(result))
     _verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
-        screen().print(_profile(result.summary))
+        screen().print(profiled(result.summary))
     _done(folder, report)
 
 
@@ -81,12 +85,15 @@ def compare(
         help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
     ),
     controls: bool = CONTROLS,
+    blocks: str = BLOCKS,
 ) -> None:
     """Run several methods on the same federations and print mean and spread over seeds."""
+    from fedkin.report.ranks import blocks_of, tested
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compare import table
     from fedkin.running.controls import with_controls
 
+    kind = blocks_of(blocks)
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None or controls:
@@ -108,11 +115,12 @@ def compare(
                 f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
         )  # fmt: skip
-    report = _report([result.folder for by_seed in results.values() for result in by_seed.values()], folder)
+    report = _report([result.folder for by_seed in results.values() for result in by_seed.values()], folder, kind)
     if json:
         print(as_json([r.summary for by_seed in results.values() for r in by_seed.values()]))
         return
     screen().print(comparison(table(results)))
+    _lines(tested(results, kind))
     _verdicts(results)
     _warnings(results)
     _done(folder, report)
@@ -161,26 +169,6 @@ def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     for name in kept["methods"]:
         changes_of(name, f"{path}: methods")
     return kept["methods"], kept["seeds"], kept.get("leave_out")
-
-
-def _profile(summary: Mapping[str, Any]) -> Table:
-    """Where a run's time went; the rest, in no row, is set-up, sampling and averaging outside the flows."""
-    titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
-              "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
-    seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
-    parts = {title: seconds[part] for part, title in titles.items() if part in seconds}
-    phases = {name.removeprefix("local."): spent for name, spent in seconds.items() if name.startswith("local.")}
-    if len(phases) > 1:
-        del parts["local training"]
-        parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
-    parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
-    table = Table("where the time went")
-    for heading in ("seconds", "ms a round", "share"):
-        table.add_column(heading, justify="right")
-    for title, spent in [*parts.items(), ("total", seconds["total"])]:
-        share = spent / seconds["total"] if seconds["total"] else 0.0
-        table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
-    return table
 
 
 def planned(
@@ -300,27 +288,30 @@ def kept_plan(folder: Path, form: Any, key: str, kind: str) -> Any:
     return checked(form, kept, place)
 
 
-def _report(folders: list[Any], home: Path | None = None) -> Path:
+def _report(folders: list[Any], home: Path | None = None, blocks: Blocks = "auto") -> Path:
     from fedkin.report import write_report
 
-    return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html")
+    return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html", blocks)
+
+
+def _lines(lines: Iterable[str]) -> None:
+    """Lines for a person, cut into those of the screen."""
+    console = screen(soft_wrap=True)
+    for line in lines:
+        console.print(fill(line, console.width, subsequent_indent="    "))
 
 
 def _verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
     """What tests found, for the methods whose records hold verdicts."""
-    console = screen(soft_wrap=True)
     for method, by_seed in results.items():
-        for line in terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}):
-            console.print(fill(line, console.width, subsequent_indent="    "))
+        _lines(terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}))
 
 
 def _warnings(results: Mapping[str, Mapping[int, Any]]) -> None:
     """The warnings of all runs, as at the top of the report."""
-    console = screen(soft_wrap=True)
     for method, by_seed in results.items():
         for seed, result in by_seed.items():
-            for text in result.summary.get("warnings") or ():
-                console.print(fill(f"warning: {method}, seed {seed}: {text}", console.width, subsequent_indent="    "))
+            _lines(f"warning: {method}, seed {seed}: {text}" for text in result.summary.get("warnings") or ())
 
 
 def _done(folder: Path, *reports: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["CONTROLS", "EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET"]
+__all__ = [
+    "BLOCKS", "CONTROLS", "EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET",
+]  # fmt: skip
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
 SET = typer.Option(
@@ -25,4 +27,8 @@ SEEDS = typer.Option(None, "--seeds", help="Seeds: 0,1,2 or 0-4 (default: run.se
 CONTROLS = typer.Option(
     False, "--controls", help="Run each method's controls too: without exchange (NAME@self), one group, random and "
     "true groups; shows what communication adds.",
+)  # fmt: skip
+BLOCKS = typer.Option(
+    "auto", "--blocks", metavar="KIND", help="Over what methods are tested: federations, seeds, or clients (which are "
+    "not independent). Default: federations if there are several, else seeds.",
 )  # fmt: skip

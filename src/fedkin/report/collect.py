@@ -19,6 +19,7 @@ from fedkin.report.headline import facts, subject
 from fedkin.report.missing import missing_of
 from fedkin.report.packing import pack_values
 from fedkin.report.pairing import counterpart, labels_of, titles_of
+from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
 from fedkin.report.risks import risks_of
@@ -34,8 +35,11 @@ _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
 
 
-def collect(places: Sequence[Path]) -> dict[str, Any]:
-    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run."""
+def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
+    """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run.
+
+    blocks: over what methods are tested against each other (`fedkin.report.ranks`).
+    """
     # One folder may be named twice: directly and within another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
     if not folders:
@@ -99,6 +103,7 @@ def collect(places: Sequence[Path]) -> dict[str, Any]:
             for run, label in zip(runs, labels, strict=True)
             if run.summary.get("privacy")
         ],
+        "ranks": _ranks(runs, blocks),
         "rerun": rerun(runs, labels),
     }
 
@@ -112,6 +117,12 @@ def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
         return gains(run.last_values, alone.last_values, run.metric, run.outcomes, alone.outcomes)
     except ValueError as error:
         raise RunError(f"{run.folder} and {alone.folder}: {error}; both must be as they were written") from None
+
+
+def _ranks(runs: Sequence[Run], blocks: Blocks) -> dict[str, str] | None:
+    """The section of ranks as HTML, or why there is no test; None with one method."""
+    found = ranking(entries(runs), runs[0].metric.higher, blocks)
+    return found and {"why": found.why, "html": "" if found.diagram is None else ranks_html(found)}
 
 
 class _Federations:

@@ -143,14 +143,16 @@ class Run:
 def find_runs(places: Sequence[Path]) -> list[Path]:
     """The run folders that these paths name: each path itself, or all finished runs directly inside it.
 
-    Raises RunError for a path that is neither.
+    A folder without such runs stands for those inside its folders, as a sweep has them. Raises RunError for a path that
+    is neither.
     """
     found: list[Path] = []
     for place in places:
         if (place / "summary.json").is_file():
             inside = [place]
         elif place.is_dir():
-            inside = sorted(path.parent for path in place.glob("*/summary.json"))
+            found_in = place.glob("*/summary.json"), place.glob("*/*/summary.json")
+            inside = next(filter(None, (sorted(path.parent for path in paths) for paths in found_in)), [])
         else:
             raise RunError(f"{place}: no such run folder")
         if not inside:

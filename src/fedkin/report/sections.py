@@ -53,7 +53,7 @@ def sections(data: Data) -> list[Section]:
     shared = any(run["sharing"] for run in data["runs"])
     central = any(frame["values"] for run in data["runs"] if run["graph"] for frame in run["graph"]["frames"])
     features = any(run["features"] for run in data["runs"])
-    risks = any(run["risks"] for run in data["runs"])
+    risks, ranks = any(run["risks"] for run in data["runs"]), data["ranks"]
     title = data["metric"]["title"]
     title = title[:1].upper() + title[1:]
     # One evaluated round is a point, which the comparison has as figures.
@@ -61,6 +61,7 @@ def sections(data: Data) -> list[Section]:
     found = [
         section("accuracy", title, f"{title} over the rounds", CURVES) if curves else None,
         section("comparison", "Comparison", "The methods side by side", _comparison(data)),
+        section("ranks", "Ranks", "Which methods are told apart", ranks["html"]) if ranks and ranks["html"] else None,
         section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
         section("risks", "Risks", "Are the risks true, and worth acting on", _risks(data)) if risks else None,
         section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
@@ -196,6 +197,8 @@ def _comparison(data: Data) -> str:
     notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
     if any(row["gained"] for row in rows):
         notes.append(escape(RULE))
+    if data["ranks"] and data["ranks"]["why"]:
+        notes.append(escape(data["ranks"]["why"][:1].upper() + data["ranks"]["why"][1:]) + ".")
     if not any(row["mean"] for row in rows):
         notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
     elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):

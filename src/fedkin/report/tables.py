@@ -18,7 +18,7 @@ from fedkin.tasks import METRICS, Metric
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
 
-__all__ = ["comparison", "left_out", "megabytes", "one_run"]
+__all__ = ["comparison", "left_out", "megabytes", "one_run", "profiled"]
 
 
 def megabytes(count: float) -> str:
@@ -164,6 +164,26 @@ def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str
     }
     told = [f"*given: {', '.join(given)}"] if given else []
     return "; ".join([text for head, text in meaning.items() if head in shown] + told)
+
+
+def profiled(summary: Mapping[str, Any]) -> Table:
+    """Where a run's time went; the rest, in no row, is set-up, sampling and averaging outside the flows."""
+    titles = {"local": "local training", "graph": "server and graph", "evaluate": "evaluation", "messages": "messages",
+              "records": "records", "checkpoint": "checkpoints"}  # fmt: skip
+    seconds, rounds = summary["seconds"], max(summary["rounds"], 1)
+    parts = {title: seconds[part] for part, title in titles.items() if part in seconds}
+    phases = {name.removeprefix("local."): spent for name, spent in seconds.items() if name.startswith("local.")}
+    if len(phases) > 1:
+        del parts["local training"]
+        parts = {f"at clients: {phase}": spent for phase, spent in phases.items()} | parts
+    parts["the rest"] = max(seconds["total"] - sum(parts.values()), 0.0)
+    table = Table("where the time went")
+    for heading in ("seconds", "ms a round", "share"):
+        table.add_column(heading, justify="right")
+    for title, spent in [*parts.items(), ("total", seconds["total"])]:
+        share = spent / seconds["total"] if seconds["total"] else 0.0
+        table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
+    return table
 
 
 def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table:

@@ -56,6 +56,12 @@ class Result:
         """The metric of this run."""
         return metrics.metric_of(self.summary)
 
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The metric of each client that takes part and has it, after the last evaluation."""
+        known = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
+        return {id: value for id, value in known.items() if value is not None}
+
     @property
     def value(self) -> float:
         """Mean over clients of the metric in the last round; nan if it is not known for any client."""

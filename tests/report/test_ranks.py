@@ -1,0 +1,137 @@
+"""Methods are tested over what was said, and not at all over too little; figures against scipy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedkin.analysis.ranking import diagram, nemenyi
+from fedkin.errors import ConfigError
+from fedkin.report import write_report
+from fedkin.report.critical import drawing, svg
+from fedkin.report.ranks import Entry, blocks_of, entries, ranking
+from fedkin.report.reading import find_runs, read_run
+from report.made import make_comparison, make_run
+
+LEVEL = {"kin": 0.9, "flt": 0.85, "local": 0.5}
+
+
+def made(federations: int, seeds: int, clients: int = 10) -> list[Entry]:
+    rng = np.random.default_rng(0)
+    runs = []
+    for place in range(federations):
+        for seed in range(seeds):
+            for method, level in LEVEL.items():
+                values = {f"c{i}": float(rng.normal(level, 0.1)) for i in range(clients)}
+                runs.append(Entry(method, f"f{place}", seed, float(np.mean(list(values.values()))), values))
+    return runs
+
+
+def test_seeds_are_the_blocks_of_one_federation_and_clients_are_not() -> None:
+    runs = made(1, 7)
+    found = ranking(runs, higher=True)
+    assert found is not None
+    assert found.diagram is not None
+    assert (found.diagram.blocks, found.diagram.methods[-1]) == (7, "local")
+    assert found.what.startswith("over 7 seeds: each seed is a block")
+    table = [[one.mean or 0.0 for one in runs if one.method == name] for name in found.diagram.methods]
+    assert found.diagram.friedman == pytest.approx(tuple(stats.friedmanchisquare(*table)))
+    assert found.nemenyi == pytest.approx(nemenyi(np.array(table, dtype=float).T))
+
+
+def test_federations_are_blocks_with_the_mean_over_their_seeds() -> None:
+    runs = made(6, 3)
+    found = ranking(runs, higher=True)
+    assert found is not None
+    assert found.diagram is not None
+    means = {
+        name: [np.mean([o.mean for o in runs if (o.method, o.federation) == (name, f"f{i}")]) for i in range(6)]
+        for name in LEVEL
+    }
+    known = diagram(means)
+    assert (found.diagram.methods, found.diagram.ranks) == (known.methods, known.ranks)
+    assert found.what.startswith("over 6 federations: each is a mean over its seeds")
+    by_seed = ranking(runs, higher=True, blocks="seeds")
+    assert by_seed is not None
+    assert by_seed.diagram is not None
+    assert by_seed.diagram.blocks == 18
+
+
+def test_too_few_blocks_give_no_test_however_many_clients_there_are() -> None:
+    found = ranking(made(1, 3, clients=200), higher=True)
+    assert found is not None
+    assert found.diagram is None
+    assert found.lines() == [
+        "no test of the methods is possible over 3 seeds: 6 are needed; add seeds (--seeds 0-5)"
+    ]  # fmt: skip
+    few = ranking(made(2, 9), higher=True)
+    assert few is not None
+    assert few.why == "no test of the methods is possible over 2 federations: 6 are needed"
+
+
+def test_clients_are_blocks_if_asked_for_and_this_is_said() -> None:
+    found = ranking(made(1, 2, clients=30), higher=True, blocks="clients")
+    assert found is not None
+    assert found.diagram is not None
+    assert found.diagram.blocks == 30
+    assert "not independent" in found.what
+
+
+def test_blocks_that_a_method_lacks_are_left_out_and_counted() -> None:
+    runs = [one for one in made(1, 8) if (one.method, one.seed) != ("flt", 3)]
+    found = ranking(runs, higher=True)
+    assert found is not None
+    assert found.what.startswith("over 7 seeds that all methods have (1 left out):")
+    assert ranking([one for one in runs if one.method == "flt"], higher=True) is None
+
+
+def test_two_methods_are_compared_by_wilcoxon_of_scipy() -> None:
+    runs = [one for one in made(1, 8) if one.method != "local"]
+    found = ranking(runs, higher=True)
+    assert found is not None
+    kin, flt = (np.array([one.mean for one in runs if one.method == name], dtype=float) for name in ("kin", "flt"))
+    p = stats.wilcoxon(kin, flt).pvalue
+    assert f"{p:.3f}" in found.lines()[1]
+
+
+def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2):
+        for method in ("local", "fedavg"):
+            folder = make_run(tmp_path / f"lr={lr}" / f"{method}-seed0", method)
+            with (folder / "experiment.toml").open("a") as file:
+                file.write(f"[training]\nlr = {lr}\n")
+    found = entries([read_run(folder) for folder in find_runs([tmp_path])])
+    assert {one.method for one in found} == {
+        "Local training (lr=0.1)", "Local training (lr=0.2)", "FedAvg (lr=0.1)", "FedAvg (lr=0.2)",
+    }  # fmt: skip
+    assert len({one.federation for one in found}) == 1
+
+
+def test_the_page_has_the_diagram_or_says_why_not(tmp_path: Path) -> None:
+    make_comparison(tmp_path / "many", seeds=tuple(range(6)), clients=4, rounds=2)
+    html = write_report([tmp_path / "many"], tmp_path / "many.html").read_text(encoding="utf-8")
+    assert 'href="#ranks"' in html
+    assert "Critical-difference diagram" in html
+    assert "not for other data" in html
+    make_comparison(tmp_path / "few", seeds=(0, 1), clients=4, rounds=2)
+    html = write_report([tmp_path / "few"], tmp_path / "few.html").read_text(encoding="utf-8")
+    assert 'id="ranks"' not in html
+    assert "No test of the methods is possible over 2 seeds: 6 are needed" in html
+
+
+def test_a_drawing_has_every_method_and_bar_and_no_markup_of_names() -> None:
+    found = diagram({"<a>": [3.0, 3, 3, 2, 3, 3], "b": [2.0, 2, 2, 3, 2, 2], "c": [1.0, 1, 1, 1, 1, 1]})
+    drawn = drawing(found)
+    assert [one.text for one in drawn.texts if one.anchor == "end"] == ["<a> 1.17", "b 1.83"]
+    assert sum(one.width == 4 for one in drawn.lines) == len(found.groups)
+    assert all(0 <= one.x <= drawn.width and 0 <= one.y <= drawn.height for one in drawn.texts)
+    assert "&lt;a&gt; 1.17" in svg(drawn)
+
+
+def test_unknown_blocks_are_refused() -> None:
+    assert blocks_of("clients") == "clients"
+    with pytest.raises(ConfigError, match="did you mean 'seeds'"):
+        blocks_of("seed")
