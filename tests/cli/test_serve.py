@@ -83,11 +83,14 @@ def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
     serve = ["serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"]
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "run": {"adversaries": "noise:0.2"}}))
     assert refused(*serve).startswith("run.adversaries: these are simulated")
-    # Noise that a network would leave out without a word is a promise broken.
-    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "privacy": {"clip": 1.0, "noise": 1.0}}))
-    assert refused(*serve).startswith("privacy: federations over a network do not take it yet")
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "model": {"name": "mixed"}, "method": {"name": "local"}}))
     assert refused(*serve).startswith("network.clients: 'mixed' deals bodies out by name: expected the names")
+
+
+def test_noise_is_agreed_like_any_other_setting(place: Path, refused: Refused) -> None:
+    (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "privacy": {"clip": 1.0, "noise": 1.0}}))
+    said = refused("serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
+    assert "privacy.clip is 1.0 here and not set there" in said
 
 
 def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> None:
@@ -104,6 +107,7 @@ def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> 
         (["join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
         (["join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: cannot be read"),
         (["join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
+        (["join", "join.toml", "--data", "ann.npz", "--key", "ann.key", "--max-epsilon", "3"], "adds no noise to what"),
         (["join", "none.toml", "--data", "ann.npz", "--key", "ann.key"], "none.toml: No such file"),
     ],
 )

@@ -39,7 +39,7 @@ def experiment(
         "network": {"clients": clients, "deadline": 60.0, "grace": 0.2},
     }
     for name, fields in sections.items():
-        table[name] = dict(fields) if name == "model" else {**table[name], **fields}
+        table[name] = dict(fields) if name == "model" else {**table.get(name, {}), **fields}
     return Experiment.of(table)
 
 

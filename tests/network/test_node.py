@@ -15,8 +15,9 @@ import torch
 from fedkin import codec
 from fedkin.federation import Federation
 from fedkin.network import agreement
+from fedkin.network.hall import about_of
 from fedkin.network.link import Link
-from fedkin.network.node import about_of
+from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
 from fedkin.tasks import Task
 from network.federations import NOWHERE, Clients, Ending, clients, experiment, served
@@ -32,21 +33,23 @@ def federation() -> Federation:
 class Server:
     """A server by hand, for the client c00: it says what the test wants, and shows what came."""
 
-    def __init__(self, link: Link, there: Clients) -> None:
+    def __init__(self, link: Link, there: Clients, plan_there: Experiment = PLAN) -> None:
         self.link, self.there = link, there
         self.task = there.federation.task
-        plan, self.mine = agreement.agreed(settings_of(PLAN), self.task, plan_of)
+        plan, self.mine = agreement.agreed(settings_of(plan_there), self.task, plan_of)
         assert plan is not None
         self.plan = plan
         self.number = 0
         self.link.offer("c00", "terms", codec.encode(self.mine.tree()))
 
-    def join(self, epoch: str = "e1") -> None:
-        """Let the client in."""
-        nonce = codec.decode(self.link.pull("c00", "hello", 30))["nonce"]
+    def join(self, epoch: str = "e1") -> dict[str, Any]:
+        """Let the client in; returns what it says of itself."""
+        hello = codec.decode(self.link.pull("c00", "hello", 30))
+        nonce = hello["nonce"]
         self.epoch, self.number = epoch, 0
         welcome = {"run": "r1", "epoch": epoch, "number": 0}
         self.link.offer("c00", f"welcome/{nonce}", codec.encode(welcome))
+        return hello
 
     def order(self, **fields: Any) -> None:
         """Send the next order, of round 1 if nothing else is said."""
@@ -67,9 +70,10 @@ class Server:
 
 
 @contextmanager
-def by_hand(federation: Federation, root: Path, **options: Any) -> Iterator[Server]:
+def by_hand(federation: Federation, root: Path, plan: Experiment = PLAN, **options: Any) -> Iterator[Server]:
+    """A server by hand, and the client c00."""
     with clients(federation, root, **options) as there, there.network.link("server") as link:
-        server = Server(link, there)
+        server = Server(link, there, plan)
         there.start("c00")
         yield server
 

@@ -21,7 +21,9 @@ from fedkin.errors import ConfigError
 if TYPE_CHECKING:
     from fedkin.network.identity import Identity
     from fedkin.network.joining import Join
+    from fedkin.network.ledger import Ledger
     from fedkin.network.link import Link
+    from fedkin.running.experiment import Experiment
 
 __all__ = ["join", "peer", "serve"]
 
@@ -40,6 +42,9 @@ _HELD = typer.Option(
 _STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
 _YES = typer.Option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
 _LABELS = typer.Option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
+_EPSILON = typer.Option(
+    None, "--max-epsilon", min=0, help="With [privacy]: release nothing more above this epsilon, over all runs here."
+)
 _DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
 
 
@@ -86,6 +91,7 @@ def join(
     test_fraction: float = _HELD,
     state: Path | None = _STATE,
     labels: bool = _LABELS,
+    max_epsilon: float | None = _EPSILON,
     device: str = _DEVICE,
     yes: bool = _YES,
 ) -> None:
@@ -109,11 +115,14 @@ def join(
     )  # fmt: skip
     folder = state if state is not None else invitation.parent / f"{identity.name}-state"
     console = screen(stderr=True, soft_wrap=True)
-    with held(folder), _leaving(console.print) as (_, stop), _link(invited, identity, [], [invited.server]) as link:
+    with (
+        held(folder), _ledger(plan, folder, identity.name, max_epsilon) as ledger,
+        _leaving(console.print) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
+    ):  # fmt: skip
         Node(
             link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
             settings=networked.settings_of(plan), labels=labels, device=device, say=console.print,
-            consent=_consent(yes, invited.server),
+            consent=_consent(yes, invited.server), ledger=ledger,
         ).run()  # fmt: skip
 
 
@@ -126,6 +135,7 @@ def peer(
     target: str | None = _TARGET,
     test_fraction: float = _HELD,
     state: Path | None = _STATE,
+    max_epsilon: float | None = _EPSILON,
     device: str = _DEVICE,
     yes: bool = _YES,
     json: bool = JSON,
@@ -151,13 +161,32 @@ def peer(
     # Of two peers with addresses, the one with the lower name is dialled.
     dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
     console = screen(stderr=True, soft_wrap=True)
-    with _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop):
+    with (
+        _ledger(plan, folder, me, max_epsilon) as ledger,
+        _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop),
+    ):  # fmt: skip
         result = networked.exchange(
             plan, link, client, task, sorted(invited.members), folder, resume=True, device=device, stop=stop,
-            consent=_consent(yes, "its neighbours"), say=console.print,
+            consent=_consent(yes, "its neighbours"), say=console.print, ledger=ledger,
             watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
     ending(plan, result, folder, json)
+
+
+@contextmanager
+def _ledger(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
+    """What this participant has released, in a folder beside its states: they go back, and this does not."""
+    from fedkin.folders import held
+    from fedkin.network.ledger import Ledger
+
+    if not plan.privacy.on:
+        ledger = Ledger(limit=limit)
+        ledger.page("", plan.privacy)
+        yield ledger
+        return
+    folder = state.parent / f"{name}-releases"
+    with held(folder):
+        yield Ledger(folder, limit)
 
 
 def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:

@@ -77,9 +77,13 @@ def _print(file: Path, status: Status) -> None:
         console.print(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
     if status.weights:
         console.print(f"learned weights: {_weights(status.weights)}")
+    if status.epsilon is not None:
+        console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
     others = status.others
     learned = any(each.weights or each.group is not None for each in others.values())
-    table = Table(*("name", "here", "round", "last seen", "from it", "to it", "refused"), *(["learned"] * learned))
+    noised = any(each.epsilon is not None for each in others.values())
+    heads = ("name", "here", "round", "last seen", "from it", "to it", "refused")
+    table = Table(*heads, *(["epsilon"] * noised), *(["learned"] * learned))
     for name, other in others.items():
         cells = [
             name,
@@ -88,6 +92,8 @@ def _print(file: Path, status: Status) -> None:
             _seen(other, now),
         ]
         cells += [megabytes(other.bytes_in), megabytes(other.bytes_out), str(other.refused or "")]
+        if noised:
+            cells.append("" if other.epsilon is None else f"{other.epsilon:.2f}")
         table.add_row(*map(shown, cells), *([shown(_learned(other))] * learned))
     console.print(table)
     for name, other in others.items():

@@ -12,7 +12,7 @@ from types import GeneratorType
 from typing import Any, TypeVar, cast
 
 from fedkin.engines.privacy import Source
-from fedkin.engines.releases import KEY, Releases
+from fedkin.engines.releases import KEY, Releases, Store
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import States, apart
 from fedkin.errors import MethodError
@@ -62,15 +62,15 @@ class ClientSide:
 
     Clients share only the process: each view has the samples and the state of one client. own_method: each flow gets a
     copy of the method, so that data that a method passes outside its messages are lost. noise: where the noise of
-    `[privacy]` comes from, which needs one.
+    `[privacy]` comes from, which needs one. store: where the one client of a deployment keeps its releases.
     """
 
     def __init__(
         self, plan: Plan, clients: Mapping[str, Client], states: States, own_method: bool = False,
-        noise: Source | None = None,
+        noise: Source | None = None, store: Store | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.clients, self.states, self.own_method = plan, clients, states, own_method
-        self.releases = Releases(plan, self.step, noise)
+        self.releases = Releases(plan, self.step, noise, store)
         self.drifting = any(client.changes for client in clients.values())
         self.now = clients
         self.turn_to(0)
@@ -128,7 +128,7 @@ class ClientSide:
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
-        self.releases.admit(phase, self._told(id))
+        self.releases.admit(self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
         return Running(id, phase, view, getattr(method, phase)(view, message), message)
 

@@ -19,6 +19,7 @@ from fedkin.engines.failures import Failure
 from fedkin.engines.faults import Crashed
 from fedkin.engines.features import features_of
 from fedkin.engines.privacy import Source, Spent
+from fedkin.engines.releases import Store
 from fedkin.engines.setup import Plan
 from fedkin.engines.site import Site
 from fedkin.engines.states import States
@@ -36,10 +37,11 @@ class LocalSite(Site):
     def __init__(
         self, plan: Plan, clients: Mapping[str, Client], executor: Executor, states: States, clock: Clock,
         adversaries: frozenset[str] = frozenset(), own_method: bool = False, noise: Source | None = None,
+        store: Store | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.executor, self.clock = plan, executor, clock
         self.device = opened(plan.engine.device)
-        self.side = ClientSide(plan, clients, states, own_method, noise)
+        self.side = ClientSide(plan, clients, states, own_method, noise, store)
         self.driver = Driver(
             self.side, executor, Work(Operations(plan.net, clients)), clock, Attacks.parse(plan.engine.adversaries),
             adversaries,

@@ -28,7 +28,9 @@ from fedkin.keys import rng
 from fedkin.learning.net import Net
 from fedkin.settings import Settings
 
-__all__ = ["Normal", "Part", "Privacy", "Source", "Spent", "keyed", "parts_of", "released", "secret", "silent"]
+__all__ = [
+    "Normal", "Part", "Privacy", "Source", "Spent", "keyed", "parts_of", "protects", "released", "secret", "silent",
+]  # fmt: skip
 
 # A function of a number n that returns n independent standard normal draws.
 Normal: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
@@ -196,6 +198,11 @@ def _rebuilt(value: Any, base: Params, form: Form, new: Iterator[npt.NDArray[np.
 
 def _bare(form: Form) -> Form:
     return form.form if isinstance(form, (Sometimes, Each)) else form
+
+
+def protects(form: Form) -> bool:
+    """Whether what has this form gets noise; other fields are sent as they are."""
+    return _noisy(_bare(form))
 
 
 def _noisy(form: Form) -> bool:

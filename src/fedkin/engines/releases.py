@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Protocol
 
+from fedkin import codec
 from fedkin.engines.privacy import Part, Source, Spent, parts_of, released, silent
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message, Params
 from fedkin.forms import Weights
 
-__all__ = ["KEY", "Releases", "counted"]
+__all__ = ["KEY", "Releases", "Store", "counted"]
 
 # Where a client's state has its own: no method has a name that begins so.
 KEY = "_privacy"
+
+
+class Store(Protocol):
+    """Where one client of a deployment keeps its releases, so that nothing takes them back.
+
+    A simulation has none: there the count of releases is part of a client's state.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many releases there were in this run."""
+
+    def known(self, prefix: str) -> bool:
+        """Whether it has a release whose name begins so."""
+
+    def find(self, at: str) -> dict[str, Any] | None:
+        """Return the fields that were released under this name, to be sent again; None if there are none."""
+
+    def check(self, count: int) -> None:
+        """Raise Spent if so many releases more are beyond the client's own limit."""
+
+    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any]) -> None:
+        """Keep and count what is released, before it leaves."""
 
 
 class Releases:
@@ -24,11 +49,14 @@ class Releases:
     parameters by field that everyone knows, from which the next ones of this field are measured: those that the server
     sent to a phase that does not return them, or what a peer released last.
     source: where noise comes from; None: nowhere. Raises ConfigError if noise is to be added, and there is no source.
-    step(id, name): the number, from 0, of a client's next release under this name in this round.
+    step(id, name): the number, from 0, of a client's next release under this name in this round. store: of the one
+    client of a deployment. A release that it has is sent again: for the same round, phase, step and request.
     """
 
-    def __init__(self, plan: Plan, step: Callable[[str, str], int], source: Source | None = None) -> None:
-        self.plan, self.privacy, self.step = plan, plan.privacy, step
+    def __init__(
+        self, plan: Plan, step: Callable[[str, str], int], source: Source | None = None, store: Store | None = None
+    ) -> None:
+        self.plan, self.privacy, self.step, self.store = plan, plan.privacy, step, store
         if plan.privacy.noise and source is None:
             raise ConfigError(
                 "[privacy]: no source of noise was given; a deployment takes engines.privacy.secret, and keyed(seed) "
@@ -36,15 +64,16 @@ class Releases:
             )
         self.source = silent if source is None else source
 
-    def admit(self, phase: str, own: Mapping[str, Any]) -> None:
+    def admit(self, round: int, phase: str, asked: Message, own: Mapping[str, Any]) -> None:
         """Refuse, before any work, a phase whose reply cannot be protected or would cost more than the budget allows.
 
-        Raises RunError and Spent.
+        A reply that was released before is sent again, and costs nothing. Raises RunError and Spent.
         """
         if not self.privacy.on:
             return
         protected = [parts_of(phase, fields, [fields]) for fields in self.plan.method.declared(phase) or ()]
-        if protected and all(protected):
+        again = self.store is not None and self.store.known(_name(round, phase, asked))
+        if protected and all(protected) and not again:
             self._within(own, 1)
 
     def reply(
@@ -55,7 +84,7 @@ class Releases:
         own: the client's part so far. Raises Spent if the reply would cost more than the budget allows.
         """
         parts = self._parts(id, phase, reply, asked, own)
-        sent, own = self._released(id, round, phase, reply, parts, own)
+        sent, own = self._released(id, round, phase, reply, parts, own, asked)
         declared = {name for fields in self.plan.method.declared(phase) or () for name in fields}
         new = {name: value for name, value in asked.items() if name not in declared and self._of_net(id, value)}
         return sent, {**own, "known": {**own.get("known", {}), **new}} if new else own
@@ -75,7 +104,7 @@ class Releases:
             parts = self._parts(id, phase, message, Message(), before)
             at = tuple((part.name, _identity(part.value)) for part in parts)
             if at not in made:
-                new, own = self._released(id, round, phase, message, parts, own)
+                new, own = self._released(id, round, phase, message, parts, own, Message())
                 made[at] = {part.name: new[part.name] for part in parts}
                 known |= {part.name: new[part.name] for part in parts if isinstance(part.form, Weights)}
             sent[receiver] = Message(**{**message, **made[at]})
@@ -107,24 +136,45 @@ class Releases:
         )  # fmt: skip
 
     def _released(
-        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: Mapping[str, Any]
-    ) -> tuple[Message, dict[str, Any]]:
+        self, id: str, round: int, phase: str, message: Message, parts: list[Part], own: Mapping[str, Any],
+        asked: Message,
+    ) -> tuple[Message, dict[str, Any]]:  # fmt: skip
         count = len(parts) if isinstance(self.privacy.clip, Mapping) else min(1, len(parts))
-        self._within(own, count)
-        name = f"{phase} {self.step(id, f'{phase} release')}"
-        sent = released(message, parts, self.privacy, self.source(id, round, name))
+        step = self.step(id, f"{phase} release")
+        at = f"{_name(round, phase, asked)}{step}"
+        again = None if self.store is None or not count else self.store.find(at)
+        if again is not None and set(again) == {part.name for part in parts}:
+            sent, count = Message(**{**message, **again}), 0
+        else:
+            self._within(own, count)
+            sent = released(message, parts, self.privacy, self.source(id, round, f"{phase} {step}"))
+            if self.store is not None and count:
+                self.store.keep(at, round, count, {part.name: sent[part.name] for part in parts})
         seen = own.get("open", {}).get(phase, [])
         open = sorted({*seen, *message} - {part.name for part in parts})
         told = {**own.get("open", {}), phase: open} if open else own.get("open", {})
-        return sent, {**own, "releases": own.get("releases", 0) + count, "open": told}
+        return sent, {**own, "releases": self._before(own) + (count if self.store is None else 0), "open": told}
+
+    def _before(self, own: Mapping[str, Any]) -> int:
+        """Return how many releases a client has made."""
+        made: int = own.get("releases", 0) if self.store is None else self.store.count
+        return made
 
     def _within(self, own: Mapping[str, Any], count: int) -> None:
-        budget, before = self.privacy.budget, own.get("releases", 0)
+        budget, before = self.privacy.budget, self._before(own)
         if budget is not None and count and self.privacy.epsilon(before + count) > budget:
             raise Spent(
                 f"epsilon after {before} releases is {self.privacy.epsilon(before):.3g}, and one more would exceed the "
                 f"{budget:g} of privacy.budget"
             )
+        if self.store is not None and count:
+            self.store.check(count)
+
+
+def _name(round: int, phase: str, asked: Message) -> str:
+    """Return how the names of all replies to this request in this round begin; each bit of its tensors counts."""
+    request = blake2b(codec.encode(dict(asked)), digest_size=16).hexdigest() if asked else "-"
+    return f"{round} {phase} {request} "
 
 
 def _identity(value: Any) -> Any:

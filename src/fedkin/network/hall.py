@@ -16,6 +16,7 @@ from fedkin import codec
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
+from fedkin.federation import Client, Federation
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
 from fedkin.network.link import Link, LinkError, Missed
 from fedkin.network.settings import NetworkSettings, task_from, tree_of_task
@@ -23,7 +24,7 @@ from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 
-__all__ = ["About", "Hall"]
+__all__ = ["About", "Hall", "about_of"]
 
 _MOST = 1 << 22  # bytes of what a client says when it comes
 _SLICE = 5.0  # seconds of one look for somebody
@@ -38,6 +39,18 @@ class About(Settings):
     digest: str = Field(pattern="[0-9a-f]{32}")
     group: str | None = Field(None, max_length=100)
     labels: dict[str, int] = Field({}, max_length=100_000)
+
+
+def about_of(client: Client, task: Task, labels: bool = False) -> About:
+    """Return what a client says of itself. labels: whether it tells its number of training samples of each class."""
+    alone = Federation([client], task)
+    counts: dict[str, int] = {}
+    if labels and task.labels:
+        each = client.train.labels().tolist()
+        counts = {str(label): each.count(label) for label in sorted(set(each))}
+    return About(
+        n_train=client.size, n_test=len(client.test), digest=alone.fingerprint(), group=client.group, labels=counts
+    )
 
 
 class Hall:

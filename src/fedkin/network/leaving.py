@@ -5,48 +5,81 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from fedkin.engines.privacy import protects
 from fedkin.engines.setup import Plan
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
+from fedkin.network.ledger import Page
 
 __all__ = ["leaving"]
 
 
-def leaving(plan: Plan, labels: bool = False, id: str = "") -> list[str]:
+def leaving(plan: Plan, labels: bool = False, id: str = "", page: Page | None = None) -> list[str]:
     """Return lines that say what a participant sends: each message of the method, and what is said about it.
 
-    labels: whether the participant tells its number of samples of each class. id: its name, where bodies differ.
+    labels: whether the participant tells its number of samples of each class. id: its name, where bodies differ. page:
+    its part of a ledger, under `[privacy]`.
     """
     method = plan.method
     place = Place(method, plan.net_of(id), plan.task, plan.engine.largest_n, int(plan.engine.message_limit_mb * 2**20))
     peers = isinstance(method, PeerMethod)
     names = sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
-    lines = []
+    lines, releases = list[str](), 0
     for name in names:
         sets = method.declared(name)
         if sets is None:
             lines.append(f"{name}: not declared by the method, so anything that it puts into the message")
             continue
-        told = [_fields(fields, place) for fields in sets]
+        told = [_fields(fields, place, plan.privacy.on) for fields in sets]
+        releases += max(_releases(fields, place, plan) for fields in sets)
         size = max(count for _, count in told)
         most = f", about {size:,} bytes each time" if size else ""
         lines.append(f"{name}: {' or '.join(words for words, _ in told)}{most}")
+    if plan.privacy.on:
+        lines += _noise(plan, releases, page)
     counts = "its numbers of training and test samples"
     counts += ", its number of samples of each class" if labels else ""
     lines.append(f"about this {'peer' if peers else 'client'}: its name, {counts}, a hash of its samples")
-    lines.append("evaluation: the loss and the task's figures over its test samples, and their number")
+    if not peers:
+        exact = ", without noise" if plan.privacy.on else ""
+        lines.append(f"evaluation: the loss and the task's figures over its test samples, and their number{exact}")
     return lines
 
 
-def _fields(fields: Fields, place: Place) -> tuple[str, int]:
+def _releases(fields: Fields, place: Place, plan: Plan) -> int:
+    """Return how many releases one message of these fields is."""
+    noised = [form for form in fields.values() if form.wanted(place) is not False and protects(form)]
+    return len(noised) if isinstance(plan.privacy.clip, Mapping) else min(1, len(noised))
+
+
+def _noise(plan: Plan, releases: int, page: Page | None) -> list[str]:
+    """Return what is done to messages, and what it costs. releases: in a round with one message of each kind."""
+    private, rounds = plan.privacy, plan.training.rounds
+    clip = private.clip if isinstance(private.clip, Mapping) else {"all together": private.clip or 0.0}
+    bounds = ", ".join(f"{name} {bound:g}" for name, bound in clip.items())
+    spread = f"normal noise of {2 * (private.noise or 0):g} times that, drawn from this machine's own randomness"
+    most = private.epsilon(releases * rounds)
+    lines = [
+        f"noise: fields 'with noise' are clipped to the norm ({bounds}), and get {spread}",
+        f"epsilon: {most:.3g} at delta {private.delta:g} after {rounds} rounds with one message of each kind",
+    ]
+    if page is not None and page.ledger.lines:
+        lines.append(f"epsilon so far: {page.ledger.epsilon(private.delta):.3g}, with all runs on this machine")
+    limits = {"the experiment": private.budget, "this participant, over all runs": page and page.ledger.limit}
+    lines += [f"nothing more is sent above epsilon {limit:g} (set by {who})" for who, limit in limits.items() if limit]
+    return lines
+
+
+def _fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size = [], 0
     for name, form in fields.items():
         if form.wanted(place) is False:
             continue
         told, count = _form(form, place)
-        words.append(f"{name} ({told})")
+        how = ("; with noise" if protects(form) else "; as it is") if noise else ""
+        words.append(f"{name} ({told}{how})")
         size += count
     return ", ".join(words) or "an empty message", size
 

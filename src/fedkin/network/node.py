@@ -16,23 +16,25 @@ from fedkin.engines.door import Door
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import words_of
 from fedkin.engines.local_site import LocalSite
+from fedkin.engines.privacy import secret
 from fedkin.engines.remote import answered, work_tree
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import States
 from fedkin.errors import FedkinError, MethodError, RunError
-from fedkin.federation import Client, Federation
+from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
-from fedkin.network.hall import About
+from fedkin.network.hall import about_of
 from fedkin.network.leaving import leaving
+from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, Link, Missed
 from fedkin.network.shelf import Shelf
 from fedkin.network.status import Progress, Teller
 from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
-__all__ = ["Left", "Node", "about_of"]
+__all__ = ["Left", "Node"]
 
 _ANSWERED = {"ask", "scores"}  # what a server may ask of a client
 
@@ -41,37 +43,25 @@ class Left(Exception):
     """The client left before the run had ended."""
 
 
-def about_of(client: Client, task: Task, labels: bool = False) -> About:
-    """Return what a client says of itself. labels: whether it tells its number of training samples of each class."""
-    alone = Federation([client], task)
-    counts: dict[str, int] = {}
-    if labels and task.labels:
-        each = client.train.labels().tolist()
-        counts = {str(label): each.count(label) for label in sorted(set(each))}
-    return About(
-        n_train=client.size, n_test=len(client.test), digest=alone.fingerprint(), group=client.group, labels=counts
-    )
-
-
 class Node:
     """One client with its samples. `run` takes part until the run has ended.
 
     plan_of: makes the plan of the agreed settings. folder: where its states are kept (None: in memory). settings: its
     own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
-    may. labels: whether to tell the number of samples of each class. stop: set by whoever wants it to leave. patience:
-    seconds of one wait for the server.
+    may. labels: whether to tell the number of samples of each class. ledger: of all that it released under `[privacy]`
+    (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait for the server.
     """
 
     def __init__(
         self, link: Link, client: Client, task: Task, plan_of: PlanOf, folder: Path | None = None, *,
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-        stop: Event | None = None, patience: float = 2.0,
+        stop: Event | None = None, patience: float = 2.0, ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
         self.link, self.client, self.task, self.plan_of, self.folder = link, client, task, plan_of, folder
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
-        self.about = about_of(client, task, labels)
+        self.about, self.ledger = about_of(client, task, labels), ledger or Ledger()
         self.agreed: Agreement | None = None
         self.away = False
         self.told_round = 0
@@ -129,8 +119,11 @@ class Node:
             raise RunError(f"method {plan.method.name!r} has no server: use fedkin peer")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
-        if self.agreed != own and not self.consent(leaving(plan, self.labels, self.client.id)):
+        page = self.ledger.page("", plan.privacy)
+        if self.agreed != own and not self.consent(leaving(plan, self.labels, self.client.id, page)):
             raise Left
+        if plan.privacy.on and self.agreed is None:
+            self.about = self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
         self.agreed = own
         return plan
 
@@ -177,7 +170,9 @@ class _Desk:
             raise RunError("the server's welcome is not readable") from None
         clients = {self.id: node.client}
         executor = OneByOne(plan.net, clients, Modules(opened(node.device)))
-        self.site = LocalSite(plan, clients, executor, States(), Clock())
+        self.page = node.ledger.page(self.run, plan.privacy)
+        self.page.sent({"join": [name for name, told in node.about if told and name != "digest"]})
+        self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
         self.shelf = Shelf(None if node.folder is None else node.folder / self.run)
         self.place: tuple[Any, ...] | None = None
@@ -192,10 +187,19 @@ class _Desk:
                     if not self._same_server():
                         return False
                     continue
-                self._offer(codec.encode({"number": self.number, **self._answer(order)}))
+                self._offer(codec.encode({"number": self.number, **self._answer(order), **self._spent(order)}))
                 if order.get("what") == "end":
                     return True
                 self.number += 1
+
+    def _spent(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what this client has released so far, for the records."""
+        if not self.plan.privacy.on:
+            return {}
+        if order.get("what") == "scores":
+            self.page.sent({"evaluate": ["scores"]})
+        self.node.progress = replace(self.node.progress, epsilon={"": self.page.spent})
+        return {"spent": self.page.tree(self.site.states.get(self.id, {}))}
 
     def _same_server(self) -> bool:
         """Look which order is the newest; returns whether they are those of the server that this client joined."""

@@ -15,6 +15,7 @@ from fedkin.engines.door import Awaited
 from fedkin.engines.executors.jobs import Modules, OneByOne
 from fedkin.engines.failures import TooFew
 from fedkin.engines.local_site import LocalSite
+from fedkin.engines.privacy import secret
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.rounds import Rounds
 from fedkin.engines.setup import Plan
@@ -24,8 +25,9 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
+from fedkin.network.hall import about_of
+from fedkin.network.ledger import Page
 from fedkin.network.neighbours import Heard, Neighbours
-from fedkin.network.node import about_of
 from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
 from fedkin.network.watched import WatchedDoor
@@ -35,13 +37,18 @@ __all__ = ["PeerEngine"]
 
 
 class PeerEngine(Rounds):
-    """The engine of one peer: its own records, its own state, and the messages that it sends and gets."""
+    """The engine of one peer: its own records, its own state, and the messages that it sends and gets.
+
+    page: what it releases under `[privacy]`.
+    """
 
     name: ClassVar[str] = "peer"
     site: LocalSite
 
-    def __init__(self, plan: Plan, client: Client, neighbours: Neighbours, device: str = "cpu") -> None:
-        self.setup, self.client, self.neighbours, self.device = plan, client, neighbours, device
+    def __init__(
+        self, plan: Plan, client: Client, neighbours: Neighbours, page: Page, device: str = "cpu"
+    ) -> None:  # fmt: skip
+        self.setup, self.client, self.neighbours, self.device, self.page = plan, client, neighbours, device, page
         names = sorted([*neighbours.others, client.id])
         sizes = {id: client.size if id == client.id else 0 for id in names}
         self.door = WatchedDoor(plan, neighbours.link.refused)
@@ -54,15 +61,20 @@ class PeerEngine(Rounds):
     def make_site(self) -> LocalSite:
         clients = {self.client.id: self.client}
         executor = OneByOne(self.plan.net, clients, Modules(opened(self.device)))
-        return LocalSite(self.plan, clients, executor, States(), self.clock)
+        return LocalSite(self.plan, clients, executor, States(), self.clock, noise=secret, store=self.page)
 
     def round(self, number: int) -> Outcome:
         outcome = super().round(number)
         told = self.site.reports([self.client.id])
         self.exchange.failed(number)
         weights = weights_of(told[self.client.id]) if self.client.id in told else {}
-        self.progress = Progress(number, self.progress.rounds, dict(self.neighbours.heard), weights=weights)
+        spent = {"": self.page.spent} if self.plan.privacy.on else {}
+        self.progress = Progress(number, self.progress.rounds, dict(self.neighbours.heard), {}, weights, spent)
         return outcome
+
+    def releases(self) -> dict[str, dict[str, Any]]:
+        state = self.states.get(self.client.id, {})
+        return {self.client.id: self.page.tree(state)} if self.plan.privacy.on else {}
 
     def facts(self) -> dict[str, Any]:
         about = about_of(self.client, self.plan.task)

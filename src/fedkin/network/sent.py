@@ -6,6 +6,7 @@ The files are flushed to the system, so that they survive a kill; after a loss o
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,20 @@ class Sent:
                 tree = codec.decode(path.read_bytes())
                 for id, name in tree["to"].items():
                     yield round, turn, id, tree["parts"][name].numpy().tobytes()
+
+    def life(self, anew: bool = False) -> str:
+        """Return what names this run of the peer, also after a restart of its process; another one if begun anew."""
+        made = secrets.token_hex(8)
+        if self.folder is None:
+            return made
+        path = self.folder / "life"
+        try:
+            if anew or not path.exists():
+                path.with_suffix(".new").write_text(made)
+                path.with_suffix(".new").replace(path)
+            return path.read_text()
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error})") from None
 
     def drop(self, but: Container[int]) -> None:
         """Forget all rounds but these."""

@@ -33,6 +33,7 @@ __all__ = ["NetworkEngine", "NetworkSite"]
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _SLICE = 0.5  # seconds of one look for an answer
+_PHASES = 200  # phases, and fields, of which a client says that it sends them
 _END = 5.0  # seconds in which clients hear that the run has ended
 
 
@@ -46,6 +47,8 @@ class NetworkSite(Remote):
         # Rounds that were undone; and the last round in which each client answered a phase.
         self.undone: list[int] = []
         self.last: dict[str, int] = {}
+        # What each client says that it has released under [privacy]; it never becomes less.
+        self.spent: dict[str, dict[str, Any]] = {}
         self.away: set[str] = set()
         self.pool = ThreadPoolExecutor(max(len(self.ids), 1), thread_name_prefix="client")
         self.most = int(plan.engine.message_limit_mb * 2**20) + _ROOM
@@ -158,8 +161,9 @@ class NetworkSite(Remote):
                 if self.plan.engine.errors == "stop":
                     raise _Stopped(f"client {id!r}: {words}")
                 return self._failure(id, phase, "failed", words, own=True)
-            failures = [replace(f, id=id, phase=phase, words=shown(str(f.words), 300), kind="failed")
-                        for f in wire.failures_of(tree["failed"])]  # fmt: skip
+            if self.plan.privacy.on:
+                self.spent[id] = _spent(tree["spent"], self.spent.get(id, {}))
+            failures = [_cleaned(failure, id, phase) for failure in wire.failures_of(tree["failed"])]
             answer = dict(tree["answer"])
             if "work" in answer:
                 answer["work"] = _work(id, answer["work"])
@@ -233,21 +237,47 @@ class NetworkEngine(Rounds):
         self.progress = replace(self.progress, round=number)
         outcome = super().round(number)
         graph, heard = outcome.graph, dict(self.site.last)
-        self.progress = replace(self.progress, heard=heard) if graph is None else Progress(
-            number, self.progress.rounds, heard, graph.groups or {}, weights_of(graph)
-        )  # fmt: skip
+        if graph is not None:
+            self.progress = replace(self.progress, groups=graph.groups or {}, weights=weights_of(graph))
+        spent = {id: self.plan.privacy.epsilon(one["releases"]) for id, one in self.site.spent.items()}
+        self.progress = replace(self.progress, heard=heard, epsilon=spent)
         return outcome
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last)}
+        spent = {"spent": dict(self.site.spent)} if self.plan.privacy.on else {}
+        return {**super().state(), "undone": list(self.site.undone), "last": dict(self.site.last), **spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.site.undone, self.site.last = list(state["undone"]), dict(state["last"])
+        self.site.spent = dict(state.get("spent", {}))
+
+    def releases(self) -> dict[str, dict[str, Any]]:
+        none = {"releases": 0, "open": {}}
+        return {id: self.site.spent.get(id, none) for id in self.everyone.seen} if self.plan.privacy.on else {}
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
         self.site.end()
+
+
+def _cleaned(failure: Failure, id: str, phase: str) -> Failure:
+    """Return a failure as a client may tell it: of itself, of this phase, in a line."""
+    kind = "spent" if failure.kind == "spent" else "failed"
+    return replace(failure, id=id, phase=phase, words=shown(str(failure.words), 300), kind=kind)
+
+
+def _spent(told: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a client says that it has released, and said before; raises ValueError for anything else."""
+    count, open = told["releases"], {**told["open"]}
+    names = [name for names in open.values() for name in names]
+    if type(count) is not int or count < 0 or len(open) > _PHASES or len(names) > _PHASES:
+        raise ValueError("not a number of releases")
+    if not all(isinstance(name, str) and name.isidentifier() for name in [*open, *names]):
+        raise ValueError("not names of fields")
+    for phase, known in before.get("open", {}).items():
+        open[phase] = sorted({*open.get(phase, ()), *known})
+    return {"releases": max(count, before.get("releases", 0)), "open": open}
 
 
 def _work(id: str, told: Mapping[str, Any]) -> dict[str, Any]:

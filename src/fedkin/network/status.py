@@ -6,6 +6,7 @@ for people: trouble with it never ends a run.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -40,7 +41,7 @@ class Other(Settings):
     here: whether it is connected. round: the last round of which this one has an answer or a message of it. seen: when
     it was connected last, in seconds since 1970. bytes_in, bytes_out: of offers, from it and to it. refused: how many
     of its messages and arrivals were refused; why: the newest of them. group, weights: what the method has learned of
-    it: its group, and its largest weights by name.
+    it: its group, and its largest weights by name. epsilon: of what it has released under `[privacy]`, as it says.
     """
 
     here: bool
@@ -52,13 +53,15 @@ class Other(Settings):
     why: str = ""
     group: int | None = None
     weights: dict[str, float] = Field(default_factory=dict)
+    epsilon: float | None = None
 
 
 class Status(Settings):
     """What the file says.
 
     written: when, in seconds since 1970. round, rounds: done or under way, and to do; 0: not begun, not known. others:
-    by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name.
+    by name. nameless: refused messages of which nobody knows whose they were. weights: a peer's own, by name. epsilon:
+    of what this participant has released in this run under `[privacy]`.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Status(Settings):
     others: dict[str, Other] = Field(default_factory=dict)
     nameless: int = Field(0, ge=0)
     weights: dict[str, float] = Field(default_factory=dict)
+    epsilon: float | None = None
 
     def late(self, now: float) -> float:
         """Seconds for which a participant that should be running has written nothing; 0 while it does."""
@@ -93,13 +97,22 @@ def read_status(path: Path) -> Status:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a participant is. heard: the last round of each other's answer or message; groups, weights: learned."""
+    """How far a participant is. heard: the last round of each other's answer or message; groups, weights: learned.
+
+    epsilon: of what each has released under `[privacy]`, by name; a participant's own is under "".
+    """
 
     round: int = 0
     rounds: int = 0
     heard: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+
+    def epsilon_of(self, id: str) -> float | None:
+        """Return the epsilon of a participant; None if it is not known, or not finite."""
+        found = self.epsilon.get(id, math.inf)
+        return round(found, 4) if math.isfinite(found) else None
 
 
 def weights_of(found: Graph | Message) -> dict[str, dict[str, float]]:
@@ -186,14 +199,14 @@ class Teller:
             id: Other(
                 here=id in present, round=done.heard.get(id), seen=self.seen.get(id), bytes_in=link.bytes_in[id],
                 bytes_out=link.bytes_out[id], refused=counts.get(id, 0), why=why.get(id, "")[:300],
-                group=done.groups.get(id), weights=dict(done.weights.get(id, {})),
+                group=done.groups.get(id), weights=dict(done.weights.get(id, {})), epsilon=done.epsilon_of(id),
             )
             for id in known
         }  # fmt: skip
         return Status(
             name=link.me, role=self.role, federation=self.federation, state=state, written=round(now, 1),
             round=done.round, rounds=done.rounds, others=others, nameless=counts.get("", 0),
-            weights=dict(done.weights.get("", {})),
+            weights=dict(done.weights.get("", {})), epsilon=done.epsilon_of(""),
         )  # fmt: skip
 
     def _write(self, status: Status) -> bool:

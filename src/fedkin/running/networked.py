@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import tomli_w
 
-from fedkin.engines import Faults
+from fedkin.engines import Faults, Privacy
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError
@@ -24,6 +24,7 @@ from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.network.hall import Hall
 from fedkin.network.joining import Join
 from fedkin.network.leaving import leaving
+from fedkin.network.ledger import Ledger
 from fedkin.network.link import Link
 from fedkin.network.neighbours import Neighbours
 from fedkin.network.node import Left
@@ -44,6 +45,7 @@ from fedkin.untrusted import toml_of
 
 __all__ = ["exchange", "experiment_of", "invited", "plan_of", "serve", "settings_of"]
 
+_SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
 _COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
 
@@ -78,8 +80,6 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     """
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
-    if experiment.privacy.on:
-        raise ConfigError("privacy: federations over a network do not take it yet; leave the section out")
     clients = experiment.network.clients if names is None else tuple(names)
     if (unlike_bodies := hasattr(experiment.model, "deal_bodies")) and isinstance(clients, int):
         raise ConfigError(
@@ -87,7 +87,7 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
             "takes the members of the join file"
         )
     whole = experiment.resolved()
-    table: dict[str, Any] = {name: whole[name] for name in ("model", "training", "method", "faults")}
+    table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
     table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
     if unlike_bodies and not isinstance(clients, int):
         table["names"] = sorted(clients)
@@ -103,6 +103,7 @@ def plan_of(text: str, task: Task) -> Plan:
         run = parse(RunSettings, table["run"], "run")
         training = parse(Training, table["training"], "training")
         faults = parse(Faults, table["faults"], "faults")
+        privacy = parse(Privacy, table.get("privacy", {}), "privacy")
         chosen = parse(choose(MODELS, model.get("name"), "model.name"), model, "model")
         made = parse(named, method, "method")
         names = [str(name) for name in table.get("names", ())]
@@ -110,7 +111,7 @@ def plan_of(text: str, task: Task) -> Plan:
         raise ConfigError("the settings of the federation are not readable") from None
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
     net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype)
-    return Plan(made, task, net, training, run.seed, run, nets, faults=faults)
+    return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy)
 
 
 def serve(
@@ -184,11 +185,12 @@ def exchange(
     experiment: Experiment, link: Link, client: Client, task: Task, names: Sequence[str], folder: Path, *,
     resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
     consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-    stop: Event | None = None,
+    stop: Event | None = None, ledger: Ledger | None = None,
 ) -> Result:  # fmt: skip
     """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
 
-    Raises Left if it is to leave before the others are there.
+    ledger: of all that it released under `[privacy]` (None: in memory). Raises Left if it is to leave before the others
+    are there.
     """
     if not isinstance(experiment.method, PeerMethod):
         raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
@@ -202,7 +204,8 @@ def exchange(
         return done
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
-    if not consent(leaving(plan, id=client.id)):
+    ledger = ledger or Ledger()
+    if not consent(leaving(plan, id=client.id, page=ledger.page("", plan.privacy))):
         raise Left
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
@@ -211,10 +214,11 @@ def exchange(
         if restart:
             sent.drop(())
         begun = 0 if restart else _done(folder)
+        page = ledger.page(sent.life(anew=restart), plan.privacy)
         near = Neighbours(link, names, mine, experiment.network, limit, say=say, stop=stop, sent=sent, done=begun)
 
         def make(plan: Plan) -> PeerEngine:
-            engines.append(PeerEngine(plan, client, near, device))
+            engines.append(PeerEngine(plan, client, near, page, device))
             return engines[-1]
 
         try:

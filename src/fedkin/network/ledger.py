@@ -1,0 +1,240 @@
+"""What a participant has released under `[privacy]`, on its own disk, where nothing takes it back.
+
+States go back when a server does; this does not. It is a folder of its own, beside that of the states: a file to which
+lines are only added, one for each release before it leaves, and the released numbers of the last rounds, which are sent
+again when they are asked for again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from fedkin import codec
+from fedkin.engines.accounting.epsilon import epsilon
+from fedkin.engines.privacy import Privacy, Spent
+from fedkin.engines.releases import KEY
+from fedkin.errors import ConfigError, MethodError, RunError
+from fedkin.folders import made_private, synced
+from fedkin.untrusted import json_of, said
+
+__all__ = ["Ledger", "Page", "composed"]
+
+_FILE, _SALT = "releases.jsonl", "salt"
+_KEPT = 3  # rounds whose releases are kept, as long as the states that belong to them
+
+
+def composed(noises: Iterable[float], delta: float) -> float:
+    """Return the epsilon of releases with these noise multipliers, which may differ, one for each release.
+
+    Renyi divergences of Gaussian releases add up: all together are one release with the multiplier
+    1 / sqrt(sum of 1 / noise^2).
+
+    >>> abs(composed([5.0] * 100, 1e-5) - epsilon(5.0, 100, 1e-5)) < 1e-9, composed([], 1e-5), composed([0.0], 1e-5)
+    (True, 0.0, inf)
+    """
+    told = list(noises)
+    if not told:
+        return 0.0
+    if min(told) <= 0:
+        return math.inf
+    return epsilon(1 / math.sqrt(math.fsum(noise**-2 for noise in told)), 1, delta)
+
+
+class Ledger:
+    """All releases of one participant, of every run. folder: where they are; None: in memory, for tests and trials.
+
+    limit: the owner's own epsilon, over all runs in this folder, above which nothing more is released; None: no limit.
+    Raises RunError for a file that is damaged, because then nobody knows how much was released.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: float | None = None) -> None:
+        self.folder, self.limit = folder, limit
+        self.lines: list[dict[str, Any]] = []
+        self.salt = b""
+        if folder is not None:
+            made_private(folder, "what was released")
+            self.lines = list(self._read(folder / _FILE))
+
+    def page(self, run: str, privacy: Privacy) -> Page:
+        """Return the part of one run; raises ConfigError if nothing in it could be within the owner's limit."""
+        if self.limit is not None and not privacy.noise:
+            raise ConfigError(
+                f"--max-epsilon {self.limit:g}: this federation adds no noise to what leaves, so that no epsilon is "
+                "finite; take part without the limit, or ask for [privacy] with noise"
+            )
+        return Page(self, run, privacy)
+
+    def epsilon(self, delta: float, more: Iterable[float] = ()) -> float:
+        """Return the epsilon of all releases of all runs, and of those with this noise besides."""
+        made = [line["noise"] for line in self.lines for _ in range(line["count"])]
+        return composed([*made, *more], delta)
+
+    def salted(self, digest: str) -> str:
+        """Return a digest of this participant's samples under a secret of its own, so that nobody can try guesses."""
+        return hmac.new(self._salt(), digest.encode(), "blake2b").hexdigest()[:32]
+
+    def _salt(self) -> bytes:
+        if self.folder is None:
+            self.salt = self.salt or secrets.token_bytes(32)
+            return self.salt
+        path = self.folder / _SALT
+        with suppress(FileNotFoundError):
+            return path.read_bytes()
+        _write(path, made := secrets.token_bytes(32))
+        return made
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count one release; it is on the disk before this returns."""
+        if self.folder is not None:
+            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+            path = self.folder / _FILE
+            try:
+                new = not path.exists()
+                number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                try:
+                    if os.write(number, data) != len(data):
+                        raise OSError("the disk is full")
+                    os.fsync(number)
+                finally:
+                    os.close(number)
+                if new:
+                    synced(self.folder)
+            except OSError as error:
+                raise RunError(f"{path}: a release cannot be counted, so that nothing is sent ({error})") from None
+        self.lines.append(dict(line))
+
+    def _read(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield the lines. What a kill left half-written was never sent, and is cut off."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{path}: {error.strerror or error}") from None
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)
+        for number, text in enumerate(data[:whole].splitlines(), 1):
+            try:
+                line = json_of(text.decode())
+                if not (type(line["count"]) is int and line["count"] > 0 and math.isfinite(line["noise"])):
+                    raise ValueError("not a number of releases")
+                yield {**line, "run": str(line["run"]), "at": str(line["at"]), "noise": float(line["noise"])}
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(
+                    f"{path}: line {number} is damaged ({said(error)}), so that nobody knows how much was released; "
+                    "put the file back as it was"
+                ) from None
+
+
+class Page:
+    """The releases of one run (see `engines.releases.Store`). open: fields that were sent as they are, by phase."""
+
+    def __init__(self, ledger: Ledger, run: str, privacy: Privacy) -> None:
+        self.ledger, self.run, self.privacy = ledger, run, privacy
+        self.open: dict[str, list[str]] = {}
+        self.folder = None if ledger.folder is None else ledger.folder / run
+        self.memory: dict[str, bytes] = {}
+        self.made = sum(line["count"] for line in ledger.lines if line["run"] == run)
+        self.counted = {line["at"] for line in ledger.lines if line["run"] == run}
+        if self.folder is not None and privacy.on:
+            made_private(self.folder, "what was released")
+
+    @property
+    def count(self) -> int:
+        """How many releases there were in this run."""
+        made: int = self.made
+        return made
+
+    @property
+    def spent(self) -> float:
+        """The epsilon of this run's releases."""
+        return self.privacy.epsilon(self.made)
+
+    def known(self, prefix: str) -> bool:
+        """Whether a release of a name that begins so is kept."""
+        there = (at for at in self.counted if at.startswith(prefix))
+        return any(at in self.memory if self.folder is None else self._path(at).exists() for at in there)
+
+    def find(self, at: str) -> dict[str, Any] | None:
+        """Return the fields that were released under this name; None if they are not kept, or were never counted."""
+        if at not in self.counted:
+            return None
+        try:
+            data = self.memory[at] if self.folder is None else self._path(at).read_bytes()
+            tree = codec.decode(data)
+            return dict(tree["fields"]) if tree["at"] == at else None
+        except (KeyError, OSError, MethodError):
+            return None  # it is released anew, and counted once more
+
+    def check(self, count: int) -> None:
+        """Raise Spent if so many releases more are beyond the owner's limit."""
+        limit, delta = self.ledger.limit, self.privacy.delta
+        if limit is not None and (least := self.ledger.epsilon(delta, [self.privacy.noise or 0.0] * count)) > limit:
+            raise Spent(
+                f"epsilon of all that this participant has released is {self.ledger.epsilon(delta):.3g}, and would be "
+                f"{least:.3g}, above its owner's limit of {limit:g}"
+            )
+
+    def keep(self, at: str, round: int, count: int, fields: Mapping[str, Any]) -> None:
+        """Write what is released, then count it; it leaves after that."""
+        data = codec.encode({"at": at, "fields": dict(fields)})
+        if self.folder is None:
+            self.memory[at] = data
+        else:
+            _write(self._path(at), data)
+        noise = self.privacy.noise or 0.0
+        self.ledger.add({"run": self.run, "at": at, "count": count, "noise": noise, "delta": self.privacy.delta})
+        self.counted.add(at)
+        self.made += count
+        self._forget(round)
+
+    def sent(self, open: Mapping[str, Iterable[str]]) -> None:
+        """Note fields that are sent as they are."""
+        for phase, names in open.items():
+            self.open[phase] = sorted({*self.open.get(phase, ()), *names})
+
+    def tree(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what others are told: the number of releases, and the fields that were sent as they are.
+
+        state: the participant's, which names those that it sent in phases.
+        """
+        self.sent(state.get(KEY, {}).get("open", {}))
+        return {"releases": self.made, "open": self.open}
+
+    def _path(self, at: str) -> Path:
+        assert self.folder is not None
+        name = blake2b(at.encode(), digest_size=16).hexdigest()
+        return self.folder / f"{at.partition(' ')[0]}-{name}.release"
+
+    def _forget(self, round: int) -> None:
+        """Forget the numbers of rounds that nobody asks for any more; their count stays."""
+        for at in [at for at in self.memory if int(at.partition(" ")[0]) <= round - _KEPT]:
+            del self.memory[at]
+        for path in self.folder.glob("*.release") if self.folder is not None else ():
+            if int(path.name.partition("-")[0]) <= round - _KEPT:
+                path.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that its owner alone may read; it is on the disk before this returns."""
+    aside = path.with_suffix(".new")
+    try:
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        synced(path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written, so that nothing is sent ({error})") from None

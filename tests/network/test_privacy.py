@@ -1,0 +1,353 @@
+"""`[privacy]` over a network: noise of the client's own, releases that nothing takes back, and limits of its owner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.engines.privacy import Privacy, Spent
+from fedkin.errors import ConfigError, RunError
+from fedkin.flow import Message
+from fedkin.network import agreement
+from fedkin.network.hall import about_of
+from fedkin.network.leaving import leaving
+from fedkin.network.ledger import Ledger, composed
+from fedkin.network.sent import Sent
+from fedkin.network.status import FILE, read_status
+from fedkin.running.networked import plan_of, settings_of
+from network.federations import NOWHERE, Ending, clients, experiment, same, served, simulated, state_in
+from network.peers import Killed, peers
+from network.test_node import by_hand
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
+
+NOISE = {"clip": 1.0, "noise": 2.0}
+PLAN = experiment(clients=2, privacy=NOISE)
+PRIVATE = Privacy(**NOISE)
+FIELDS = {"params": {"head.bias": torch.arange(3.0)}, "loss": 0.25}
+
+
+# -- the ledger -----------------------------------------------------------------------------------------------------
+
+
+def test_a_release_is_kept_counted_and_never_taken_back(tmp_path: Path) -> None:
+    page = Ledger(tmp_path).page("run1", PRIVATE)
+    page.keep("3 train - 0", 3, 1, FIELDS)
+    page.keep("3 train - 1", 3, 2, {"loss": 1.0})
+    for ledger in (page.ledger, Ledger(tmp_path)):
+        again = ledger.page("run1", PRIVATE)
+        found = again.find("3 train - 0")
+        assert found is not None
+        assert same(found, FIELDS)
+        assert (again.count, again.spent) == (3, PRIVATE.epsilon(3))
+        assert (again.known("3 train "), again.known("4 train ")) == (True, False)
+    other = Ledger(tmp_path).page("run2", PRIVATE)
+    assert (other.count, other.find("3 train - 0")) == (0, None)
+    assert other.ledger.epsilon(1e-5) == pytest.approx(PRIVATE.epsilon(3))
+
+
+def test_numbers_of_the_last_rounds_are_kept_and_the_count_of_all(tmp_path: Path) -> None:
+    for folder in (tmp_path, None):
+        page = Ledger(folder).page("run1", PRIVATE)
+        for round in range(1, 7):
+            page.keep(f"{round} train - 0", round, 1, FIELDS)
+        assert [page.find(f"{round} train - 0") is not None for round in range(1, 7)] == [False] * 3 + [True] * 3
+        assert page.count == 6
+    assert len(list((tmp_path / "run1").glob("*.release"))) == 3
+    assert len((tmp_path / "releases.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_line_that_a_kill_left_half_written_is_cut_off(tmp_path: Path) -> None:
+    page = Ledger(tmp_path).page("run1", PRIVATE)
+    page.keep("1 train - 0", 1, 1, FIELDS)
+    path = tmp_path / "releases.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    again = Ledger(tmp_path).page("run1", PRIVATE)
+    assert (again.count, path.read_bytes()) == (1, whole)
+    again.keep("2 train - 0", 2, 1, FIELDS)
+    assert Ledger(tmp_path).page("run1", PRIVATE).count == 2
+
+
+@pytest.mark.parametrize("line", ["{}", "nonsense", '{"run":"a","at":"1","count":-5,"noise":2.0}', "[1]", "\xff"])
+def test_a_damaged_ledger_is_refused_as_nobody_knows_what_was_released(tmp_path: Path, line: str) -> None:
+    Ledger(tmp_path).page("run1", PRIVATE).keep("1 train - 0", 1, 1, FIELDS)
+    path = tmp_path / "releases.jsonl"
+    path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
+    with pytest.raises(RunError, match=r"releases\.jsonl: line 1 is damaged"):
+        Ledger(tmp_path)
+
+
+def test_released_numbers_that_are_damaged_or_were_not_counted_are_not_sent_again(tmp_path: Path) -> None:
+    page = Ledger(tmp_path).page("run1", PRIVATE)
+    page.keep("1 train - 0", 1, 1, FIELDS)
+    (file,) = (tmp_path / "run1").glob("*.release")
+    data = file.read_bytes()
+    file.write_bytes(data[:-9])
+    assert page.find("1 train - 0") is None
+    file.write_bytes(data)
+    (tmp_path / "releases.jsonl").unlink()  # as if killed before the line was written
+    assert Ledger(tmp_path).page("run1", PRIVATE).find("1 train - 0") is None
+
+
+def test_only_its_owner_may_read_a_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 1, FIELDS)
+    ledger.salted("digest")
+    paths = [path for path in (tmp_path / "ledger").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o077 for path in paths} == {0}
+    assert (tmp_path / "ledger").stat().st_mode & 0o077 == 0
+
+
+def test_a_salted_digest_is_the_same_again_and_other_elsewhere(tmp_path: Path) -> None:
+    told = Ledger(tmp_path / "a").salted("digest")
+    assert told == Ledger(tmp_path / "a").salted("digest")
+    assert len({told, "digest", Ledger(tmp_path / "b").salted("digest"), Ledger(tmp_path / "a").salted("other")}) == 4
+    assert len(told) == 32
+
+
+def test_releases_with_unlike_noise_compose() -> None:
+    assert composed([3.0] * 7, 1e-5) == pytest.approx(Privacy(clip=1, noise=3).epsilon(7))
+    # Two releases with noise s sqrt(2) tell as much as one with noise s.
+    assert composed([2.0, 2**1.5, 2**1.5], 1e-5) == pytest.approx(Privacy(clip=1, noise=2).epsilon(2))
+    assert composed([2.0, 5.0], 1e-5) > composed([2.0], 1e-5)
+
+
+def test_the_owners_limit_holds_over_all_runs(tmp_path: Path) -> None:
+    limit = PRIVATE.epsilon(3) + 1e-6
+    for run, count in (("run1", 2), ("run2", 1)):
+        page = Ledger(tmp_path, limit).page(run, PRIVATE)
+        for number in range(count):
+            page.check(1)
+            page.keep(f"1 train - {number}", 1, 1, FIELDS)
+    with pytest.raises(Spent, match="above its owner's limit"):
+        Ledger(tmp_path, limit).page("run3", PRIVATE).check(1)
+    with pytest.raises(Spent):
+        Ledger(tmp_path, limit).page("run3", PRIVATE).check(2)
+    Ledger(tmp_path).page("run3", PRIVATE).check(1)
+
+
+@pytest.mark.parametrize("privacy", [Privacy(), Privacy(clip=1.0, noise=0.0)])
+def test_a_limit_without_noise_is_refused_before_anything_leaves(privacy: Privacy) -> None:
+    with pytest.raises(ConfigError, match="--max-epsilon 4: this federation adds no noise"):
+        Ledger(limit=4.0).page("run1", privacy)
+
+
+# -- a client ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_goes_back_and_asks_again_gets_the_same_bytes(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
+        server.join()
+        first = server.train()
+        assert first["spent"]["releases"] == 1
+        server.there.stop("c00")
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
+        server.join("e2")  # a server that has lost round 1
+        again = server.train()
+        assert same(first["answer"]["replies"], again["answer"]["replies"])
+        assert again["spent"]["releases"] == 1
+        server.there.stop("c00")
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
+        server.join("e3")
+        moved = {name: tensor + 1 for name, tensor in server.plan.net.initial.items()}
+        other = server.train(messages={"c00": {"params": moved}})
+        assert other["spent"]["releases"] == 2  # another question is another release
+        assert not same(first["answer"]["replies"], other["answer"]["replies"])
+
+
+def test_a_lost_state_does_not_take_the_count_back(tmp_path: Path) -> None:
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger")) as server:
+        server.join()
+        server.train()
+        server.train(round=2, last=1)
+        server.there.stop("c00")
+        for path in tmp_path.glob("c00/r1/*"):
+            path.unlink()
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger"))
+        server.join("e2")
+        told = server.train(messages={"c00": {"params": {n: t * 2 for n, t in server.plan.net.initial.items()}}})
+        assert told["spent"]["releases"] == 3
+
+
+def test_a_client_releases_nothing_beyond_its_owners_limit(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", limit=PRIVATE.epsilon(1) + 1e-6)
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=ledger) as server:
+        server.join()
+        assert set(server.train()["answer"]["replies"]) == {"c00"}
+        told = server.train(round=2, last=1)
+        assert told["answer"]["replies"] == {}
+        (failure,) = told["failed"]
+        assert failure[5] == "spent"
+        assert "above its owner's limit" in failure[2]
+        assert told["spent"]["releases"] == 1
+
+
+def test_what_was_released_is_sent_again_though_the_limit_is_reached(tmp_path: Path) -> None:
+    limit = PRIVATE.epsilon(1) + 1e-6
+    with by_hand(PLAN.federation(NOWHERE), tmp_path, PLAN, ledger=Ledger(tmp_path / "ledger", limit)) as server:
+        server.join()
+        first = server.train()
+        server.there.stop("c00")
+        server.there.start("c00", ledger=Ledger(tmp_path / "ledger", limit))
+        server.join("e2")
+        assert same(first["answer"]["replies"], server.train()["answer"]["replies"])
+
+
+def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
+    federation = PLAN.federation(NOWHERE)
+    with by_hand(federation, tmp_path, PLAN) as server:
+        told = server.join()
+    client = federation["c00"]
+    assert told["about"]["digest"] != about_of(client, federation.task).digest
+    assert told["about"]["n_train"] == client.size
+
+
+def test_what_leaves_is_told_with_what_it_costs() -> None:
+    plan, _ = agreement.agreed(settings_of(PLAN), PLAN.federation(NOWHERE).task, plan_of)
+    assert plan is not None
+    ledger = Ledger(limit=9.0)
+    lines = leaving(plan, page=ledger.page("", plan.privacy))
+    assert "n (a whole number; as it is)" in lines[0]
+    assert "; with noise)" in lines[0]
+    assert lines[1] == (
+        "noise: fields 'with noise' are clipped to the norm (all together 1), and get normal noise of 4 times that, "
+        "drawn from this machine's own randomness"
+    )
+    assert lines[2] == f"epsilon: {PRIVATE.epsilon(3):.3g} at delta 1e-05 after 3 rounds with one message of each kind"
+    assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
+    assert lines[-1].endswith("without noise")
+    ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
+    more = leaving(plan, page=ledger.page("", plan.privacy))
+    assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in more
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_the_clients_own_and_its_price_is_in_the_records(tmp_path: Path) -> None:
+    here = simulated(PLAN, tmp_path / "here")
+    results = []
+    for name in ("one", "other"):
+        with clients(PLAN.federation(NOWHERE), tmp_path / f"{name}-nodes") as there:
+            there.start()
+            results.append(served(PLAN, there.network, tmp_path / name))
+            there.join()
+            assert there.errors == {}
+    one, other, simulation = (state_in(tmp_path / name)["server"] for name in ("one", "other", "here"))
+    # The seed gives the simulation its noise, and a network none of it.
+    assert not same(one, simulation)
+    assert not same(one, other)
+    for result in results:
+        assert result is not None
+        told, like = result.summary["privacy"], here.summary["privacy"]
+        assert (told["releases"], told["epsilon"]) == (like["releases"], like["epsilon"])
+        assert told["epsilon"]["clients"]["c00"] == PRIVATE.epsilon(3)
+        assert told["open"] == {"evaluate": ["scores"], "join": ["group", "n_test", "n_train"], "train": ["n"]}
+    server, node = (read_status(tmp_path / name / FILE) for name in ("one", "one-nodes/c00"))
+    assert server.others["c00"].epsilon == node.epsilon == pytest.approx(PRIVATE.epsilon(3), abs=1e-3)
+
+
+def test_a_server_that_is_stopped_and_goes_on_has_the_bits_of_one_that_is_not(tmp_path: Path) -> None:
+    ledgers = {name: Ledger(tmp_path / "ledgers" / name) for name in ("c00", "c01")}
+    with clients(PLAN.federation(NOWHERE), tmp_path / "nodes") as there:
+        for name, ledger in ledgers.items():
+            there.start(name, ledger=ledger)
+        assert served(PLAN, there.network, tmp_path / "there", watcher=Ending(2)) is None
+        before = state_in(tmp_path / "there")
+        newest = max((tmp_path / "there" / "checkpoint").glob("round-*.safetensors"))
+        for path in (newest, newest.with_suffix(".json")):  # the server loses its last round
+            path.unlink()
+        result = served(PLAN, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    assert before["round"] == 2
+    # Three rounds, one of them twice: what was asked again was sent again.
+    assert result.summary["privacy"]["releases"] == {"c00": 3, "c01": 3}
+    assert {len(ledger.lines) for ledger in ledgers.values()} == {3}
+
+
+def test_a_client_at_its_limit_is_missing_and_the_others_go_on(tmp_path: Path) -> None:
+    with clients(PLAN.federation(NOWHERE), tmp_path / "nodes") as there:
+        there.start("c00", ledger=Ledger(limit=PRIVATE.epsilon(2) + 1e-6))
+        there.start("c01")
+        result = served(PLAN, there.network, tmp_path / "there")
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    assert result.summary["privacy"]["releases"] == {"c00": 2, "c01": 3}
+    assert result.summary["missing"]["kinds"] == {"spent": 1}
+
+
+def test_a_client_with_a_limit_leaves_a_federation_without_noise(tmp_path: Path) -> None:
+    plan = experiment(clients=1)
+    with by_hand(plan.federation(NOWHERE), tmp_path, plan, ledger=Ledger(limit=3.0)) as server:
+        server.there.join("c00")
+        assert server.there.errors["c00"].startswith("--max-epsilon 3: this federation adds no noise")
+        assert server.link.bytes_in == {}
+
+
+# -- peers ------------------------------------------------------------------------------------------------------------
+
+MESH = experiment("dfedavgm", clients=3, rounds=3, privacy=NOISE)
+
+
+def sent(root: Path) -> dict[str, Any]:
+    """What a peer offered in its last rounds."""
+    return {f"{round}/{turn}/{to}": data for round, turn, to, data in Sent(root / "sent").read()}
+
+
+def test_peers_noise_what_they_share_and_count_it(tmp_path: Path) -> None:
+    here = simulated(MESH, tmp_path / "here")
+    with peers(MESH, tmp_path) as there:
+        there.start()
+        there.join()
+    assert there.errors == {}
+    for name, result in there.results.items():
+        assert result.summary["privacy"]["releases"] == {name: here.summary["privacy"]["releases"][name]}
+        status = read_status(tmp_path / name / FILE)
+        assert status.epsilon == pytest.approx(here.summary["privacy"]["epsilon"]["clients"][name], abs=1e-3)
+
+
+def test_a_peer_that_is_killed_in_a_round_sends_what_it_released_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedkin.network.peer import PeerEngine
+
+    first, inbox = sorted(MESH.federation(NOWHERE))[0], PeerEngine._inbox
+    killed: list[int] = []
+
+    def stop_there(engine: PeerEngine, number: int, *rest: Any) -> dict[str, Message]:
+        if engine.client.id == first and number == 2 and not killed:
+            killed.append(number)
+            raise Killed
+        return inbox(engine, number, *rest)
+
+    monkeypatch.setattr(PeerEngine, "_inbox", stop_there)
+    plan = experiment("dfedavgm", clients=3, rounds=3, privacy=NOISE, network={"grace": 30.0})
+    ledger = tmp_path / "ledger"
+    with peers(plan, tmp_path) as there:
+        names = sorted(there.federation)
+        there.start([first], ledger=Ledger(ledger))
+        there.start(names[1:])
+        there.join(first)
+        assert killed == [2]
+        before = sent(tmp_path / first)
+        del there.errors[first]
+        there.start([first], ledger=Ledger(ledger))
+        there.join()
+    assert there.errors == {}
+    after = sent(tmp_path / first)
+    common = [at for at in before if at in after]
+    assert any(at.startswith("2/0") for at in common)
+    assert all(before[at] == after[at] for at in common)
+    lines = [json.loads(line) for line in (ledger / "releases.jsonl").read_text().splitlines()]
+    assert (
+        len(lines) == len({line["at"] for line in lines}) == there.results[first].summary["privacy"]["releases"][first]
+    )
