@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from fedkin.advice.choice import INFLATED, shrunk
+from fedkin.advice.choice import INFLATED, LEVEL, SURE, SURELY, shrunk
 from fedkin.advice.coefficients import alike, coefficients_of, grouped
+from fedkin.advice.folds import Rows, folds_of
 from fedkin.advice.gains import Gain, gain_over, known, marks_of, outcomes_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
@@ -125,3 +129,18 @@ def test_coefficients_of_a_separable_client_are_finite() -> None:
     found = coefficients_of(Samples(x, (x[:, 0] > 0).long()), RISK)
     assert found is not None
     assert np.isfinite(found.slopes).all()
+
+
+def test_the_page_states_the_factors_of_the_code() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/advise.md").read_text(encoding="utf-8").split())
+    samples = Samples(torch.zeros(40, 3), torch.arange(40) % 2)
+    dealt, late = (folds_of(samples, RISK, 5, "a", 0, rows) for rows in (None, Rows(when=np.arange(40.0))))
+    assert dealt.share == 4 / 5
+    assert late.share == 3 / 4
+    said = [
+        f"the variance is multiplied by {INFLATED:g}", f"the factors {INFLATED:g} and 4/5",
+        "a positive gain is multiplied by 4/5 with 5 folds (3/4 with times)",
+        f"gains with a probability of {SURE:.0%}", f"on average with {SURELY:.0%}", f"coverage of {LEVEL:.0%} intervals",
+    ]  # fmt: skip
+    for each in said:
+        assert re.sub(r"(\d)%", r"\1 %", each) in page
