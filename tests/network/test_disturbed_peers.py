@@ -1,4 +1,4 @@
-"""Eight peers without a server that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
+"""Eight peers without a server that are killed, stopped and cut off: nobody hangs, and who returns learns.
 
 Undisturbed means a simulation of the same experiment, which undisturbed peers equal (test_processes.py).
 """

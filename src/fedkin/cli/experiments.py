@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedkin.cli.options import (
-    BLOCKS, CONTROLS, EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET,
+    BLOCKS,
+    CONTROLS,
+    EXPERIMENT,
+    JSON,
+    METHODS,
+    OUT,
+    RESTART,
+    RESUME,
+    ROOT,
+    ROUNDS,
+    SEEDS,
+    SET,
 )  # fmt: skip
 from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
