@@ -16,9 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 __all__ = ["DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown",
@@ -158,6 +157,8 @@ def arrays_in(
 def _unpacked(
     archive: zipfile.ZipFile, limit: int, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[str]]:
+    import numpy as np
+
     names = [entry.filename.removesuffix(".npy") for entry in archive.infolist()]
     chosen = {name: entry for name, entry in zip(names, archive.infolist(), strict=True) if wanted(name)}
     if len(chosen) < sum(map(wanted, names)):
@@ -180,6 +181,8 @@ def _unpacked(
 
 def _check_header(name: str, file: Any, size: int) -> None:
     """Raise Refused unless the file holds all that its header promises, which is allocated before it is read."""
+    import numpy as np
+
     version = np.lib.format.read_magic(file)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = reader(file)
@@ -190,6 +193,8 @@ def _check_header(name: str, file: Any, size: int) -> None:
 
 
 def _check_texts(name: str, array: np.ndarray[Any, Any]) -> None:
+    import numpy as np
+
     if array.dtype.kind == "U" and array.size:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32 if array.dtype.isnative else ">u4")
         if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():

@@ -43,6 +43,21 @@ def said(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return code if isinstance(code, int) else 0, out, err
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"]])
+def test_help_and_typos_import_little(words: list[str]) -> None:
+    """What only reads options must not wait for torch and scipy."""
+    code = (
+        "import sys\n"
+        "from fedkin.cli import main\n"
+        f"sys.argv = ['fedkin', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "slow = {'torch', 'numpy', 'scipy', 'pyarrow', 'pydantic', 'networkx'} & set(sys.modules)\n"
+        "sys.exit(f'{slow} are imported' if slow else 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_run_prints_figures_and_writes_records(experiment: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(experiment), "--rounds", "3", "--seed", "5"])
     assert result.exit_code == 0, result.output

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import BaseModel
 from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.screen import screen
-from fedkin.settings import choose
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["methods", "models", "scenarios", "sources"]
 
@@ -22,6 +23,7 @@ _NAME = typer.Argument(None, help="Show this one in full.")
 def methods(name: str | None = _NAME) -> None:
     """List the methods, or describe one with all its settings."""
     from fedkin.methods import METHODS
+    from fedkin.settings import choose
 
     if name is not None:
         method = choose(METHODS, name, "methods")
@@ -63,6 +65,8 @@ def models(name: str | None = _NAME) -> None:
 
 def _catalogue(registry: Mapping[str, Any], name: str | None, section: str) -> None:
     if name is not None:
+        from fedkin.settings import choose
+
         entry = choose(registry, name, section)
         _describe(name, entry, section, {"planted groups": entry.planted} if hasattr(entry, "planted") else {})
         return
@@ -85,6 +89,8 @@ def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[st
 
 
 def _rows(table: Table, entry: type[BaseModel], prefix: str) -> None:
+    from pydantic import BaseModel
+
     """One row per setting; those of inner sections with their dotted names."""
     for field, info in entry.model_fields.items():
         kind = info.annotation

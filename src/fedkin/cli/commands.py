@@ -8,7 +8,9 @@ from fedkin._version import __version__
 from fedkin.cli import catalogue, experiments
 from fedkin.cli.advise import advise
 from fedkin.cli.check import check
+from fedkin.cli.compare import compare
 from fedkin.cli.graph import graph
+from fedkin.cli.loading import needing
 from fedkin.cli.net import net
 from fedkin.cli.report import report
 from fedkin.cli.runs import runs
@@ -25,6 +27,9 @@ app = typer.Typer(
 )  # fmt: skip
 
 
+_TRAINS = needing("fedkin.running.experiment")
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"fedkin {__version__}")
@@ -38,22 +43,22 @@ def _root(
     pass
 
 
-app.command("run")(experiments.run)
-app.command("compare")(experiments.compare)
-app.command("tune")(tune)
-app.command("sweep")(sweep)
-app.command("advise")(advise)
-app.command("serve")(serve)
-app.command("join")(join)
-app.command("peer")(peer)
-app.command("inspect")(inspect)
-app.command("init")(init)
-app.command("check")(check)
-app.command("report")(report)
-app.command("graph")(graph)
+app.command("run", cls=_TRAINS)(experiments.run)
+app.command("compare", cls=_TRAINS)(compare)
+app.command("tune", cls=_TRAINS)(tune)
+app.command("sweep", cls=_TRAINS)(sweep)
+app.command("advise", cls=_TRAINS)(advise)
+app.command("serve", cls=_TRAINS)(serve)
+app.command("join", cls=_TRAINS)(join)
+app.command("peer", cls=_TRAINS)(peer)
+app.command("inspect", cls=_TRAINS)(inspect)
+app.command("init", cls=_TRAINS)(init)
+app.command("check", cls=_TRAINS)(check)
+app.command("report", cls=_TRAINS)(report)
+app.command("graph", cls=needing("fedkin.graph"))(graph)
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
-app.command("methods")(catalogue.methods)
-app.command("scenarios")(catalogue.scenarios)
-app.command("sources")(catalogue.sources)
-app.command("models")(catalogue.models)
+app.command("methods", cls=_TRAINS)(catalogue.methods)
+app.command("scenarios", cls=_TRAINS)(catalogue.scenarios)
+app.command("sources", cls=_TRAINS)(catalogue.sources)
+app.command("models", cls=_TRAINS)(catalogue.models)

@@ -1,40 +1,21 @@
-"""`fedkin run` and `fedkin compare`."""
+"""`fedkin run`, and what every command with an experiment file reads and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from fedkin.cli.options import (
-    BLOCKS,
-    CONTROLS,
-    EXPERIMENT,
-    JSON,
-    METHODS,
-    OUT,
-    RESTART,
-    RESUME,
-    ROOT,
-    ROUNDS,
-    SEEDS,
-    SET,
-)  # fmt: skip
-from fedkin.cli.progress import LiveProgress, Progress, stop_on_signals
+from fedkin.cli.ended import done, reported, verdicts
+from fedkin.cli.options import EXPERIMENT, JSON, OUT, RESTART, RESUME, ROOT, ROUNDS, SET
+from fedkin.cli.progress import LiveProgress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
-from fedkin.report.tables import comparison, left_out, one_run, profiled
-from fedkin.report.verdicts import terminal
 
-if TYPE_CHECKING:
-    from fedkin.report.ranks import Blocks
-
-__all__ = ["compare", "ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
+__all__ = ["ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
 
 _MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
 
@@ -67,119 +48,17 @@ def run(
 
 def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a run that has ended, and print its figures."""
-    report = _report([folder])
+    from fedkin.report.tables import one_run, profiled
+
+    report = reported([folder])
     if json:
         print(as_json(result.summary))
         return
     screen().print(one_run(result))
-    _verdicts({plan.method.name: {plan.run.seed: result}})
+    verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
         screen().print(profiled(result.summary))
-    _done(folder, report)
-
-
-def compare(
-    experiment: Path | None = EXPERIMENT,
-    methods: str | None = METHODS,
-    seeds: str | None = SEEDS,
-    changes: list[str] = SET,
-    rounds: int | None = ROUNDS,
-    data_root: Path | None = ROOT,
-    out: Path | None = OUT,
-    resume: Path | None = RESUME,
-    restart: bool = RESTART,
-    json: bool = JSON,
-    leave_out: str | None = typer.Option(
-        None,
-        "--leave-out",
-        metavar="each|GROUPS",
-        help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
-    ),
-    controls: bool = CONTROLS,
-    blocks: str = BLOCKS,
-) -> None:
-    """Run several methods on the same federations and print mean and spread over seeds."""
-    from fedkin.report.ranks import blocks_of, tested
-    from fedkin.running.compare import compare as run_all
-    from fedkin.running.compare import table
-    from fedkin.running.controls import with_controls
-
-    kind = blocks_of(blocks)
-    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
-    if resume is not None:
-        if methods is not None or seeds is not None or leave_out is not None or controls:
-            raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")
-        names, seeded, groups = _kept_plan(folder)
-    else:
-        groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
-        names, seeded = wanted(plan, methods, seeds)
-    root = rooted(folder, data_root, resume is not None)
-    if controls:
-        names = with_controls(names, plan.federation(root).planted is not None)
-    if groups is not None:
-        _compare_without(plan, names, seeded, root, folder, groups, restart, json)
-        return
-    with stop_on_signals(folder) as stop:
-        results = run_all(
-            plan, names, seeded, root, folder, resume=True, restart=restart,
-            watcher=lambda name, number, done, of: Progress(
-                f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
-            ),
-        )  # fmt: skip
-    report = _report([result.folder for by_seed in results.values() for result in by_seed.values()], folder, kind)
-    if json:
-        print(as_json([r.summary for by_seed in results.values() for r in by_seed.values()]))
-        return
-    screen().print(comparison(table(results)))
-    _lines(tested(results, kind))
-    _verdicts(results)
-    _warnings(results)
-    _done(folder, report)
-
-
-def _compare_without(
-    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], restart: bool,
-    json: bool,
-) -> None:  # fmt: skip
-    """`compare` with one group left out after another: a report for each, and one table."""
-    from fedkin.running.leave_out import leave_out
-
-    with stop_on_signals(folder) as stop:
-        results = leave_out(
-            plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
-            watcher=lambda group, name, number, done, of: Progress(
-                f"without {group}: {name} seed {number} ({done + 1} of {of})", stop, quiet=json
-            ),
-        )  # fmt: skip
-    runs = {
-        group: [result for by_seed in of_group.values() for result in by_seed.values()]
-        for group, of_group in results.items()
-    }
-    reports = [
-        _report([run.folder for run in mine], Path(mine[0].folder or folder).parent) for mine in runs.values()
-    ]  # fmt: skip
-    if json:
-        print(as_json({group: [run.summary for run in mine] for group, mine in runs.items()}))
-        return
-    screen().print(left_out(results))
-    _done(folder, *reports)
-
-
-def _kept_plan(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
-    """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
-    from fedkin.records.reading import checked
-    from fedkin.records.schema import Plan
-    from fedkin.running.controls import changes_of
-
-    path = folder / "plan.json"
-    kept = checked(Plan, read_json(path), path)
-    if "try" in kept:
-        raise ConfigError(f"--resume {folder}: a tuning, not a comparison; go on with fedkin tune")
-    if "grid" in kept:
-        raise ConfigError(f"--resume {folder}: a sweep, not a comparison; go on with fedkin sweep")
-    for name in kept["methods"]:
-        changes_of(name, f"{path}: methods")
-    return kept["methods"], kept["seeds"], kept.get("leave_out")
+    done(folder, report)
 
 
 def planned(
@@ -297,36 +176,3 @@ def kept_plan(folder: Path, form: Any, key: str, kind: str) -> Any:
     if key not in kept:
         raise ConfigError(f"--resume {folder}: not a {kind}; go on with fedkin {_command(place)}")
     return checked(form, kept, place)
-
-
-def _report(folders: list[Any], home: Path | None = None, blocks: Blocks = "auto") -> Path:
-    from fedkin.report import write_report
-
-    return write_report([Path(folder) for folder in folders], (home or Path(folders[0])) / "report.html", blocks)
-
-
-def _lines(lines: Iterable[str]) -> None:
-    """Lines for a person, cut into those of the screen."""
-    console = screen(soft_wrap=True)
-    for line in lines:
-        console.print(fill(line, console.width, subsequent_indent="    "))
-
-
-def _verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
-    """What tests found, for the methods whose records hold verdicts."""
-    for method, by_seed in results.items():
-        _lines(terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}))
-
-
-def _warnings(results: Mapping[str, Mapping[int, Any]]) -> None:
-    """The warnings of all runs, as at the top of the report."""
-    for method, by_seed in results.items():
-        for seed, result in by_seed.items():
-            _lines(f"warning: {method}, seed {seed}: {text}" for text in result.summary.get("warnings") or ())
-
-
-def _done(folder: Path, *reports: Path) -> None:
-    console = screen(soft_wrap=True)
-    console.print(f"records: {folder}")
-    for report in reports:
-        console.print(f"report:  {report}")

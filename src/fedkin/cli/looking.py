@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 
 from fedkin.cli.screen import as_json, screen
@@ -60,18 +59,18 @@ def _facts(federation: Federation, client: Client) -> dict[str, Any]:
     known = {"id": client.id, "train": len(client.train), "test": len(client.test), "seen": client.seen}
     if task.kind == "regression":
         return {**known, "mean": labels.double().mean(0).tolist() if len(labels) else None}
-    return {**known, "classes": np.bincount(labels.numpy().reshape(-1), minlength=task.classes).tolist()}
+    return {**known, "classes": labels.reshape(-1).bincount(minlength=task.classes).tolist()}
 
 
 def _skew(federation: Federation) -> Skew | None:
     from fedkin.data.skew import of_classes, of_numbers
 
-    labels = {id: client.train.labels().numpy() for id, client in federation.items()}
+    labels = {id: client.train.labels() for id, client in federation.items()}
     if federation.task.kind == "regression":
-        return of_numbers({id: y[:, 0] for id, y in labels.items()})
+        return of_numbers({id: y[:, 0].numpy() for id, y in labels.items()})
     if not federation.task.labels:  # pixels of one image are no samples
         return None
-    return of_classes({id: np.bincount(y, minlength=federation.task.classes) for id, y in labels.items()})
+    return of_classes({id: y.bincount(minlength=federation.task.classes).numpy() for id, y in labels.items()})
 
 
 def _table(federation: Federation, facts: list[dict[str, Any]]) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedkin.cli.loading import needing
 from fedkin.cli.screen import screen
 from fedkin.cli.status import status
 from fedkin.errors import ConfigError
@@ -37,10 +38,10 @@ _MEMBERS = typer.Option([], "--member", help="A participant; with an address if 
 _PINS = typer.Option([], "--certificate", help="A member's certificate, to accept that one only. May be repeated.")
 
 
-net.command("status")(status)
+net.command("status", cls=needing("fedkin.network.status"))(status)
 
 
-@net.command("init")
+@net.command("init", cls=needing("fedkin.network.joining"))
 def _init(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder for the key and the request."),
     name: str = _NAME,
@@ -62,7 +63,7 @@ def _init(
     )
 
 
-@net.command("ca")
+@net.command("ca", cls=needing("fedkin.network.joining"))
 def _ca(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder of the CA."),
     sign: list[Path] = _SIGN,
@@ -115,7 +116,7 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
         )
 
 
-@net.command("invite")
+@net.command("invite", cls=needing("fedkin.running.experiment"))
 def _invite(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file."),
     out: Path = typer.Option(..., "--out", help="The join file to write."),
@@ -177,7 +178,7 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
     return book, next(iter(book))
 
 
-@net.command("show")
+@net.command("show", cls=needing("fedkin.network.joining"))
 def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
     """Say what a certificate, a certificate request or a join file says."""
     from fedkin.network import keys

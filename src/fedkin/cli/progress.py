@@ -22,10 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.screen import screen
-from fedkin.records.metrics import metric_of
-from fedkin.records.recorder import rounds_so_far
-from fedkin.report.tables import megabytes
-from fedkin.running.loop import Stop
+from fedkin.report.units import megabytes
 
 __all__ = ["LiveProgress", "Progress", "StopFlag", "sparkline", "stop_on_signals"]
 
@@ -49,6 +46,8 @@ class StopFlag:
 @contextmanager
 def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
     """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
+    from fedkin.running.loop import Stop
+
     flag = StopFlag()
     console = screen(stderr=True, soft_wrap=True)
 
@@ -144,6 +143,8 @@ class LiveProgress(Progress):
         self.times: deque[float] = deque(maxlen=30)
 
     def _show(self, done: int) -> _Shown:
+        from fedkin.records.recorder import rounds_so_far
+
         self.done = done
         for row in rounds_so_far(self.folder) if done else []:
             self._take(row)
@@ -155,6 +156,8 @@ class LiveProgress(Progress):
         self.times.append(self.clock())
 
     def _take(self, row: Mapping[str, Any]) -> None:
+        from fedkin.records.metrics import metric_of
+
         self.done = row["round"]
         for way in self.bytes:
             self.bytes[way] += row["bytes"][way]
@@ -209,6 +212,8 @@ class LiveProgress(Progress):
         return f"{rate:.3g} rounds/s{slow}, {timedelta(seconds=round(left))} left"
 
     def _quality(self, row: Mapping[str, Any]) -> tuple[str, Text]:
+        from fedkin.records.metrics import metric_of
+
         metric = metric_of(row)
         digits = ".3f" if metric.share else ".4g"
         scored = row[metric.name]
@@ -237,6 +242,8 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> 
 
 
 def _figures(row: Mapping[str, Any]) -> str:
+    from fedkin.records.metrics import metric_of
+
     parts = []
     metric = metric_of(row)
     for title, figures in ((metric.title, row[metric.name]), ("unseen", row.get("unseen"))):

@@ -13,8 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.loading import needing
 from fedkin.cli.screen import screen
-from fedkin.report.tables import megabytes
+from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["runs"]
 
-runs = typer.Typer(no_args_is_help=False, help="List runs with their figures, or compare two of them.")
+runs = typer.Typer(
+    cls=needing("fedkin.records.listing", group=True), no_args_is_help=False,
+    help="List runs with their figures, or compare two of them.",
+)  # fmt: skip
 
 _FOLDERS = typer.Option([Path("runs")], "--in", help="Folder that holds run folders, at any depth. May be repeated.")
 _WIDE = 10_000  # columns: more than any line has

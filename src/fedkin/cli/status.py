@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import RunError
-from fedkin.report.tables import megabytes
+from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:

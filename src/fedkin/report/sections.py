@@ -12,7 +12,6 @@ from fedkin.report.risks import HEADS as RISK_HEADS
 from fedkin.report.risks import risk_rows
 from fedkin.report.sentence import LOCAL
 from fedkin.report.sure import COUNTED, RULE
-from fedkin.report.tables import megabytes
 from fedkin.report.templates import (
     CHOOSER,
     CURVES,
@@ -29,6 +28,7 @@ from fedkin.report.templates import (
     chart,
 )
 from fedkin.report.traffic import traffic_tables
+from fedkin.report.units import megabytes
 
 __all__ = ["Section", "section", "sections"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
 from fedkin.report.fairness import Gains
-from fedkin.report.tables import megabytes
+from fedkin.report.units import megabytes
 from fedkin.report.verdicts import Told, in_words
 from fedkin.tasks import METRICS, Metric
 

@@ -13,24 +13,13 @@ from fedkin.records.metrics import metric_of
 from fedkin.records.missing import sentence
 from fedkin.records.privacy import told
 from fedkin.report.sure import counted
+from fedkin.report.units import megabytes
 from fedkin.tasks import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
 
-__all__ = ["comparison", "left_out", "megabytes", "one_run", "profiled"]
-
-
-def megabytes(count: float) -> str:
-    """Bytes in readable units: 1 kB is 1,000 bytes.
-
-    >>> megabytes(0), megabytes(24616), megabytes(98_464_000)
-    ('0', '24.6 kB', '98.5 MB')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} B" if count else "0"
+__all__ = ["comparison", "left_out", "one_run", "profiled"]
 
 
 def one_run(result: Result) -> Table:

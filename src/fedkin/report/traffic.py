@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from fedkin.report.reading import Phase, Run
-from fedkin.report.tables import megabytes
+from fedkin.report.units import megabytes
 
 __all__ = ["phases_of", "traffic_tables"]
 
