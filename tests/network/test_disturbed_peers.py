@@ -1,4 +1,4 @@
-"""Eight peers without a server that are killed, stopped and cut off: nobody hangs, and who returns learns.
+"""Eight peers that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
 
 Undisturbed means a simulation of the same experiment, which undisturbed peers equal (test_processes.py).
 """
@@ -56,7 +56,8 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
             said.until("mapl: round 6 ")
             for wire in wires:
                 wire.cut(apart=True)
-            away.until("mapl: round 6 ")
+            said.until("is not connected: waiting")
+            away.until("is not connected: waiting")
             for wire in wires:
                 wire.mend()
             said.until("mapl: round 10 ")

@@ -17,6 +17,7 @@ from fedkin.engines.client_side import Outbox
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement
+from fedkin.network.link import Missed
 from fedkin.network.meeting import Now
 from fedkin.network.memory import MemoryNetwork
 from fedkin.network.neighbours import Neighbours, _offers
@@ -129,11 +130,56 @@ def test_one_whose_connection_is_back_is_tried_at_once() -> None:
         assert told(bob, 5, "ann") == (7, 0)
 
 
+def test_who_is_awaited_is_named_until_it_is_back() -> None:
+    network = MemoryNetwork()
+    with two(network, grace=20.0) as (ann, bob):
+        said, waiting = list[str](), Event()
+        bob.say = lambda line: (said.append(line), waiting.set())  # type: ignore[func-returns-value,assignment]
+        network.drop("ann")
+        heard = list[Any]()
+        exchange = Thread(target=lambda: heard.append(told(bob, 1, "ann")))
+        exchange.start()
+        assert waiting.wait(30)
+        network.back("ann")
+        ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
+        exchange.join(30)
+        assert heard == [(7, 0)]
+        assert said == [
+            "round 1: ann is not connected: waiting for at most 20 s", "round 1: ann is connected again",
+        ]  # fmt: skip
+
+
 def test_one_that_is_in_a_later_round_is_not_awaited_in_this_one() -> None:
     with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
         ann.enter(9)
         bob.enter(3)
         assert told(bob, 3, "ann") == "late: it left round 3 out"
+
+
+def test_a_message_that_is_offered_is_awaited_although_its_owner_is_in_a_later_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two(MemoryNetwork(), deadline=600.0) as (ann, bob):
+        ann.enter(1)
+        ann.exchange(1, 0, ["bob"], None)
+        ann.enter(2)
+        pull, slow = bob.link.pull, ["busy"] * 4
+
+        def late(owner: str, subject: str, *rest: Any) -> bytes:
+            if subject.endswith("r1/t0") and slow:
+                slow.pop()
+                raise Missed(owner, subject, "a busy machine")
+            return pull(owner, subject, *rest)
+
+        monkeypatch.setattr(bob.link, "pull", late)
+        bob.enter(1)
+        assert bob.exchange(1, 0, ["ann"], box(1, "ann"))["ann"].ended
+        # A turn that it did not offer before it went on is not awaited.
+        assert told_in_turn(bob, 1, 1) == "late: it left round 1 out"
+
+
+def told_in_turn(each: Neighbours, round: int, turn: int) -> str:
+    return each.exchange(round, turn, ["ann"], box(1, "ann"))["ann"].missing
 
 
 def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
@@ -158,10 +204,10 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert told(ann, 3, "bob", 7) == (1, 0)
     (tmp_path / "sent" / "3-1.offers").write_bytes(b"cut short")
     with two(network, Sent(tmp_path / "sent"), done=4) as (ann, bob):
-        assert bob.now() == {"ann": Now(5, True, 3)}
+        assert bob.now() == {"ann": Now(5, True, {3: 0})}
         ann.enter(4)
         bob.enter(3)
-        assert bob.now() == {"ann": Now(4, False, 3)}
+        assert bob.now() == {"ann": Now(4, False, {3: 0})}
         assert told(bob, 3, "ann") == (7, 0)
         ann.settings = ann.settings.model_copy(update={"deadline": 0.001})
         for round in (4, 5, 6):
@@ -170,6 +216,17 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [
             f"{round}-0.offers" for round in (4, 5, 6)
         ]
+
+
+def test_the_newest_are_offered_again_also_from_round_10_on(tmp_path: Path) -> None:
+    network, sent = MemoryNetwork(), Sent(tmp_path / "sent")
+    for round in (7, 8, 9, 10):
+        sent.keep(round, 0, _offers(["bob"], box(round, "bob")))
+    with two(network, sent, done=10) as (ann, bob):
+        assert bob.now()["ann"].first == 8
+        ann.enter(11)
+        bob.enter(10)
+        assert told(bob, 10, "ann") == (10, 0)
 
 
 def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,12 +32,22 @@ _KEPT = 3  # exchanges of rounds with a neighbour whose messages are still offer
 class Now:
     """What another peer says of itself: its round, or the one that it will begin with while it waits for others.
 
-    first: the earliest round of which it offers something to this peer; None: of no round.
+    offered: the rounds of which it offers something to this peer, each with its last turn. Of a round before its own
+    it offers nothing more.
     """
 
     round: int
     waits: bool
-    first: int | None
+    offered: Mapping[int, int]
+
+    @property
+    def first(self) -> int | None:
+        """The earliest round of which it offers something to this peer; None: of no round."""
+        return min(self.offered, default=None)
+
+    def left_out(self, round: int, turn: int) -> bool:
+        """Whether it will not offer anything in this turn of this round any more."""
+        return self.round > round and self.offered.get(round, -1) < turn
 
 
 class Meeting:
@@ -60,8 +70,8 @@ class Meeting:
         self.most = limit + _ROOM
         self.sent = Sent(None) if sent is None else sent
         self.done, self.round, self.waits = done, done + 1, True
-        # The rounds of which something is offered to each of the others.
-        self.offered: dict[str, list[int]] = {id: [] for id in self.others}
+        # The rounds of which something is offered to each of the others, with the last turn.
+        self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
         self.known: set[str] = set()
         self.compared: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
@@ -164,37 +174,38 @@ class Meeting:
     def tell(self, ids: Iterable[str]) -> None:
         """Say to these where this peer is."""
         for id in ids:
-            first = self.offered[id][0] if self.offered[id] else None
-            told = {"round": self.round, "waits": self.waits, "first": first}
+            offered = [list(each) for each in sorted(self.offered[id].items())]
+            told = {"round": self.round, "waits": self.waits, "offered": offered}
             self.link.offer(id, f"{self.run}/now", codec.encode(told))
 
     def put(self, id: str, round: int, turn: int, data: bytes) -> None:
         """Offer the message of an exchange, and forget those of rounds that nobody asks for any more."""
         self.link.offer(id, f"{self.run}/r{round}/t{turn}", data)
         rounds = self.offered[id]
-        if round not in rounds:
-            rounds.append(round)
-            for old in rounds[: -_KEPT - self.settings.staleness]:
-                self.link.withdraw(f"{self.run}/r{old}/", id)
-                rounds.remove(old)
+        rounds[round] = turn
+        for old in sorted(rounds)[: -_KEPT - self.settings.staleness]:
+            self.link.withdraw(f"{self.run}/r{old}/", id)
+            del rounds[old]
 
     def now(self, ids: Iterable[str] | None = None) -> dict[str, Now]:
         """Return what each of the others says of itself that answers (of these; None: of all)."""
         here = self.link.present()
         present = [id for id in (self.others if ids is None else sorted(ids)) if id in here]
-        told = zip(present, self.pool.map(self._now_of, present), strict=True)
+        told = zip(present, self.pool.map(self.now_of, present), strict=True)
         return {id: there for id, there in told if there is not None}
 
-    def _now_of(self, id: str) -> Now | None:
+    def now_of(self, id: str) -> Now | None:
+        """Return what this one says of itself; None if it does not answer."""
         try:
             tree = codec.decode(self.link.pull(id, f"{self.run}/now", SLICE, self.most))
-            return Now(int(tree["round"]), bool(tree["waits"]), None if tree["first"] is None else int(tree["first"]))
+            offered = {int(round): int(turn) for round, turn in tree["offered"]}
+            return Now(int(tree["round"]), bool(tree["waits"]), offered)
         except (LinkError, MethodError, KeyError, TypeError, ValueError):
             return None
 
     def round_of(self, id: str) -> int | None:
         """Return the round in which another peer says that it is; None if it does not answer."""
-        there = self._now_of(id)
+        there = self.now_of(id)
         return None if there is None else there.round
 
     def end(self, round: int) -> None:

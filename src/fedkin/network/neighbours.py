@@ -53,6 +53,7 @@ class Neighbours(Meeting):
         super().__init__(*given, **named)
         self.down: dict[str, _Down] = {}
         self.older: dict[tuple[str, int], Heard] = {}
+        self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
 
     def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
         """Offer to these neighbours (a box of None: the round has ended here), and return what they offer."""
@@ -74,28 +75,32 @@ class Neighbours(Meeting):
         """Return what a neighbour offers in this exchange, awaited while it may come."""
         if words := self._is_down(id, round):
             return Heard(missing=words)
-        silent, last = 0.0, False
+        silent = 0.0
         while (left := until - time.monotonic()) > 0:
             begun = time.monotonic()
             try:
                 heard = self._newest(id, round, turn, phase, min(left, SLICE))
                 self.down.pop(id, None)
                 self.heard[id] = max(heard.round, self.heard.get(id, 0))
+                if id in self.awaited:
+                    self.awaited.discard(id)
+                    self.say(f"round {round}: {id} is connected again")
                 return heard
             except Missed:
-                there = self.round_of(id) if id in self.link.present() else None
+                there = self.now_of(id) if id in self.link.present() else None
             except LinkError as error:
                 return Heard(missing=f"refused: {words_of(error)}")
             if self.stop.is_set():
                 return Heard(missing="late: this peer was stopped")
-            if last:
+            if there is not None and there.left_out(round, turn):
                 return Heard(missing=f"late: it left round {round} out")
-            # Whoever is in a later round has offered all of this one, or left it out: a last look shows which.
-            last = there is not None and there > round
             silent = 0.0 if there is not None else silent + time.monotonic() - begun
             if silent > self.settings.grace:
                 away = id not in self.link.present()
                 return self._missed(id, round, f"gone: {'the connection is lost' if away else 'it does not answer'}")
+            if id not in self.awaited and id not in self.link.present():
+                self.awaited.add(id)
+                self.say(f"round {round}: {id} is not connected: waiting for at most {self.settings.grace:g} s")
         return self._missed(id, round, f"late: nothing within {self.settings.deadline:g} s")
 
     def _newest(self, id: str, round: int, turn: int, phase: str, timeout: float) -> Heard:
@@ -130,6 +135,7 @@ class Neighbours(Meeting):
 
     def _missed(self, id: str, round: int, words: str) -> Heard:
         """Note a neighbour that is not waited for again before it answers, and in fewer and fewer rounds."""
+        self.awaited.discard(id)
         down = self.down.setdefault(id, _Down())
         down.misses += 1
         down.again = round + 2 ** min(down.misses, _LONGEST)

@@ -71,7 +71,9 @@ class Sent:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[Path, int, int]]:
-        for path in sorted(self.folder.glob("*-*.offers")) if self.folder is not None else ():
+        found = []
+        for path in self.folder.glob("*-*.offers") if self.folder is not None else ():
             round, _, turn = path.stem.partition("-")
             if round.isdigit() and turn.isdigit():
-                yield path, int(round), int(turn)
+                found.append((int(round), int(turn), path))
+        yield from ((path, round, turn) for round, turn, path in sorted(found))
