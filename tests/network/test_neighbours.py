@@ -196,6 +196,20 @@ def test_a_stranger_with_other_settings_is_refused_and_harms_nobody() -> None:
         assert ann.link.refused.counts == {"bob": 1}
 
 
+def test_settings_that_take_seconds_to_come_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two(MemoryNetwork(), theirs=replace(SAME, settings="")) as (ann, bob):
+        bob.link.offer("ann", f"{bob.run}/terms", codec.encode(SAME.tree()))
+        pull = ann.link.pull
+
+        def slow(owner: str, subject: str, timeout: float, most: int) -> bytes:
+            if timeout < 2:
+                raise Missed(owner, subject, "fifty peers on one machine")
+            return pull(owner, subject, timeout, most)
+
+        monkeypatch.setattr(ann.link, "pull", slow)
+        assert ann._compare("bob") == ""
+
+
 def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
     network = MemoryNetwork()
     with two(network, Sent(tmp_path / "sent")) as (ann, bob):

@@ -22,6 +22,7 @@ from fedkin.untrusted import shown
 __all__ = ["AGAIN", "SLICE", "Meeting", "Now"]
 
 SLICE = 0.5  # seconds of one look for an offer
+_TERMS = 5.0  # seconds of one look for what another has: with many peers on one machine an answer may take long
 AGAIN = 0.1  # seconds until the others are looked at again
 _ROOM = 1 << 20  # bytes of an offer beside its message
 _LINGER = 2.0  # seconds for which one that is refused may look why
@@ -105,8 +106,11 @@ class Meeting:
             if len(missing) != waited:
                 waited = len(missing)
                 self.say(f"waiting for {', '.join(missing[:8])}{' and others' if len(missing) > 8 else ''}")
-            since = time.monotonic()
-            for id, words in zip(missing, self.pool.map(self._compare, missing), strict=True):
+            since, present = time.monotonic(), self.link.present()
+            here = [id for id in missing if id in present]
+            if not here:
+                self.stop.wait(AGAIN)
+            for id, words in zip(here, self.pool.map(self._compare, here), strict=True):
                 if words:
                     self._linger(id)
                     raise RunError(f"{id} cannot be a neighbour: {words}")
@@ -127,7 +131,7 @@ class Meeting:
     def _compare(self, id: str) -> str | None:
         """Take in a participant whose settings are equal; returns what differs, and None if it says nothing yet."""
         try:
-            there = Agreement.of(codec.decode(self.link.pull(id, f"{self.run}/terms", SLICE, self.most)))
+            there = Agreement.of(codec.decode(self.link.pull(id, f"{self.run}/terms", _TERMS, self.most)))
         except Missed:
             return None
         except (MethodError, FedkinError) as error:
