@@ -1,12 +1,14 @@
 """A federation of processes on this machine over TLS, from keys to the report, and the same experiment in one process.
 
-    OMP_NUM_THREADS=1 python benchmarks/network.py [--clients 4] [--rounds 30] [--method flt] [--folder DIR]
+    OMP_NUM_THREADS=1 python benchmarks/network.py [--clients 4] [--rounds 30] [--method flt] [--folder DIR] [--all]
 
 It does by the commands of docs/network.md what several sites would do: a CA, a key and a certificate for each, a join
 file; then a server and one client for each site, each a process with its own samples (digits, rotated in groups that
 nobody is told). At the end it runs the same experiment as a simulation, and says whether the records are equal, how
 many rounds a minute each made (the median of all rounds but the first), and what the network costs for each client
-and round.
+and round; and the memory of the processes: pages of its own alone (USS), and with its share of those that several have
+(PSS), the largest of samples four times a second. --all: all figures of docs/network.md, with those of exchange.py and
+of crowd.py for 50 clients and for 50 peers (in a network namespace of their own, where `unshare` is allowed one).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,8 +88,18 @@ def prepared(folder: Path, written: dict[str, Any]) -> list[str]:
     return names
 
 
-def joined(folder: Path, names: list[str]) -> None:
-    """Run the server and all clients as processes to their end; the server prints."""
+def held(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """The memory of a process now, in MB: USS and PSS; nothing of one that has ended."""
+    try:
+        rows = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return 0.0, 0.0
+    sizes = {row.split(":")[0]: int(row.split()[1]) * 1024 / 1e6 for row in rows}
+    return sizes.get("Private_Clean", 0.0) + sizes.get("Private_Dirty", 0.0), sizes.get("Pss", 0.0)
+
+
+def joined(folder: Path, names: list[str]) -> list[tuple[float, float]]:
+    """Run the server and all clients as processes to their end, and return their memory; the server prints."""
     keys = ["--key", "{0}.key", "--certificate", "ca/{0}.crt"]
     serve = ["serve", "experiment.toml", "--join", "join.toml", "--out", "run"]
     started = [subprocess.Popen([*FEDKIN, *serve, *(word.format("server") for word in keys)], cwd=folder)]
@@ -96,9 +109,27 @@ def joined(folder: Path, names: list[str]) -> None:
             started.append(
                 subprocess.Popen([*FEDKIN, *words, *(word.format(name) for word in keys)], cwd=folder, stderr=log)
             )
-    ended = [process.wait() for process in started]
+    most = [(0.0, 0.0)] * len(started)
+    while running := [process for process in started if process.poll() is None]:
+        most = [max(before, held(process)) for before, process in zip(most, started, strict=True)]
+        with suppress(subprocess.TimeoutExpired):
+            running[0].wait(0.25)
+    ended = [process.returncode for process in started]
     if any(ended):
         raise SystemExit(f"exit statuses of the server and the clients: {ended}; see {folder}/*.log")
+    return most
+
+
+def others() -> None:
+    """Run the benchmarks that belong to these, one after another."""
+    here = Path(__file__).parent
+    subprocess.run([sys.executable, str(here / "exchange.py")], check=True)
+    alone = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        alone = []
+    for words in ([], ["--peers"]):
+        crowd = [sys.executable, str(here / "crowd.py"), "--count", "50", "--rounds", "4", *words]
+        subprocess.run([*alone, *crowd], check=True)
 
 
 GROUPS: dict[str, str] = {}
@@ -124,6 +155,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--method", default="flt")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--all", action="store_true")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = args.folder or Path(tempfile.mkdtemp(prefix="fedkin-network-"))
@@ -133,7 +165,7 @@ def main() -> None:
         GROUPS[name] = client.group or ""
     names = prepared(folder, written)
     print(f"a server and {len(names)} clients, each a process, over TLS on this machine: {folder}", flush=True)
-    joined(folder, names)
+    server, *clients = joined(folder, names)
     plan = Experiment.of(written)
     own = [own_client(name, str(folder / f"{name}.npz"), classes=10, group=GROUPS[name]) for name in names]
     federation = Federation([client for client, _ in own], own[0][1], plan.name)
@@ -145,7 +177,13 @@ def main() -> None:
     print(
         f"the network costs {1e3 * (there - here):.0f} ms a round, {1e3 * (there - here) / len(names):.1f} ms a client"
     )
+    print(f"memory, USS and PSS: {server[0]:.0f} and {server[1]:.0f} MB the server, "
+          f"{statistics.median(each[0] for each in clients):.0f} and "
+          f"{statistics.median(each[1] for each in clients):.0f} MB a client (median)")  # fmt: skip
+    print(f"on this machine: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"learned groups and more: {folder / 'run' / 'report.html'}")
+    if args.all:
+        others()
 
 
 if __name__ == "__main__":
