@@ -22,7 +22,9 @@ from fedkin.network.identity import Identity, make_ca, make_request, sign_reques
 from fedkin.network.keys import PrivateKey, make_key
 from fedkin.network.zenoh import ZenohLink
 
-HOSTS = ["127.0.0.1", "localhost"]
+# Addresses of the two ends of a link between network namespaces.
+SHAPED = ["10.99.7.1", "10.99.7.2"]
+HOSTS = ["127.0.0.1", "localhost", *SHAPED]
 
 
 @dataclass

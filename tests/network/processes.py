@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -40,8 +41,12 @@ _IMPORTED = ["fedkin.cli.commands", "fedkin.cli.progress", "fedkin.network.node"
              "torch._dynamo", "torch.utils.flop_counter", "pandas"]  # fmt: skip
 
 
-def _command(words: list[str], folder: Path, log: Path) -> None:
-    """Run a command in a child, as from a shell in this folder."""
+def _command(words: list[str], folder: Path, log: Path, space: str) -> None:
+    """Run a command in a child, as from a shell in this folder (and network namespace)."""
+    if space:
+        with open(f"/run/netns/{space}") as place:
+            if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), 0x40000000):  # CLONE_NEWNET
+                raise OSError(ctypes.get_errno(), f"the namespace {space} cannot be entered")
     number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(number, stream)
@@ -63,22 +68,27 @@ class Place:
     clients: Federation
     started: list[Process] = field(default_factory=list)
 
-    def serve(self, *more: str, file: str = "join.toml") -> Process:
+    def serve(self, *more: str, file: str = "join.toml", space: str = "") -> Process:
         """Start the server; `more` are --out or --resume."""
         first = [] if "--resume" in more else [str(self.folder / "experiment.toml")]
         join = ["--join", str(self.folder / file), "--key", str(self.folder / "server.key")]
-        return self._start("server", "serve", *first, *join, *more)
+        return self._start("server", "serve", *first, *join, *more, space=space)
 
-    def join(self, name: str, *more: str, file: str = "join.toml") -> Process:
+    def join(self, name: str, *more: str, file: str = "join.toml", space: str = "") -> Process:
         """Start a client."""
-        return self._start(name, "join", str(self.folder / file), *self._files(name), *more)
+        return self._start(name, "join", str(self.folder / file), *self._files(name, name), *more, space=space)
 
     def peer(self, name: str, *more: str, file: str = "join.toml") -> Process:
         """Start a peer."""
-        return self._start(name, "peer", str(self.folder / file), *self._files(name), *more)
+        return self._start(name, "peer", str(self.folder / file), *self._files(name, name), *more)
 
-    def _files(self, name: str) -> list[str]:
-        return ["--data", str(self.folder / f"{name}.npz"), "--key", str(self.folder / f"{name}.key"), "--yes"]
+    def start_as(self, name: str, command: str, key: str, data: str, file: str) -> Process:
+        """Start a participant with this key, these samples and this join file; it writes to the log of `name`."""
+        state = ["--state", str(self.folder / f"{name}-state")]
+        return self._start(name, command, str(self.folder / file), *self._files(key, data), *state)
+
+    def _files(self, key: str, data: str) -> list[str]:
+        return ["--data", str(self.folder / f"{data}.npz"), "--key", str(self.folder / f"{key}.key"), "--yes"]
 
     @property
     def ports(self) -> dict[str, int]:
@@ -93,8 +103,8 @@ class Place:
         write_join(join.model_copy(update={"members": {**join.members, **others}}), self.folder / "far.toml")
         return "far.toml"
 
-    def _start(self, name: str, *words: str) -> Process:
-        process = _FORKS.Process(target=_command, args=(list(words), self.folder, self.folder / f"{name}.log"))
+    def _start(self, name: str, *words: str, space: str = "") -> Process:
+        process = _FORKS.Process(target=_command, args=(list(words), self.folder, self.folder / f"{name}.log", space))
         process.start()
         self.started.append(process)
         return process
@@ -142,7 +152,12 @@ class Follow:
 
 @contextmanager
 def made(
-    folder: Path, table: dict[str, Any], town: Town, federation: Federation, peers: bool = False
+    folder: Path,
+    table: dict[str, Any],
+    town: Town,
+    federation: Federation,
+    peers: bool = False,
+    host: str = "127.0.0.1",
 ) -> Iterator[Place]:
     """Write keys, certificates, data of each client, the experiment and the join file; end all processes at last."""
     names = sorted(federation)
@@ -161,7 +176,7 @@ def made(
     if peers:
         members = {name: Member(locator=f"tls/127.0.0.1:{free_port()}") for name in names}
     else:
-        members = {"server": Member(locator=f"tls/127.0.0.1:{free_port()}"), **dict.fromkeys(names, Member())}
+        members = {"server": Member(locator=f"tls/{host}:{free_port()}"), **dict.fromkeys(names, Member())}
     ca = certificate_pem([town.ca]).decode()
     write_join(
         Join(version=VERSION, federation="tiny", server="" if peers else "server", ca=ca, experiment=text,

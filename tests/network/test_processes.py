@@ -1,90 +1,146 @@
-"""A server and clients as processes over Zenoh with mutual TLS: what a simulation computes, also after kills."""
+"""Participants as processes over Zenoh with mutual TLS: what a simulation computes, and who is refused."""
 
 from __future__ import annotations
 
-import json
-from multiprocessing.context import ForkServerProcess as Process
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 
-from fedkin.running.loop import Result, execute
+from fedkin.network.identity import certificate_pem
+from fedkin.network.joining import hash_of, read_join, write_join
+from fedkin.network.keys import write_private
+from fedkin.network.status import FILE, read_status
+from fedkin.running.loop import Result
 from network.federations import experiment, same, state_in
-from network.processes import Place, made
-from town import Town
+from network.processes import Place, ended, made, rounds, rows, simulated
+from town import Town, new_town
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["c00", "c01", "c02", "c03"]
+NAMES = [f"c0{number}" for number in range(8)]
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
+# Two groups, in which clients have the digits upright or on their side, and training that tells them apart at once.
+PLANTED: dict[str, dict[str, Any]] = {
+    "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
+    "training": {"lr": 0.3, "local_steps": 10},
+}  # fmt: skip
 
 
-def table(method: str, rounds: int) -> dict[str, Any]:
-    plan = experiment(method, clients=4, rounds=rounds)
-    return {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
-
-
-def simulated(place: Place, folder: Path) -> Result:
-    return execute(place.plan.setup(place.clients), place.plan.run, name="tiny", folder=folder)
-
-
-def ended(place: Place, *processes: Process) -> None:
-    for process in processes:
-        process.join(400)
-        assert process.exitcode == 0, "\n".join(map(place.log, ("server", *NAMES)))
+def place_of(folder: Path, town: Town, method: str, peers: bool = False, **sections: Mapping[str, Any]) -> Any:
+    plan = experiment(method, clients=8, rounds=5, **{**PLANTED, **sections})
+    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
+    federation = experiment(clients=8, scenario=PLANTED["scenario"]).federation(Path())
+    return made(folder, written, town, federation, peers=peers)
 
 
 def equal(folder: Path, here: Result, kept: Path) -> None:
     """Whether the records of a server are those of a simulation."""
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert rows == here.rounds
-    for name, known in (("clients", here.clients), ("messages", here.messages)):
-        there = list(zip(*pq.read_table(folder / f"{name}.parquet").to_pydict().values(), strict=True))
-        assert sorted(there) == sorted(known), name
+    assert rounds(folder) == here.rounds
+    assert sorted(rows(folder, "clients")) == sorted(here.clients)
+    assert sorted(rows(folder)) == sorted(here.messages)
     assert same(state_in(folder)["server"], state_in(kept)["server"])
     assert (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "sfmtl-graph"])
+def planted(groups: Mapping[str, Any]) -> bool:
+    """Whether the clients with these labels are together that have the same rotation: the first and the last four."""
+    return {frozenset(id for id in groups if groups[id] == label) for label in groups.values()} == {
+        frozenset(NAMES[:4]), frozenset(NAMES[4:]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"])
 def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Town) -> None:
-    written = table(method, 3)
-    with made(tmp_path, written, town, experiment(clients=4).federation(Path())) as place:
+    run = tmp_path / "there"
+    with place_of(tmp_path, town, method) as place:
         here = simulated(place, tmp_path / "here")
-        server = place.serve("--out", str(tmp_path / "there"))
-        nodes = [place.join(name) for name in NAMES]
-        ended(place, server, *nodes)
-        equal(tmp_path / "there", here, tmp_path / "here")
+        ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in NAMES}})
+    equal(run, here, tmp_path / "here")
+    if method == "ifca":
+        assert planted({name: who.group for name, who in read_status(run / FILE).others.items()})
 
 
-def test_kills_of_a_client_and_of_the_server_change_no_bit(tmp_path: Path, town: Town) -> None:
-    with made(tmp_path, table("ifca", 40), town, experiment(clients=4).federation(Path())) as place:
+@pytest.mark.parametrize(
+    ("method", "sections"),
+    [
+        ("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}),
+        ("dfedavgm", {"run": {"network": "regular:3"}}),
+    ],
+)
+def test_peers_are_the_simulation_bit_for_bit(
+    method: str, sections: Mapping[str, Any], tmp_path: Path, town: Town
+) -> None:
+    with place_of(tmp_path, town, method, peers=True, **sections) as place:
         here = simulated(place, tmp_path / "here")
-        server = place.serve("--out", str(tmp_path / "there"))
-        nodes = {name: place.join(name) for name in NAMES}
-        with place.follow("c01") as said:
-            said.until("round 5:")
-            nodes["c01"].kill()
-            nodes["c01"].join()
-            # Within network.grace: the request waits for it, and is answered from the state that was kept.
-            nodes["c01"] = place.join("c01")
-            said.until("round 12:")
-            server.kill()
-            server.join()
-            server = place.serve("--resume", str(tmp_path / "there"))
-            said.until("joining once more")
-            said.until("round 30:")
-        ended(place, server, *nodes.values())
-        equal(tmp_path / "there", here, tmp_path / "here")
+        ended(place, {name: place.peer(name) for name in NAMES})
+    known = state_in(tmp_path / "here")["clients"]
+    for name in NAMES:
+        folder = tmp_path / f"{name}-state"
+        assert same(state_in(folder)["clients"][name], known[name]), name
+        assert sorted(rows(folder)) == sorted(row for row in here.messages if name in row), name
+        assert (folder / "report.html").exists()
 
 
-def test_peers_are_the_simulation_bit_for_bit(tmp_path: Path, town: Town) -> None:
-    written = table("mapl", 4)
-    written["method"] |= {"warmup": 2, "hidden": 9}
-    with made(tmp_path, written, town, experiment(clients=4).federation(Path()), peers=True) as place:
-        simulated(place, tmp_path / "here")
-        ended(place, *[place.peer(name) for name in NAMES])
-        known = state_in(tmp_path / "here")["clients"]
-        for name in NAMES:
-            assert same(state_in(tmp_path / f"{name}-state")["clients"][name], known[name]), name
-            assert (tmp_path / f"{name}-state" / "report.html").exists()
+# -- strangers ------------------------------------------------------------------------------------------------
+
+
+def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], str]]:
+    """(whose log, what it says, what is started, what the server says) of participants that are refused."""
+    alone, other = new_town("c07"), new_town("other-ca")
+    for name, identity, why in (
+        ("self-signed", replace(town["c07"], key=alone.key, chain=(alone.ca,)), "is signed by itself"),
+        ("expired", town.expired("c07"), "the certificate of CN=c07 expired on"),
+        ("other-ca", other.signed("c07"), "unknown CA: the certificate is signed by CN=other-ca"),
+        ("stranger", town["stranger"], "'stranger' is not a member of this federation"),
+    ):
+        write_private(place.folder / f"{name}.key", identity.key_pem)
+        (place.folder / f"{name}.crt").write_bytes(certificate_pem(identity.chain))
+        yield name, why, [name, "c07", "join.toml"], ""
+    # An other CA's participant whose own file says that this CA is right: the handshake is what refuses it.
+    join = read_join(place.folder / "join.toml")
+    write_join(join.model_copy(update={"ca": certificate_pem([other.ca]).decode()}), place.folder / "theirs.toml")
+    yield "handshake", "its certificate is from another CA", ["other-ca", "c07", "theirs.toml"], ""
+    text = join.experiment.replace("lr = 0.3", "lr = 0.2")
+    changed = join.model_copy(update={"experiment": text, "experiment_hash": hash_of(text)})
+    write_join(changed, place.folder / "changed.toml")
+    yield (
+        "experiment",
+        "training.lr is 0.2 here and 0.3 there",
+        ["c07", "c07", "changed.toml"],
+        ("c07 is refused: training.lr is 0.3 here and 0.2 there"),
+    )
+    samples = dict(np.load(place.folder / "c07.npz"))
+    np.savez(place.folder / "narrow.npz", **{**samples, "x": samples["x"][..., :7]})
+    yield (
+        "shape",
+        "shape (1, 8, 7) here and (1, 8, 8) there",
+        ["c07", "narrow", "join.toml"],
+        ("c07 is refused: inputs have shape (1, 8, 8) here and (1, 8, 7) there"),
+    )
+
+
+def test_who_is_refused_is_told_in_one_line_and_harms_nobody(tmp_path: Path, town: Town) -> None:
+    run = tmp_path / "there"
+    with place_of(tmp_path, town, "fedavg") as place:
+        here = simulated(place, tmp_path / "here")
+        server = place.serve("--out", str(run))
+        nodes = {name: place.join(name) for name in NAMES[:-1]}
+        with place.follow("server") as said:
+            said.until("7 of 8 clients are here")
+            for name, words, (key, data, file), server_says in strangers(place, town):
+                process = place.start_as(name, "join", key, data, file)
+                process.join(120)
+                log = place.log(name)
+                assert process.exitcode == 2, log
+                assert words in log.splitlines()[-1], log
+                assert "Traceback" not in log, log
+                if server_says:
+                    said.until(server_says)
+        ended(place, {"server": server, **nodes, "c07": place.join("c07")})
+    equal(run, here, tmp_path / "here")
+    refused = [line for line in place.log("server").splitlines() if "is refused" in line]
+    assert len(refused) == 2
