@@ -1,0 +1,93 @@
+"""A federation in network namespaces, over a link that is slow and goes down: no bit changes, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from network.federations import experiment
+from network.processes import ended, made, rounds, rows, simulated
+from town import SHAPED, Town
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["c00", "c01", "c02", "c03"]
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two namespaces with one link between them, shaped at both ends."""
+
+    server: str
+    clients: str
+    device: str
+
+    def up(self, up: bool) -> None:
+        """Take the link down, so that packets are lost and nobody is told, or up again."""
+        ip("-n", self.clients, "link", "set", self.device, "up" if up else "down")
+
+
+def shaped(space: str, device: str) -> None:
+    """A link of 20 Mbit/s, with 20 ms where the kernel has netem."""
+    tc = ["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device, "root"]
+    netem = [*tc, "netem", "delay", "20ms", "rate", "20mbit"]
+    if subprocess.run(netem, capture_output=True, check=False).returncode:
+        subprocess.run([*tc, "tbf", "rate", "20mbit", "burst", "64kb", "latency", "400ms"], check=True)
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
+        pytest.skip("network namespaces need root, and ip and tc of iproute2")
+    number = os.getpid()
+    made = Link(f"fedkin-s{number}", f"fedkin-c{number}", f"fkc{number}"[:15])
+    ends = {made.server: f"fks{number}"[:15], made.clients: made.device}
+    try:
+        try:
+            for space in ends:
+                ip("netns", "add", space)
+            one, other = ends
+            peer = ["peer", "name", ends[other], "netns", other]
+            ip("link", "add", "name", ends[one], "netns", one, "type", "veth", *peer)
+        except OSError as error:
+            pytest.skip(f"this machine allows no network namespaces ({error})")
+        for (space, end), address in zip(ends.items(), SHAPED, strict=True):
+            ip("-n", space, "address", "add", f"{address}/24", "dev", end)
+            for device in ("lo", end):
+                ip("-n", space, "link", "set", device, "up")
+            shaped(space, end)
+        yield made
+    finally:
+        for space in ends:
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False)
+
+
+def test_a_slow_link_that_goes_down_changes_no_bit(tmp_path: Path, town: Town, link: Link) -> None:
+    plan = experiment("fedavg", clients=4, rounds=16)
+    written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 60.0}}
+    run = tmp_path / "there"
+    with made(tmp_path, written, town, experiment(clients=4).federation(Path()), host=SHAPED[0]) as place:
+        here = simulated(place, tmp_path / "here")
+        server = place.serve("--out", str(run), space=link.server)
+        nodes = {name: place.join(name, space=link.clients) for name in NAMES}
+        with place.follow("c00") as said, place.follow("c03") as away:
+            said.until("round 5:")
+            link.up(False)
+            said.until("the server is not reached")  # by Zenoh's lease of 10 s, as no packet says so
+            link.up(True)
+            away.until("round 8:")
+        ended(place, {"server": server, **nodes})
+    assert rounds(run) == here.rounds
+    assert sorted(rows(run)) == sorted(here.messages)
