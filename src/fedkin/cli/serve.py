@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedkin.cli._samples import joined, met, reader
 from fedkin.cli.experiments import ending, planned, rooted
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
 from fedkin.cli.progress import LiveProgress, StopFlag, stop_on_signals
@@ -34,11 +35,12 @@ _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
 _DATA = typer.Option(..., "--data", help="Its samples: a .csv, .parquet or .npz file, or MODULE:FUNCTION.")
-_TARGET = typer.Option(None, "--target", help="The column to learn, in a table.")
+_TARGET = typer.Option(None, "--target", help="The column to learn, in a table, if the experiment names none.")
 _GROUP = typer.Option(None, "--group", help="A group that it tells the server, for the records.")
 _HELD = typer.Option(
-    0.2, "--test-fraction", min=0, max=0.9, help="Share of the samples held out, if they have no split."
-)
+    None, "--test-fraction", min=0, max=0.9,
+    help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
+)  # fmt: skip
 _STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
 _YES = typer.Option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
 _LABELS = typer.Option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
@@ -88,7 +90,7 @@ def join(
     certificate: Path | None = _CERTIFICATE,
     target: str | None = _TARGET,
     group: str | None = _GROUP,
-    test_fraction: float = _HELD,
+    test_fraction: float | None = _HELD,
     state: Path | None = _STATE,
     labels: bool = _LABELS,
     max_epsilon: float | None = _EPSILON,
@@ -96,7 +98,6 @@ def join(
     yes: bool = _YES,
 ) -> None:
     """Take part in a federation as a client, with samples of its own, until the run has ended."""
-    from fedkin.data.own import own_client
     from fedkin.folders import held
     from fedkin.network.joining import read_join
     from fedkin.network.node import Node
@@ -109,16 +110,14 @@ def join(
     identity = _identity(invited, key, certificate)
     if identity.name == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
-    client, task = own_client(
-        identity.name, data, target=target, kind=plan.network.kind, classes=plan.network.classes, group=group,
-        test_fraction=test_fraction, seed=plan.run.seed,
-    )  # fmt: skip
+    read = reader(plan, identity.name, data, target, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{identity.name}-state"
     console = screen(stderr=True, soft_wrap=True)
     with (
         held(folder), _ledger(plan, folder, identity.name, max_epsilon) as ledger,
         _leaving(console.print) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
     ):  # fmt: skip
+        client, task = joined(read, plan, link, folder, invited.server, _consent(yes, invited.server), ledger, stop)
         Node(
             link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
             settings=networked.settings_of(plan), labels=labels, device=device, say=console.print,
@@ -133,7 +132,7 @@ def peer(
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
     target: str | None = _TARGET,
-    test_fraction: float = _HELD,
+    test_fraction: float | None = _HELD,
     state: Path | None = _STATE,
     max_epsilon: float | None = _EPSILON,
     device: str = _DEVICE,
@@ -141,7 +140,6 @@ def peer(
     json: bool = JSON,
 ) -> None:
     """Take part in a federation without a server, with samples of its own; the records are of this peer."""
-    from fedkin.data.own import own_client
     from fedkin.network.joining import read_join
     from fedkin.running import networked
 
@@ -151,10 +149,7 @@ def peer(
     plan = networked.experiment_of(invited)
     identity = _identity(invited, key, certificate)
     me = identity.name
-    client, task = own_client(
-        me, data, target=target, kind=plan.network.kind, classes=plan.network.classes, test_fraction=test_fraction,
-        seed=plan.run.seed,
-    )  # fmt: skip
+    read = reader(plan, me, data, target, test_fraction)
     folder = state if state is not None else invitation.parent / f"{me}-state"
     places = {name: member.locator for name, member in invited.members.items()}
     own = listen or places[me]
@@ -165,9 +160,11 @@ def peer(
         _ledger(plan, folder, me, max_epsilon) as ledger,
         _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop),
     ):  # fmt: skip
+        consent = _consent(yes, "its neighbours")
+        client, task, shared = met(read, plan, link, folder, sorted(invited.members), consent, ledger, stop)
         result = networked.exchange(
             plan, link, client, task, sorted(invited.members), folder, resume=True, device=device, stop=stop,
-            consent=_consent(yes, "its neighbours"), say=console.print, ledger=ledger,
+            consent=consent, say=console.print, ledger=ledger, shared=shared,
             watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
     ending(plan, result, folder, json)

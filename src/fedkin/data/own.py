@@ -6,24 +6,66 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 
+from fedkin.data.sources._table import TableSource, dataset_of
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.parquet import Parquet
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
+from fedkin.federation.telling import Agreed, told_of
 from fedkin.tasks import Kind
 from fedkin.untrusted import Refused, arrays_in, said, shown
 
-__all__ = ["own_client"]
+__all__ = ["TABLES", "OwnTable", "own_client"]
 
+TABLES = (".csv", ".csv.gz", ".parquet")
+
+_WHOSE = "(client)"  # a column that no file has: its name is the participant's own
 _USED = ("x", "y", "split")
+
+
+class OwnTable:
+    """One participant's table, read as the experiment says; raises DataError and ConfigError.
+
+    name: of the participant. data: a .csv, .csv.gz or .parquet file. source: the experiment's, whose column of clients
+    the file may have or not. told: all that leaves the participant, so that all encode their tables alike.
+    """
+
+    def __init__(self, name: str, data: str, source: TableSource) -> None:
+        self.name, self.data = name, data
+        if not data.endswith(TABLES):
+            raise ConfigError(f"--data {shown(data, 80)}: this federation learns from tables; expected a .csv, .csv.gz "
+                              "or .parquet file")  # fmt: skip
+        path = Path(data).absolute()
+        if not path.is_file():
+            raise DataError(f"{data}: no such file; expected a table .csv, .csv.gz or .parquet")
+        more = {"delimiter": source.delimiter} if isinstance(source, Csv) and path.suffix != ".parquet" else {}
+        kind: Any = Parquet if path.suffix == ".parquet" else Csv
+        table, _ = kind(path=path, target=source.target, **more).rows(Path())
+        if source.client in table.column_names:
+            table = table.drop_columns([source.client])
+        self.table = table.append_column(_WHOSE, pa.array([name] * table.num_rows, pa.string()))
+        self.reading = replace(source.reading(_WHOSE), group=None)
+        if source.group in table.column_names:
+            self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
+        self.told = told_of(self.table, self.reading, data)
+
+    def client(self, agreed: Agreed, group: str | None = None) -> tuple[Client, Task]:
+        """Return this participant with its samples, encoded as all agreed, and the task; group: what it says of it."""
+        made = dataset_of(self.table, self.reading, self.data, agreed)
+        train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
+        mark = blake2b(agreed.to_json().encode(), digest_size=6).hexdigest()
+        columns = [*agreed.encoding.names, f"(encoding {mark})"]
+        return Client(self.name, train, test, group, about={"columns": columns}), made.task
 
 
 def own_client(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,20 +13,23 @@ import pyarrow as pa
 
 from fedkin.errors import DataError, nearest
 from fedkin.federation.checks import check_ids
-from fedkin.federation.columns import codes, is_number, kinds_of, numbers, texts
+from fedkin.federation.columns import Column, codes, is_number, kinds_of, numbers, texts
 from fedkin.federation.encoding import Encoding
-from fedkin.federation.profiles import profile
+from fedkin.federation.profiles import Moments, Profile, profile
 from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
 from fedkin.tasks import Task
 
-__all__ = ["Encoded", "Reading", "Target", "as_table", "encoded"]
+__all__ = [
+    "CLASSES", "Columns", "Encoded", "Kind", "Reading", "Target", "as_table", "classes_of", "columns_of", "encoded",
+    "kind_of", "regression_of",
+]  # fmt: skip
 
 Names = npt.NDArray[np.str_]
 Flags = npt.NDArray[np.bool_]
 Kind = Literal["classification", "risk", "regression"]
 
 # A number with at most so many different whole values is taken for a class, if nothing is said.
-_CLASSES = 20
+CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,25 @@ class Target:
     mean: float = 0.0
     deviation: float = 1.0
 
+    def task(self, width: int) -> Task:
+        """The task of these targets, with so many inputs."""
+        if self.kind == "regression":
+            return Task.regression(1, (width,))
+        return Task(len(self.classes), (width,), self.kind)
+
+    def __call__(self, table: pa.Table, name: str) -> npt.NDArray[Any]:
+        """A column as targets: labels from 0 [n], or deviations from the mean [n, 1].
+
+        Raises DataError for a value that is no class.
+        """
+        if self.kind == "regression":
+            return ((numbers(table, name) - self.mean) / self.deviation).astype(np.float32)[:, None]
+        number = {value: place for place, value in enumerate(self.classes)}
+        try:
+            return np.array([number[value] for value in texts(table, name)], dtype=np.int64)
+        except KeyError as error:
+            raise DataError(f"target {name!r}: {error} is none of {', '.join(self.classes)}") from None
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -71,10 +94,7 @@ class Encoded:
     @property
     def task(self) -> Task:
         """The task of these targets."""
-        shape = (self.x.shape[1],)
-        if self.target.kind == "regression":
-            return Task.regression(1, shape)
-        return Task(len(self.target.classes), shape, self.target.kind)
+        return self.target.task(self.x.shape[1])
 
 
 def as_table(frame: Any, where: str = "frame") -> pa.Table:
@@ -93,11 +113,46 @@ def as_table(frame: Any, where: str = "frame") -> pa.Table:
         ) from None
 
 
-def encoded(table: pa.Table, reading: Reading, where: str = "frame") -> Encoded:
+@dataclass(frozen=True)
+class Columns:
+    """A table by what its columns are for. own: rows by client. values: the target's texts. others: no inputs."""
+
+    inputs: pa.Table
+    kinds: Mapping[str, Column]
+    client: Names
+    own: Mapping[str, npt.NDArray[np.int64]]
+    held: Flags
+    values: npt.NDArray[np.object_]
+    group: Names | None
+    others: Sequence[str]
+
+    def profiles(self, table: pa.Table, kinds: Mapping[str, Column]) -> list[Profile]:
+        """What each client tells of these columns of its training rows."""
+        return [profile(table.take(own[~self.held[own]]), kinds) for own in self.own.values()]
+
+
+def encoded(
+    table: pa.Table, reading: Reading, where: str = "frame", agreed: tuple[Encoding, Target] | None = None
+) -> Encoded:
     """The arrays of a table. Everything is fitted on the training rows, from sums and counts of each client.
 
-    Raises DataError that names `where`, the column, and the row or client.
+    agreed: the encoding and the target of a whole federation, of which these are the rows of one client. Raises
+    DataError that names `where`, the column, and the row or client.
     """
+    columns = columns_of(table, reading, where)
+    target = _target(table, reading, columns, where) if agreed is None else agreed[1]
+    y = target(table, reading.target)
+    encoding = Encoding.of(columns.profiles(columns.inputs, columns.kinds), columns.kinds, reading.least) if (
+        agreed is None) else agreed[0]  # fmt: skip
+    x = encoding(columns.inputs)
+    if not x.shape[1]:
+        others = ", ".join(columns.others)
+        raise DataError(f"{where}: no column is left for the inputs; expected at least one beside {others}")
+    return Encoded(x, y, columns.client, columns.held, encoding, target, columns.group)
+
+
+def columns_of(table: pa.Table, reading: Reading, where: str = "frame") -> Columns:
+    """The table by what its columns are for; raises DataError that names `where`, the column, and the row or client."""
     if table.num_rows == 0:
         raise DataError(f"{where}: no rows; expected one for each sample")
     names = _roles(table, reading, where)
@@ -106,18 +161,13 @@ def encoded(table: pa.Table, reading: Reading, where: str = "frame") -> Encoded:
     check_ids(rows, f"{where}: column {reading.client!r}")
     group = None if reading.group is None else _names(table, reading.group, where)
     held = _held(table, reading, client, where)
-    target, y = _target(table, reading, client, held, where)
+    values = _values(table, reading.target, client, where)
     inputs = table.select([name for name in table.column_names if name not in names])
     try:
         kinds = kinds_of(inputs, reading.categories)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    told = [profile(inputs.take(own[~held[own]]), kinds) for own in rows.values()]
-    encoding = Encoding.of(told, kinds, reading.least)
-    x = encoding(inputs)
-    if not x.shape[1]:
-        raise DataError(f"{where}: no column is left for the inputs; expected at least one beside {', '.join(names)}")
-    return Encoded(x, y, client, held, encoding, target, group)
+    return Columns(inputs, kinds, client, rows, held, values, group, names)
 
 
 def _roles(table: pa.Table, reading: Reading, where: str) -> list[str]:
@@ -188,11 +238,8 @@ def _number(table: pa.Table, name: str, where: str, expected: str) -> None:
         raise DataError(f"{where}: column {name!r}: expected {expected}, got {kind}")
 
 
-def _target(
-    table: pa.Table, reading: Reading, client: Names, held: Flags, where: str
-) -> tuple[Target, npt.NDArray[Any]]:
-    """What the target means, and its values: labels from 0, or numbers in deviations from the training rows' mean."""
-    name = reading.target
+def _values(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArray[np.object_]:
+    """The target's values as texts; raises DataError for a row without one."""
     values = texts(table, name)
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
@@ -200,40 +247,44 @@ def _target(
             f"{where}: target {name!r} is unknown in {len(empty)} rows, the first is row {empty[0]}, of client "
             f"{str(client[empty[0]])!r}; leave such rows out"
         )
-    kind = reading.kind or _kind(table, name, values)
+    return values
+
+
+def _target(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
+    """What the target means in a table of all clients."""
+    name, different = reading.target, set(columns.values)
+    text = kinds_of(table.select([name]))[name] == "category"
+    kind = reading.kind or kind_of(different, text)
     if kind == "regression":
         _number(table, name, where, "numbers to predict")
-        known = numbers(table, name)
-        mean, deviation = float(known[~held].mean()), float(known[~held].std())
-        if deviation == 0:
-            raise DataError(f"{where}: target {name!r} is {mean:g} in every training row; expected different values")
-        return Target(kind, (), mean, deviation), ((known - mean) / deviation).astype(np.float32)[:, None]
-    classes = _classes(table, name, values)
-    if len(classes) < 2:
-        raise DataError(f"{where}: target {name!r} is {classes[0]!r} in every row; expected at least 2 classes")
-    if kind == "risk":
-        classes = _risk(classes, reading.positive, f"{where}: target {name!r}")
-    number = {value: place for place, value in enumerate(classes)}
-    return Target(kind, classes), np.array([number[value] for value in values], dtype=np.int64)
+        told = columns.profiles(table.select([name]), {name: "number"})
+        return regression_of(Profile.merged(told).numbers[name], f"{where}: target {name!r}")
+    return classes_of(different, text, kind, reading.positive, f"{where}: target {name!r}")
 
 
-def _kind(table: pa.Table, name: str, values: npt.NDArray[np.object_]) -> Kind:
-    """Two values are a risk; texts, booleans, and at most 20 whole numbers are classes; others are numbers."""
-    different = set(values)
+def kind_of(different: Collection[str], text: bool) -> Kind:
+    """Two values are a risk; texts, and at most 20 whole numbers are classes; others are numbers."""
     if len(different) <= 2:
         return "risk"
-    if kinds_of(table.select([name]))[name] == "category":
-        return "classification"
     whole = all(value.lstrip("-").isdigit() for value in different)
-    return "classification" if whole and len(different) <= _CLASSES else "regression"
+    return "classification" if text or (whole and len(different) <= CLASSES) else "regression"
 
 
-def _classes(table: pa.Table, name: str, values: npt.NDArray[np.object_]) -> tuple[str, ...]:
-    """The different values in order: as numbers where they are numbers."""
-    different = {str(value) for value in values}
-    if kinds_of(table.select([name]))[name] == "number" and all(is_number(value) for value in different):
-        return tuple(sorted(different, key=float))
-    return tuple(sorted(different))
+def regression_of(moments: Moments, where: str) -> Target:
+    """A number in deviations from the training rows' mean; raises DataError if it is the same in all."""
+    deviation = math.sqrt(moments.squares / max(moments.count, 1))
+    if deviation == 0:
+        raise DataError(f"{where} is {moments.mean:g} in every training row; expected different values")
+    return Target("regression", (), moments.mean, deviation)
+
+
+def classes_of(different: Collection[str], text: bool, kind: Kind, positive: str | None, where: str) -> Target:
+    """The different values in order, as numbers where they are numbers; raises DataError for fewer than two."""
+    as_numbers = not text and all(is_number(value) for value in different)
+    classes = tuple(sorted(map(str, different), key=float if as_numbers else None))
+    if len(classes) < 2:
+        raise DataError(f"{where} is {classes[0]!r} in every row; expected at least 2 classes")
+    return Target(kind, _risk(classes, positive, where) if kind == "risk" else classes)
 
 
 def _risk(classes: tuple[str, ...], positive: str | None, where: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
+from fedkin.network.encoding import ENCODING, Shared
 from fedkin.network.link import Link, LinkError, Missed
 from fedkin.network.settings import NetworkSettings, task_from, tree_of_task
 from fedkin.settings import Settings, parse
@@ -56,13 +57,16 @@ def about_of(client: Client, task: Task, labels: bool = False) -> About:
 class Hall:
     """The clients of a federation as they come and come back.
 
-    settings: what all must have in common, as TOML. kept: federation.json of a run that is gone on with.
+    settings: what all must have in common, as TOML. kept: federation.json of a run that is gone on with. shared: the
+    encoding of their tables on which they agreed.
     """
 
     def __init__(
         self, link: Link, settings: str, plan_of: PlanOf, network: NetworkSettings, *, name: str = "federation",
         kept: Mapping[str, Any] | None = None, say: Callable[[str], None] = lambda line: None,
+        shared: Shared | None = None,
     ) -> None:  # fmt: skip
+        self.shared = shared
         self.link, self.network, self.plan_of, self.name, self.say = link, network, plan_of, name, say
         self.run, self.epoch = secrets.token_hex(4), secrets.token_hex(4)
         self.changed = Condition()
@@ -75,8 +79,8 @@ class Hall:
         self.attended: dict[str, Thread] = {}
         if kept is not None:
             self._recall(kept)
-        elif network.task is not None:
-            self._adopt(network.task)
+        elif (task := network.task if shared is None else shared.task) is not None:
+            self._adopt(task)
         self.watch = Thread(target=self._watch, name="hall", daemon=True)
         self.watch.start()
 
@@ -202,6 +206,8 @@ class Hall:
             self.link.offer(name, "now", codec.encode({"epoch": self.epoch, "number": number}))
 
     def _offer_terms(self, name: str) -> None:
+        if self.shared is not None:
+            self.link.offer(name, ENCODING, codec.encode(self.shared.tree(name)))
         self.link.offer(name, "terms", codec.encode({**self.mine.tree(), "name": self.name}))
 
     def _welcome(self, name: str, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def composed(noises: Iterable[float], delta: float) -> float:
 class Ledger:
     """All releases of one participant, of every run. folder: where they are; None: in memory, for tests and trials.
 
-    limit: the owner's own epsilon, over all runs in this folder, above which nothing more is released; None: no limit.
+    beside: what leaves as it is before a run begins. limit: the owner's own epsilon, over all runs in this folder,
+    above which nothing more is released; None: no limit.
     Raises RunError for a file that is damaged, because then nobody knows how much was released.
     """
 
@@ -60,6 +61,7 @@ class Ledger:
         self.folder, self.limit = folder, limit
         self.lines: list[dict[str, Any]] = []
         self.salt = b""
+        self.beside: list[str] = []
         if folder is not None:
             made_private(folder, "what was released")
             self.lines = list(self._read(folder / _FILE))

@@ -17,7 +17,7 @@ from types import TracebackType
 from fedkin.errors import RunError
 from fedkin.untrusted import shown
 
-__all__ = ["LARGEST", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name", "is_subject"]
+__all__ = ["LARGEST", "Left", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name", "is_subject"]
 
 # The most bytes of an offer that a pull takes unless it is told otherwise.
 LARGEST = 1 << 28
@@ -29,6 +29,10 @@ _KEPT = 1000
 
 class LinkError(RunError):
     """The network cannot do what was asked: the link is closed, or cannot be opened."""
+
+
+class Left(Exception):
+    """A participant left before the run had ended, as it was asked to."""
 
 
 class Missed(LinkError):

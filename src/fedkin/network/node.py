@@ -28,7 +28,7 @@ from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
 from fedkin.network.hall import about_of
 from fedkin.network.leaving import leaving
 from fedkin.network.ledger import Ledger
-from fedkin.network.link import LARGEST, Link, Missed
+from fedkin.network.link import LARGEST, Left, Link, Missed
 from fedkin.network.shelf import Shelf
 from fedkin.network.status import Progress, Teller
 from fedkin.tasks import Task
@@ -37,10 +37,6 @@ from fedkin.untrusted import shown
 __all__ = ["Left", "Node"]
 
 _ANSWERED = {"ask", "scores"}  # what a server may ask of a client
-
-
-class Left(Exception):
-    """The client left before the run had ended."""
 
 
 class Node:
@@ -171,7 +167,8 @@ class _Desk:
         clients = {self.id: node.client}
         executor = OneByOne(plan.net, clients, Modules(opened(node.device)))
         self.page = node.ledger.page(self.run, plan.privacy)
-        self.page.sent({"join": [name for name, told in node.about if told and name != "digest"]})
+        about = [name for name, told in node.about if told and name != "digest"]
+        self.page.sent({"join": [*about, *node.ledger.beside]})
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
         self.shelf = Shelf(None if node.folder is None else node.folder / self.run)

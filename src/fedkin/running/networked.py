@@ -11,29 +11,31 @@ from typing import Any, cast
 
 import tomli_w
 
+from fedkin.data.sources._table import TableSource
 from fedkin.engines import Faults, Privacy
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
+from fedkin.federation.telling import Agreed
 from fedkin.flow import PeerMethod
 from fedkin.learning.models import MODELS
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.network.encoding import Shared, gathered
 from fedkin.network.hall import Hall
 from fedkin.network.joining import Join
 from fedkin.network.leaving import leaving
 from fedkin.network.ledger import Ledger
-from fedkin.network.link import Link
+from fedkin.network.link import Left, Link
 from fedkin.network.neighbours import Neighbours
-from fedkin.network.node import Left
 from fedkin.network.peer import PeerEngine
 from fedkin.network.sent import Sent
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, Teller
-from fedkin.records.files import read_json
+from fedkin.records.files import read_json, write_json
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
@@ -41,10 +43,16 @@ from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task
-from fedkin.untrusted import toml_of
+from fedkin.untrusted import said, toml_of
 
-__all__ = ["exchange", "experiment_of", "invited", "plan_of", "serve", "settings_of"]
+__all__ = ["exchange", "experiment_of", "invited", "keep", "plan_of", "serve", "settings_of", "shared_in"]
 
+# The settings of [data] that say how a table is read; the others say where it is.
+_READING = (
+    "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",
+    "least", "seed",
+)  # fmt: skip
+_ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
 _COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
@@ -89,6 +97,8 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     whole = experiment.resolved()
     table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
     table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
+    if isinstance(experiment.data, TableSource):
+        table["table"] = {name: value for name, value in whole["data"].items() if name in _READING}
     if unlike_bodies and not isinstance(clients, int):
         table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))
@@ -130,9 +140,17 @@ def serve(
         return done
     root = data_root or Path("data")
     with experiment.claimed(folder, resume, root):
+        stopping = watcher.stopping if watcher is not None else lambda: False
+        shared = None
+        if isinstance(experiment.data, TableSource):
+            shared = shared_in(folder, restart) or gathered(
+                link, experiment.network.clients, settings, experiment.data.reading(""), stopping=stopping, say=say
+            )
+            keep(shared, folder)
         hall = Hall(
-            link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say
-        )
+            link, settings, plan_of, experiment.network, name=experiment.name, kept=_kept(folder, restart), say=say,
+            shared=shared,
+        )  # fmt: skip
         engines: list[NetworkEngine] = []
         progress = partial(_progress, engines)
         try:
@@ -150,6 +168,23 @@ def _done(folder: Path) -> int:
 
 def _progress(engines: Sequence[NetworkEngine | PeerEngine]) -> Progress:
     return engines[-1].progress if engines else Progress()
+
+
+def keep(shared: Shared, folder: Path) -> None:
+    """Keep the encoding on which all agreed, with a run or with a participant's states."""
+    write_json(folder / _ENCODING, {"clients": list(shared.clients), "agreed": shared.agreed.to_json()})
+
+
+def shared_in(folder: Path, restart: bool = False) -> Shared | None:
+    """Return the encoding that is kept in a folder; None if there is none, or if a run begins anew. Raises RunError."""
+    path = folder / _ENCODING
+    if restart or not path.exists():
+        return None
+    try:
+        tree = read_json(path)
+        return Shared(Agreed.from_json(tree["agreed"]), tuple(map(str, tree["clients"])))
+    except (DataError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
 
 
 def _kept(folder: Path, restart: bool) -> Mapping[str, Any] | None:
@@ -185,12 +220,12 @@ def exchange(
     experiment: Experiment, link: Link, client: Client, task: Task, names: Sequence[str], folder: Path, *,
     resume: bool = False, restart: bool = False, device: str = "cpu", watcher: Watcher | None = None,
     consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
-    stop: Event | None = None, ledger: Ledger | None = None,
+    stop: Event | None = None, ledger: Ledger | None = None, shared: Shared | None = None,
 ) -> Result:  # fmt: skip
     """Run one peer's part of an experiment among `names`; its records are of itself, and of its messages.
 
-    ledger: of all that it released under `[privacy]` (None: in memory). Raises Left if it is to leave before the others
-    are there.
+    shared: the encoding of their tables on which the peers agreed. ledger: of all that it released under `[privacy]`
+    (None: in memory). Raises Left if it is to leave before the others are there.
     """
     if not isinstance(experiment.method, PeerMethod):
         raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
@@ -209,6 +244,8 @@ def exchange(
         raise Left
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
+        if shared is not None:
+            keep(shared, folder)
         mine = replace(mine, columns=tuple(client.about.get("columns", ())))
         sent, engines = Sent(folder / "sent"), list[PeerEngine]()
         if restart:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fedkin.federation.frame import Reading
+    from fedkin.federation.telling import Agreed
 
 __all__ = ["TableSource", "dataset_of"]
 
@@ -124,11 +125,14 @@ class TableSource(Source):
         return whole, self.client or FILE
 
 
-def dataset_of(table: pa.Table, reading: Reading, where: str) -> Dataset:
-    """The data set of a table from the path `where`; raises DataError naming that, the column and the row."""
+def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | None = None) -> Dataset:
+    """The data set of a table from the path `where`; raises DataError naming that, the column and the row.
+
+    agreed: what all participants of a federation agreed on, of which these are the rows of one.
+    """
     from fedkin.federation.frame import encoded
 
-    made = encoded(table, reading, where)
+    made = encoded(table, reading, where, None if agreed is None else (agreed.encoding, agreed.target))
 
     def part(chosen: Any) -> Part:
         return Part(

@@ -1,0 +1,187 @@
+"""How participants agree over a network on the encoding of their tables, before the federation begins.
+
+Each tells its profile once (`federation.telling.Told`): to the server, which sends back what all agree on, or between
+peers to all, who each find the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from threading import Event
+from typing import Any
+
+from fedkin import codec
+from fedkin._version import __version__
+from fedkin.errors import DataError, MethodError, RunError
+from fedkin.federation.frame import Reading
+from fedkin.federation.telling import Agreed, Told, agreed_on, check_alike
+from fedkin.network.agreement import Agreement, unlike
+from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.tasks import Task
+from fedkin.untrusted import said, shown
+
+__all__ = ["ENCODING", "PROFILE", "Shared", "among", "gathered", "received"]
+
+PROFILE, ENCODING = "profile", "encoding"
+_MOST = 1 << 26  # bytes of a profile, and of an encoding
+_SLICE, _AGAIN = 0.5, 0.05  # seconds of one look, and until the next one
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What participants agreed on, and who they are."""
+
+    agreed: Agreed
+    clients: tuple[str, ...]
+
+    @property
+    def task(self) -> Task:
+        """The task that follows from it."""
+        return self.agreed.target.task(len(self.agreed.encoding.names))
+
+    def tree(self, name: str) -> dict[str, Any]:
+        """Return what this participant is told."""
+        if name in self.clients:
+            return {"agreed": self.agreed.to_json()}
+        return {"refused": f"the federation is complete without it ({', '.join(self.clients[:8])})"}
+
+
+def _offer(told: Told, settings: str) -> bytes:
+    return codec.encode({"version": __version__, "settings": settings, "told": told.to_json()})
+
+
+def _mark(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _read(data: bytes, settings: str) -> Told:
+    """Return what another one tells; raises DataError if it is of another federation, or not readable."""
+    try:
+        tree = codec.decode(data)
+        there = Agreement(str(tree["settings"]), None, version=str(tree["version"]))
+        text = str(tree["told"])
+    except (MethodError, KeyError) as error:
+        raise DataError(f"what it tells of its table is not readable ({said(error)})") from None
+    if words := unlike(Agreement(settings, None), there):
+        raise DataError(words)
+    return Told.from_json(text)
+
+
+# -- with a server ----------------------------------------------------------------------------------------------------
+
+
+def gathered(
+    link: Link, wanted: int | Sequence[str], settings: str, reading: Reading, *,
+    stopping: Callable[[], bool] = lambda: False, say: Callable[[str], None] = lambda line: None,
+) -> Shared:  # fmt: skip
+    """Wait for the profiles of all clients, and return what they agree on; raises RunError if it is to stop before.
+
+    wanted: their number, or their names. One whose table or settings differ from the others' is refused in one line.
+    """
+    count = wanted if isinstance(wanted, int) else len(wanted)
+    told: dict[str, Told] = {}
+    asked: dict[str, Future[bytes]] = {}
+    refused, pause = dict[str, bytes](), Event()
+    say(f"waiting for what {count} participants tell of their tables")
+    with ThreadPoolExecutor(min(32, 4 + count), thread_name_prefix="profile") as pool:
+        while len(told) < count:
+            if stopping():
+                raise RunError("stopped while clients were awaited; nothing is lost, start it again")
+            for name in sorted(link.present() - set(told) - set(asked)):
+                asked[name] = pool.submit(link.pull, name, PROFILE, _SLICE, _MOST)
+            for name in [name for name, job in asked.items() if job.done()]:
+                data = b""
+                try:
+                    if refused.get(name) == (data := asked.pop(name).result()):
+                        continue  # it has not heard yet
+                    _take(name, data, told, wanted, settings)
+                    say(f"{name} tells of its table: {len(told)} of {count}")
+                except Missed:
+                    continue
+                except (DataError, LinkError) as error:
+                    refused[name] = data
+                    say(f"{name} is refused: {said(error)}")
+                    link.refused.add(name, PROFILE, said(error))
+                    link.offer(name, f"refused/{_mark(data)}", codec.encode({"refused": said(error)}))
+            pause.wait(_AGAIN)
+    shared = Shared(agreed_on(told, reading), tuple(sorted(told)))
+    for name in shared.clients:
+        link.offer(name, ENCODING, codec.encode(shared.tree(name)))
+    return shared
+
+
+def _take(name: str, data: bytes, told: dict[str, Told], wanted: int | Sequence[str], settings: str) -> None:
+    """Take what a participant tells; raises DataError if it does not fit."""
+    if not isinstance(wanted, int) and name not in wanted:
+        raise DataError(f"network.clients does not name it ({', '.join(wanted[:8])})")
+    one = _read(data, settings)
+    check_alike({**told, name: one})
+    told[name] = one
+
+
+def received(
+    link: Link, server: str, told: Told, settings: str, *, stop: Event, patience: float = 2.0,
+    say: Callable[[str], None] = lambda line: None,
+) -> Agreed:  # fmt: skip
+    """Tell the server of this participant's table, and return what all agree on.
+
+    Raises Left, and RunError if the server refuses it.
+    """
+    link.offer(server, PROFILE, data := _offer(told, settings))
+    say("waiting for the encoding on which all agree")
+    places = itertools.cycle((ENCODING, f"refused/{_mark(data)}"))
+    try:
+        while not stop.is_set():
+            try:
+                tree = codec.decode(link.pull(server, next(places), patience, _MOST))
+            except Missed:
+                continue
+            if "refused" in tree:
+                raise RunError(f"the server refuses this client: {shown(str(tree['refused']), 400)}")
+            return Agreed.from_json(str(tree.get("agreed", "")))
+        raise Left
+    except MethodError as error:
+        raise RunError(f"the server sent no encoding ({said(error)})") from None
+    finally:
+        link.withdraw(PROFILE, server)
+
+
+# -- between peers ----------------------------------------------------------------------------------------------------
+
+
+def among(
+    link: Link, names: Iterable[str], begin: int | Sequence[str], told: Told, settings: str, reading: Reading, *,
+    kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
+) -> Shared:  # fmt: skip
+    """Tell all others of this peer's table, and return what those agree on who begin, as each of them finds it.
+
+    begin: their names; a number stands for all. kept: what was agreed before. Raises Left, and RunError if a table or
+    settings differ. The profile stays offered, for those who come later.
+    """
+    others = sorted({*names} - {link.me})
+    first = {*others, link.me} if isinstance(begin, int) else {*begin}
+    for id in others:
+        link.offer(id, PROFILE, _offer(told, settings))
+    if kept is not None:
+        return kept
+    heard: dict[str, Told] = {link.me: told} if link.me in first else {}
+    waiting = 0
+    while missing := sorted(first - set(heard)):
+        if stop.is_set():
+            raise Left
+        if waiting != len(missing):
+            waiting = len(missing)
+            say(f"waiting for what {', '.join(missing[:8])} tell of their tables")
+        for id in missing:
+            try:
+                heard[id] = _read(link.pull(id, PROFILE, _SLICE, _MOST), settings)
+                check_alike({**heard, link.me: told})
+            except Missed:
+                continue
+            except DataError as error:
+                raise RunError(f"{id} cannot be a neighbour: {said(error)}") from None
+    return Shared(agreed_on(heard, reading), tuple(sorted(heard)))

@@ -1,0 +1,138 @@
+"""Participants that never show a row agree on the encoding of a simulation over the same tables, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedkin.data.own import OwnTable
+from fedkin.data.sources.csv import Csv
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation.frame import Reading, as_table
+from fedkin.federation.telling import Agreed, Told, agreed_on, told_of
+from stays import HOSPITALS, written
+
+CASES: dict[str, dict[str, Any]] = {
+    "risk": {"target": "died"},
+    "event": {"target": "died", "positive": "no", "categories": ["smoker"], "least": 3},
+    "numbers": {"target": "days", "leave_out": ["died"], "time": "admitted"},
+    "classes": {"target": "ward", "test_fraction": 0.3, "seed": 5},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_all_agree_on_is_what_a_simulation_has(case: str, order: int, tmp_path: Path) -> None:
+    folder = written(tmp_path / "stays")
+    if case == "classes":  # a target has no missing values
+        for path in folder.glob("*.csv"):
+            frame = pd.read_csv(path)
+            frame.dropna(subset="ward").to_csv(path, index=False)
+    whole = Csv(path=folder, **CASES[case]).load(Path())
+    source = Csv(path=Path("elsewhere.csv"), **CASES[case])
+    own = {name: OwnTable(name, str(folder / f"{name}.csv"), source) for name in HOSPITALS[::order]}
+    told = {name: Told.from_json(each.told.to_json()) for name, each in own.items()}
+    assert told == {name: each.told for name, each in own.items()}
+    made = agreed_on(told, source.reading(""))
+    agreed = Agreed.from_json(made.to_json())
+    assert agreed == made
+    assert agreed.encoding == whole.encoding
+    assert agreed.target == whole.target
+    for name, each in own.items():
+        client, task = each.client(agreed)
+        assert task == whole.task
+        for split, mine in (("train", client.train), ("test", client.test)):
+            part = whole.part(split)  # type: ignore[arg-type]
+            assert part.client is not None
+            rows = np.flatnonzero(part.client == name)
+            there = whole.samples(split, rows)  # type: ignore[arg-type]
+            assert torch.equal(mine.inputs(slice(None)), there.inputs(slice(None)))
+            assert torch.equal(mine.labels(), there.labels())
+
+
+def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": ["x"] * 30, "region": ["r"] * 30, "age": np.arange(30), "ill": [0, 1] * 15})
+    frame.to_csv(tmp_path / "ann.csv", index=False)
+    source = Csv(path=Path("all.csv"), target="ill", client="who", group="region")
+    own = OwnTable("ann", str(tmp_path / "ann.csv"), source)
+    assert list(own.told.types) == ["age"]
+    client, _ = own.client(agreed_on({"ann": own.told}, own.reading))
+    assert (client.id, client.size, len(client.test)) == ("ann", 24, 6)
+
+
+def told(kind: str | None = None, **columns: Any) -> Told:
+    table = as_table({"who": ["a"] * len(columns["y"]), **columns})
+    return told_of(table, Reading("y", "who", kind=kind, test_fraction=0), "rows")  # type: ignore[arg-type]
+
+
+def test_nothing_is_told_of_a_target_that_is_not_needed() -> None:
+    many = told(x=[1, 2, 3], y=[0.5, 1.5, 2.5])
+    assert many.values is None  # each value of a number may be one person's
+    assert many.moments is not None
+    few = told(kind="classification", x=[1, 2, 3], y=[0, 1, 1])
+    assert (few.values, few.moments) == (("0", "1"), None)
+    assert "count" not in " ".join(line for line in few.words() if "target" in line)
+
+
+def test_rare_categories_are_shown_before_they_leave() -> None:
+    lines = told(ward=["icu", "icu", "rare"], y=[0, 1, 1]).words()
+    assert lines[1] == "how often ward has each of its 2 values (rare ones may identify people: 'rare' 1, 'icu' 2)"
+    assert "the values of the target, without their numbers: 0, 1" in lines
+
+
+REFUSED: dict[str, tuple[Told, Told, str]] = {
+    "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b has no column 'x', which a has"),
+    "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "column 'x' holds text at b and number elsewhere"),
+    "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "the target holds number and text"),
+    "one class": (told(x=[1, 2], y=[0, 0]), told(x=[1, 2], y=[0, 0]), "target 'y' is '0' in every row"),
+    "no spread": (
+        told(kind="regression", x=[1, 2], y=[3.0, 3.0]), told(kind="regression", x=[1, 2], y=[3.0, 3.0]),
+        "target 'y' is 3 in every training row",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_tables_that_do_not_fit_are_refused_by_name(case: str) -> None:
+    one, other, words = REFUSED[case]
+    kind: Any = "regression" if case == "no spread" else None
+    with pytest.raises(DataError, match=words):
+        agreed_on({"a": one, "b": other}, Reading("y", "who", kind=kind))
+
+
+@pytest.mark.parametrize("change", ["{}", "[", '"x"', "types", "target", "values", "rows", "moments"])
+def test_what_is_told_and_not_readable_is_refused(change: str) -> None:
+    import json
+
+    tree = json.loads(told(x=[1, 2], y=[0, 1]).to_json())
+    wrong = {"types": [["x", "picture"]], "target": 3, "values": 7, "rows": None, "moments": {"count": "many"}}
+    text = change
+    if change == "rows":
+        tree["profile"]["rows"] = -1
+        text = json.dumps(tree)
+    elif change in wrong:
+        text = json.dumps({**tree, change: wrong[change]})
+    with pytest.raises(DataError):
+        Told.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"encoding": {}, "target": {}}', "nonsense"])
+def test_an_encoding_that_is_not_readable_is_refused(text: str) -> None:
+    with pytest.raises(DataError):
+        Agreed.from_json(text)
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    source = Csv(path=Path("all.csv"), target="died")
+    with pytest.raises(ConfigError, match="this federation learns from tables"):
+        OwnTable("ann", "ann.npz", source)
+    with pytest.raises(DataError, match=r"ann.csv: no such file"):
+        OwnTable("ann", str(tmp_path / "ann.csv"), source)
+    (tmp_path / "ann.csv").write_text("age,ill\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="target: no column 'died'"):
+        OwnTable("ann", str(tmp_path / "ann.csv"), source)
