@@ -56,7 +56,7 @@ def test_what_is_written_is_read(tmp_path: Path, town: Town) -> None:
     [
         (["versoin"], 1, r"join.versoin: no such setting; did you mean 'version'\?"),
         (["members", "ann", "locatr"], "", r"members.ann.locatr: no such setting; did you mean 'locator'\?"),
-        (["router"], "tls/h:1", "router: not supported; one of each two that exchange must be able to dial the other"),
+        (["router"], "tls/h:1", "router: expected a member with a locator that is not the server"),
         (["version"], 2, r"join.version: this fedkin reads version 1; .*; got 2"),
         (["version"], True, r"join: version: expected no true or false, got True"),
         (["federation"], "a\x1b[2J", "join.federation: expected a name of 1 to 100 printable characters"),

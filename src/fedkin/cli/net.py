@@ -124,6 +124,12 @@ def _invite(
     server: str | None = typer.Option(
         None, "--server", help="Who aggregates, and its address.", metavar="NAME=ADDRESS"
     ),
+    router: str | None = typer.Option(
+        None,
+        "--router",
+        help="Who passes sealed messages between all, if they only dial.",
+        metavar="NAME=ADDRESS",
+    ),
     members: list[str] = _MEMBERS,
     certificates: list[Path] = _PINS,
     name: str | None = typer.Option(None, "--name", help="Name of the federation (default: the experiment's)."),
@@ -139,11 +145,12 @@ def _invite(
 
     known = load(experiment)
     text = text_in(experiment, SETTINGS_BYTES)
-    book, first = _book(([server] if server else []) + members, certificates)
-    if server and not book[first].locator:
+    book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
+    between = router.partition("=")[0] if router else ""
+    if server and not router and not book[first].locator:
         raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
     table: dict[str, Any] = {
-        "version": VERSION, "federation": name or known.name, "server": first if server else "",
+        "version": VERSION, "federation": name or known.name, "server": first if server else "", "router": between,
         "ca": certificate_pem(certificates_of(keys.read_file(ca), str(ca))).decode(),
         "experiment": text, "experiment_hash": hash_of(text), "members": book,
     }  # fmt: skip
@@ -176,6 +183,35 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
         pem = certificate_pem(chain[:1]).decode()
         book[name] = Member(locator=book[name].locator, certificate=pem)
     return book, next(iter(book))
+
+
+@net.command("router", cls=needing("fedkin.network.joining"))
+def _router(
+    invitation: Path = typer.Argument(..., metavar="JOIN.toml", help="The join file, which names this router."),
+    key: Path = typer.Option(..., "--key", help="The router's private key (PEM)."),
+    certificate: Path | None = typer.Option(None, "--certificate", help="Its certificate (default: the key's name)."),
+    listen: str | None = typer.Option(None, "--listen", metavar="tls/HOST:PORT", help="Where to listen."),
+) -> None:
+    """Pass sealed messages between participants that can only dial out, until Ctrl-C."""
+    import signal
+    from threading import Event
+
+    from fedkin.network.identity import load
+    from fedkin.network.joining import read_join
+    from fedkin.network.router import Router
+
+    invited = read_join(invitation)
+    identity = load(key, certificate or key.with_suffix(".crt"), invited.roots)
+    if identity.name != invited.router:
+        raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the router is {invited.router or 'nobody'!r}")
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    place = listen or invited.members[invited.router].locator
+    with Router(identity, invited.members, [place]):
+        _say(f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
+             "which name, and nothing else")  # fmt: skip
+        stop.wait()
 
 
 @net.command("show", cls=needing("fedkin.network.joining"))
@@ -226,6 +262,7 @@ def _of_request(request: x509.CertificateSigningRequest) -> list[str]:
 
 def _of_join(join: Any) -> list[str]:
     lines = [f"federation:  {join.federation}", f"server:      {join.server or 'none: peers'}"]
+    lines += [f"router:      {join.router}, which passes sealed messages"] if join.router else []
     for name, member in join.members.items():
         pin = f", certificate {member.pin}" if member.pin else ""
         lines.append(f"member:      {name}{f' at {member.locator}' if member.locator else ''}{pin}")

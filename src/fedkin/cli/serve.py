@@ -161,9 +161,9 @@ def peer(
         _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop),
     ):  # fmt: skip
         consent = _consent(yes, "its neighbours")
-        client, task, shared = met(read, plan, link, folder, sorted(invited.members), consent, ledger, stop)
+        client, task, shared = met(read, plan, link, folder, invited.participants, consent, ledger, stop)
         result = networked.exchange(
-            plan, link, client, task, sorted(invited.members), folder, resume=True, device=device, stop=stop,
+            plan, link, client, task, invited.participants, folder, resume=True, device=device, stop=stop,
             consent=consent, say=console.print, ledger=ledger, shared=shared,
             watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
@@ -201,7 +201,11 @@ def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str])
     """This participant's link; those who dial look for the others again and again."""
     from fedkin.network.zenoh import ZenohLink
 
-    with ZenohLink(identity, invited.members, listen=listen, dial=dial) as link:
+    if invited.router:
+        if identity.name == invited.router:
+            raise ConfigError(f"{identity.name} is the router, which takes no part: fedkin net router")
+        listen, dial = [], []
+    with ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link:
         yield link
 
 

@@ -12,9 +12,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedkin.errors import ConfigError
+from fedkin.network.book import locator
 from fedkin.network.identity import Identity, certificate_pem
 
-__all__ = ["ALIVE", "KEY", "PART", "configured"]
+__all__ = ["ALIVE", "KEY", "PART", "configured", "listening", "located", "routing"]
 
 KEY, ALIVE = "fedkin", "fedkin-alive"
 # Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
@@ -27,11 +29,30 @@ _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
 
-def configured(identity: Identity, others: Iterable[str], listen: Sequence[str], dial: Sequence[str]) -> str:
-    """The settings of a session of this participant, as JSON; listen, dial: locators."""
+def located(text: str) -> str:
+    """The text, if it is a locator at which one can listen; raises ConfigError."""
+    try:
+        return locator(text)
+    except ValueError as error:
+        raise ConfigError(f"listen: {error}") from None
+
+
+def listening(places: Sequence[str]) -> str:
+    """Words for an error: where it was listened."""
+    return f"listening at {', '.join(places)}: " if places else ""
+
+
+def configured(
+    identity: Identity, others: Iterable[str], listen: Sequence[str], dial: Sequence[str], router: str = ""
+) -> str:  # fmt: skip
+    """The settings of a session of this participant, as JSON; listen, dial: locators.
+
+    router: whose link is the only one; what comes over it is whose it says as far as the router is believed.
+    """
     rules = _Rules()
     me = identity.name
     for name in others:
+        rules.link = router or name
         rules.allow(name, "ingress", _ANSWER, f"{KEY}/{name}/**")
         rules.allow(name, "ingress", _ASK, f"{KEY}/{me}/{name}/**")
         rules.allow(name, "ingress", _TOKEN, f"{ALIVE}/{name}")
@@ -40,8 +61,28 @@ def configured(identity: Identity, others: Iterable[str], listen: Sequence[str],
         rules.allow(name, "egress", _TOKEN, f"{ALIVE}/{me}")
         rules.allow(name, "ingress", _WATCH, f"{ALIVE}/*")
         rules.allow(name, "egress", _WATCH, f"{ALIVE}/*")
+    return _settings("client" if router else "peer", identity, rules, listen, dial)
+
+
+def routing(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
+    """The settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
+    rules = _Rules()
+    for name in names:
+        rules.allow(name, "ingress", _ANSWER, f"{KEY}/{name}/**")
+        rules.allow(name, "ingress", _ASK, f"{KEY}/*/{name}/**")
+        rules.allow(name, "ingress", _TOKEN, f"{ALIVE}/{name}")
+        rules.allow(name, "egress", ["reply"], f"{KEY}/*/{name}/**")
+        rules.allow(name, "egress", ["declare_queryable"], f"{KEY}/**")
+        rules.allow(name, "egress", _ASK, f"{KEY}/{name}/**")
+        rules.allow(name, "egress", _TOKEN, f"{ALIVE}/*")
+        rules.allow(name, "ingress", _WATCH, f"{ALIVE}/*")
+        rules.allow(name, "egress", _WATCH, f"{ALIVE}/*")
+    return _settings("router", identity, rules, listen, [])
+
+
+def _settings(mode: str, identity: Identity, rules: _Rules, listen: Sequence[str], dial: Sequence[str]) -> str:
     return json.dumps({
-        "mode": "peer",
+        "mode": mode,
         "listen": {"endpoints": list(listen), "timeout_ms": 0, "exit_on_failure": True},
         "connect": {
             "endpoints": list(dial), "timeout_ms": -1, "exit_on_failure": False,  # again and again, and aside
@@ -85,10 +126,12 @@ class _Rules:
     """The three tables of Zenoh's access control."""
 
     def __init__(self) -> None:
+        self.link = ""  # the common name of the link, if it is another than who is allowed
         self.tables: dict[str, list[dict[str, Any]]] = {"rules": [], "subjects": [], "policies": []}
 
     def allow(self, name: str, flow: str, messages: list[str], key: str) -> None:
-        """Allow what comes from (ingress) or goes to (egress) the link with this common name."""
+        """Allow what comes from (ingress) or goes to (egress) the link with this common name, or that of `link`."""
+        name = self.link or name
         rule = f"rule{len(self.tables['rules'])}"
         self.tables["rules"].append({
             "id": rule, "permission": "allow", "messages": messages, "flows": [flow], "key_exprs": [key],

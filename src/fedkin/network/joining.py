@@ -38,13 +38,15 @@ class Join(Settings):
     """What a join file says.
 
     version: of this format. federation: its name. server: the name of who aggregates; empty if peers exchange among
-    themselves. ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file.
+    themselves. router: the name of who passes sealed messages between all, who then dial it alone; it is no
+    participant. ca: certificates of the trusted CA, in PEM. experiment: the text of the experiment file.
     experiment_hash: its `hash_of`. members: the address book.
     """
 
     version: int
     federation: str
     server: str = ""
+    router: str = ""
     ca: str
     experiment: str
     experiment_hash: str
@@ -71,6 +73,11 @@ class Join(Settings):
         """The certificates of the CA."""
         return certificates_of(self.ca.encode(), "ca")
 
+    @property
+    def participants(self) -> list[str]:
+        """The names of all who take part: the members without the router."""
+        return sorted(set(self.members) - {self.router})
+
     def check(self, where: str) -> None:
         """Raise ConfigError for parts that do not fit together."""
         certificates_of(self.ca.encode(), f"{where}: ca")
@@ -78,7 +85,9 @@ class Join(Settings):
             member.check(name, f"{where}: members.{shown(name, 64)}")
         if self.server and self.server not in self.members:
             raise ConfigError(f"{where}: server: {shown(self.server, 64)!r} is not one of the members")
-        if self.server and not self.members[self.server].locator:
+        if self.router and (self.router == self.server or not getattr(self.members.get(self.router), "locator", "")):
+            raise ConfigError(f"{where}: router: expected a member with a locator that is not the server")
+        if self.server and not self.router and not self.members[self.server].locator:
             raise ConfigError(f"{where}: members.{self.server}.locator: missing; a server is dialled by the others")
         if self.experiment_hash != hash_of(self.experiment):
             raise ConfigError(
@@ -98,10 +107,6 @@ def read_join(path: Path) -> Join:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not a join file ({said(error)})") from None
-    if "router" in table:
-        raise ConfigError(
-            f"{path}: router: not supported; one of each two that exchange must be able to dial the other"
-        )
     members = table.pop("members", None)
     if not isinstance(members, dict) or not 1 <= len(members) <= _MOST_MEMBERS:
         raise ConfigError(f"{path}: members: expected 1 to {_MOST_MEMBERS} tables, one for each participant")

@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Any
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.network.access import ALIVE, KEY, PART, configured
-from fedkin.network.book import Book, locator
+from fedkin.network.access import ALIVE, KEY, PART, configured, listening, located
+from fedkin.network.book import Book
 from fedkin.network.closing import close_at_the_end
 from fedkin.network.identity import Identity, verify
 from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_subject
@@ -63,38 +63,40 @@ class ZenohLink(Link):
 
     identity: who this is. book: the participants. listen: locators (tls/HOST:PORT) at which others may dial this one;
     dial: names of those that this one dials, each with a locator in the book. Those that do not answer yet are dialled
-    again and again. Raises LinkError, in one line, if a handshake is refused, or an address cannot be listened at;
+    again and again. router: who passes what is sealed end to end, which all dial instead; it has a locator in the book,
+    and takes no part. Raises LinkError, in one line, if a handshake is refused, or an address cannot be listened at;
     ConfigError for settings that cannot be.
     """
 
     def __init__(
         self, identity: Identity, book: Book, listen: Iterable[str] = (), dial: Iterable[str] = (),
-        limits: Limits | None = None,
+        limits: Limits | None = None, router: str = "",
     ) -> None:  # fmt: skip
         super().__init__(identity.name)
         self._identity = identity
-        self._book = {name: member for name, member in book.items() if name != identity.name}
+        self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
         for name, member in self._book.items():
             member.check(name, f"members.{shown(name, 64)}")
         verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
-        self._dial = {name: self._locator_of(name) for name in dial}
-        places = [_locator(place) for place in listen]
-        self._signer = Signer(identity, self._book)
+        self._dial = {name: self._locator_of(name, book) for name in ([router] if router else dial)}
+        places = [located(place) for place in listen]
+        self._signer = _sealer(identity, self._book) if router else Signer(identity, self._book)
         self._there: set[str] = set()
         self._state = Condition()
         self._closing = Event()
         self._stop = zenoh.CancellationToken()
         there = self._probed()
         try:
-            config = configured(identity, self._book, places, list(self._dial.values()))
+            config = configured(identity, self._book, places, list(self._dial.values()), router)
             self._session = zenoh.open(zenoh.Config.from_json5(config))
         except zenoh.ZError as error:
-            raise LinkError(f"{self.me}: the network cannot be opened ({_listening(places)}{said(error)})") from None
+            raise LinkError(f"{self.me}: the network cannot be opened ({listening(places)}{said(error)})") from None
         self._offers = Offers(self._book, self.refused.add, limits)
         close_at_the_end(self)
         try:
             self._declare()
-            self._await(there)
+            if not router:
+                self._await(there)
         except BaseException:
             self.close()
             raise
@@ -119,7 +121,10 @@ class ZenohLink(Link):
             data = b"".join((first, *parts))
             if hashlib.sha256(data).digest() != head.digest:
                 raise self._refusal(sought, "not the bytes that were signed")
-            return data
+            try:
+                return self._signer.opened(owner, subject, data)
+            except ValueError as error:
+                raise self._refusal(sought, str(error)) from None
 
     def present(self) -> frozenset[str]:
         with self._state:
@@ -136,12 +141,12 @@ class ZenohLink(Link):
 
     # -- opening ----------------------------------------------------------------------------------------------
 
-    def _locator_of(self, name: str) -> str:
-        if name not in self._book:
+    def _locator_of(self, name: str, book: Book) -> str:
+        if name not in book or name == self.me:
             raise ConfigError(f"{shown(name, 64)}: not in the address book; {nearest(name, self._book)}")
-        if not self._book[name].locator:
+        if not book[name].locator:
             raise ConfigError(f"{name}: the address book has no address to dial; expected locator = 'tls/HOST:PORT'")
-        return self._book[name].locator
+        return book[name].locator
 
     def _probed(self) -> list[str]:
         """Those of the dialled that answer; raises LinkError for one that cannot be who it should be."""
@@ -221,7 +226,7 @@ class ZenohLink(Link):
             found = self._signer.read(sought.owner, sought.subject, head)
         except ValueError as error:
             raise self._refusal(sought, str(error)) from None
-        if found.size > sought.most:
+        if found.size > sought.most + self._signer.extra:
             raise self._refusal(sought, f"{found.size:,} bytes; at most {sought.most:,} are taken")
         return found
 
@@ -316,12 +321,7 @@ class ZenohLink(Link):
             raise LinkError(f"the link of {self.me} is closed")
 
 
-def _locator(text: str) -> str:
-    try:
-        return locator(text)
-    except ValueError as error:
-        raise ConfigError(f"listen: {error}") from None
+def _sealer(identity: Identity, book: Book) -> Signer:
+    from fedkin.network.sealing import Sealer  # it needs a newer cryptography than links without a router
 
-
-def _listening(places: list[str]) -> str:
-    return f"listening at {', '.join(places)}: " if places else ""
+    return Sealer(identity, book)

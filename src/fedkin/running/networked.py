@@ -63,7 +63,7 @@ def experiment_of(join: Join) -> Experiment:
     experiment = Experiment.of(toml_of(join.experiment))
     if "clients" in experiment.table.get("network", {}):
         return experiment
-    names = tuple(sorted(set(join.members) - {join.server}))
+    names = tuple(sorted(set(join.participants) - {join.server}))
     return replace(
         experiment, network=parse(NetworkSettings, {**experiment.network.model_dump(), "clients": names}, "")
     )
