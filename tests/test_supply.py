@@ -45,11 +45,11 @@ def test_everything_that_the_project_names_is_locked() -> None:
         *project["optional-dependencies"]["network"],
         *project["optional-dependencies"]["privacy"],
         *project["optional-dependencies"]["hub"],
+        *project["optional-dependencies"]["onnx"],
     ]
     wanted = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in named}
-    extras = {
-        name for extra in ("ray", "network", "privacy", "hub") for name in locked(ROOT / f"constraints/{extra}.txt")
-    }
+    names = ("ray", "network", "privacy", "hub", "onnx")
+    extras = {name for extra in names for name in locked(ROOT / f"constraints/{extra}.txt")}
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}

@@ -9,6 +9,7 @@ from fedkin.cli import catalogue, experiments
 from fedkin.cli.advise import advise
 from fedkin.cli.check import check
 from fedkin.cli.compare import compare
+from fedkin.cli.export import export
 from fedkin.cli.graph import graph
 from fedkin.cli.loading import needing
 from fedkin.cli.net import net
@@ -56,6 +57,7 @@ app.command("init", cls=_TRAINS)(init)
 app.command("check", cls=_TRAINS)(check)
 app.command("report", cls=_TRAINS)(report)
 app.command("graph", cls=needing("fedkin.graph"))(graph)
+app.command("export", cls=_TRAINS)(export)
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
 app.command("methods", cls=_TRAINS)(catalogue.methods)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ from fedkin.untrusted import said
 
 __all__ = ["Column", "Encoding", "Moments", "Profile", "codes", "is_number", "kinds_of", "numbers", "profile", "texts"]
 
-# Values beyond this number of standard deviations are clipped: they are typing errors, not what is to be learned.
-_FAR = 10.0
 _MISSING, _OTHER = "(missing)", "(other)"
 
 
@@ -36,6 +34,9 @@ class Encoding:
     kinds: the columns, in the order in which they are encoded. means, deviations: of numbers, over the training rows of
     all clients. values: the categories that have a column each. flagged: columns whose missing values have a column.
     """
+
+    # Values beyond this number of standard deviations are clipped: they are typing errors, not what is to be learned.
+    FAR: ClassVar[float] = 10.0
 
     kinds: Mapping[str, Column]
     means: Mapping[str, float] = field(default_factory=dict)
@@ -91,6 +92,11 @@ class Encoding:
             found += [name if not end else f"{name}={end}" for end in ends]
         return tuple(found)
 
+    def spread(self, name: str) -> float:
+        """What a number is divided by; 0 for a column that is constant but for rounding: it has nothing to say."""
+        deviation = self.deviations[name]
+        return deviation if deviation > 1e-9 * max(1.0, abs(self.means[name])) else 0.0
+
     def _flag(self, name: str) -> list[str]:
         return [_MISSING] if name in self.flagged else []
 
@@ -116,11 +122,9 @@ class Encoding:
     def _numbers(self, table: pa.Table, name: str) -> list[npt.NDArray[Any]]:
         values = numbers(table, name)
         missing = np.isnan(values)
-        deviation = self.deviations[name]
-        # A column that is constant but for rounding has nothing to say.
-        spread = deviation > 1e-9 * max(1.0, abs(self.means[name]))
-        z = (values - self.means[name]) / deviation if spread else np.zeros(len(values))
-        scaled = np.clip(np.where(missing, 0.0, z), -_FAR, _FAR)
+        spread = self.spread(name)
+        z = (values - self.means[name]) / spread if spread else np.zeros(len(values))
+        scaled = np.clip(np.where(missing, 0.0, z), -self.FAR, self.FAR)
         return [scaled, *([missing] if name in self.flagged else [])]
 
     def _categories(self, table: pa.Table, name: str) -> list[npt.NDArray[Any]]:

@@ -73,7 +73,7 @@ class Loaded(Mapping[str, nn.Module]):
         return tuple(sorted(self.kept))
 
     def __getitem__(self, id: str) -> nn.Module:
-        return self._model(self._known(id))
+        return self._model(self.known(id))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.clients)
@@ -90,7 +90,7 @@ class Loaded(Mapping[str, nn.Module]):
 
         client: may be left out if all clients have the same model. Raises ConfigError for one that is not known.
         """
-        return self._model(self._known(client))
+        return self._model(self.known(client))
 
     def predict(self, x: Any, client: str | None = None) -> Values:
         """What a client's model predicts for these rows.
@@ -106,7 +106,7 @@ class Loaded(Mapping[str, nn.Module]):
         Missing values and unknown categories are treated as in training. Raises DataError for inputs that do not fit,
         ConfigError for a client that is not known.
         """
-        outputs = self._outputs(x, self._known(client))
+        outputs = self._outputs(x, self.known(client))
         if self.task.kind == "risk":
             return np.asarray(torch.softmax(outputs, 1)[:, 1].numpy())
         if self.task.kind == "regression":
@@ -119,15 +119,16 @@ class Loaded(Mapping[str, nn.Module]):
     def probabilities(self, x: Any, client: str | None = None) -> Values:
         """[n, classes] the probability of each class, in the order of `target.classes` or of the labels."""
         self.task.need_labels("probabilities", "a probability of each class")
-        return np.asarray(torch.softmax(self._outputs(x, self._known(client)), 1).numpy())
+        return np.asarray(torch.softmax(self._outputs(x, self.known(client)), 1).numpy())
 
     def inputs(self, x: Any, client: str | None = None) -> Any:
         """What the net is given for these rows: a tensor, or a dict of tensors."""
-        return self._inputs(x, self._known(client))
+        return self._inputs(x, self.known(client))
 
     # -- nets ------------------------------------------------------------------------------------------------------
 
-    def _known(self, client: str | None) -> str:
+    def known(self, client: str | None) -> str:
+        """The id of this client, or of any if all have the same model; raises ConfigError for one that is not known."""
         if client is None:
             if self.kept.alike:
                 return next(iter(self.kept))

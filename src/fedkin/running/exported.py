@@ -1,0 +1,201 @@
+"""Predict with an exported model: rows in, a prediction for each of them out. Needs no fedkin.
+
+Beside this file are a program of the same name (.pt2 needs torch, .onnx needs onnxruntime) and a .json that says what
+goes in and what comes out. With `fedkin export` it is copied under the name of the model:
+
+    python NAME.py rows.csv                          prints a prediction for each row
+    import NAME; NAME.predict({"age": [70, None]})   a frame of pandas or polars, a dict of columns, or arrays
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import math
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["about", "arrays_of", "outputs", "predict"]
+
+_BATCH = 1024
+_DAY = datetime.timedelta(days=1)
+_START = datetime.datetime(1970, 1, 1)
+
+
+def predict(rows: Any, place: Path = Path(__file__)) -> Any:
+    """Return [n, ...] what the model predicts: class names or labels, the probability of an event, or numbers.
+
+    rows: for a model of a table, its columns by name; else an array [n, ...], or a dict of arrays. Raises ValueError
+    for rows that do not fit.
+    """
+    told, found = about(place), outputs(rows, place)
+    if told["task"] == "segmentation":
+        return found.argmax(1)
+    if told["task"] != "classification":
+        return found
+    labels = found.argmax(1)
+    return np.array(told["classes"])[labels] if told["classes"] else labels
+
+
+def outputs(rows: Any, place: Path = Path(__file__)) -> Any:
+    """Return [n, ...] what the program gives: for a classification [n, classes] probabilities."""
+    told = about(place)
+    arrays, run = arrays_of(rows, told), _program(place)
+    count = len(arrays[0])
+    if not count:
+        raise ValueError("no rows; expected at least one")
+    parts = [run([array[at : at + _BATCH] for array in arrays]) for at in range(0, count, _BATCH)]
+    return np.concatenate(parts)
+
+
+@lru_cache
+def about(place: Path = Path(__file__)) -> dict[str, Any]:
+    """Return what the .json beside this file says of the model."""
+    told: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+    return told
+
+
+@lru_cache
+def _program(place: Path) -> Any:
+    told = about(place)
+    path, names = place.with_name(told["program"]), [one["name"] for one in told["inputs"]]
+    if path.suffix == ".onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path))
+        return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+    import torch
+
+    module = torch.export.load(path).module()
+
+    def run(arrays: list[Any]) -> Any:
+        with torch.no_grad():
+            return module(*map(torch.from_numpy, arrays)).numpy()
+
+    return run
+
+
+def arrays_of(rows: Any, told: Mapping[str, Any]) -> list[Any]:
+    """Return the arrays that the program takes; told: what `about` returns."""
+    if told["columns"] is None:
+        return [_array(rows, one, len(told["inputs"]) > 1) for one in told["inputs"]]
+    columns = {one["name"]: list(_column(rows, one["name"])) for one in told["columns"]}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns have different lengths: {lengths}")
+    count = next(iter(lengths.values()))
+    numbers, codes = (
+        [(one, columns[one["name"]]) for one in told["columns"] if one["kind"] == kind]
+        for kind in ("number", "category")
+    )
+    made = {
+        "numbers": np.empty((count, len(numbers)), np.float64),
+        "categories": np.empty((count, len(codes)), np.int64),
+    }
+    for at, (one, values) in enumerate(numbers):
+        made["numbers"][:, at] = [_number(value, one["name"], row) for row, value in enumerate(values)]
+    for at, (one, values) in enumerate(codes):
+        known = {value: number for number, value in enumerate(one["values"])}
+        made["categories"][:, at] = [_code(value, known) for value in values]
+    return [made[one["name"]] for one in told["inputs"]]
+
+
+def _column(rows: Any, name: str) -> Any:
+    try:
+        return rows[name]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ValueError(f"no column {name!r}; expected a table with it") from None
+    except Exception as error:  # each library has its own
+        raise ValueError(f"no column {name!r} ({type(error).__name__}); expected a table with it") from None
+
+
+def _array(rows: Any, one: Mapping[str, Any], several: bool) -> Any:
+    name, shape = one["name"], tuple(one["shape"][1:])
+    given = np.asarray(_column(rows, name) if several else rows)
+    if given.shape[1:] != shape or not given.ndim:
+        raise ValueError(f"{name}: expected an array {one['shape']}, got {list(given.shape)}")
+    if one["dtype"] == "int64" and given.dtype.kind not in "iub":
+        raise ValueError(f"{name}: expected whole numbers, got {given.dtype}")
+    return np.ascontiguousarray(given.astype(one["dtype"]))
+
+
+def _missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def _number(value: Any, name: str, row: int) -> float:
+    """Return a value as a number: days since 1970 for dates and times, NaN for what is missing."""
+    value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        if np.isnat(value):
+            return math.nan
+        since = value - np.datetime64("1970-01-01") if isinstance(value, np.datetime64) else value
+        return float(since / np.timedelta64(1, "us") / 86_400e6)
+    if _missing(value) or value == "":
+        return math.nan
+    if isinstance(value, str):
+        value = _read(value, name, row)
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return float((value - _START) / _DAY)
+    if isinstance(value, datetime.date):
+        return float(value.toordinal() - _START.toordinal())
+    if isinstance(value, datetime.timedelta):
+        return float(value / _DAY)
+    if isinstance(value, datetime.time):
+        return (datetime.datetime.combine(_START, value.replace(tzinfo=None)) - _START) / _DAY
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"column {name!r}, row {row}: expected a number, got {type(value).__name__}") from None
+
+
+def _read(text: str, name: str, row: int) -> Any:
+    """Return what a cell of a CSV file means: a number, a boolean or a date."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for read in (float, datetime.datetime.fromisoformat, datetime.time.fromisoformat):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise ValueError(f"column {name!r}, row {row}: expected a number or a date, got {text[:40]!r}")
+
+
+def _code(value: Any, known: Mapping[str, int]) -> int:
+    """Return the place of a category, one past the last for one that is not known, -1 for what is missing."""
+    value = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    if not isinstance(value, str) and _missing(value):
+        return -1
+    texts = [str(value).lower() if isinstance(value, bool) else str(value)]
+    if isinstance(value, float) and value.is_integer():
+        texts.append(str(int(value)))
+    elif isinstance(value, str) and value.endswith(".0"):
+        # A column of whole numbers with gaps, as pandas writes it.
+        texts.append(value[:-2])
+    return next((known[text] for text in texts if text in known), len(known))
+
+
+def _main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {Path(sys.argv[0]).name} ROWS.csv")
+    with open(sys.argv[1], newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    if not read:
+        sys.exit(f"{sys.argv[1]}: no rows; expected at least one below the names of the columns")
+    try:
+        found = predict({name: [row[name] or None for row in read] for name in read[0]})
+    except ValueError as error:
+        sys.exit(f"{sys.argv[1]}: {error}")
+    print("prediction", *(value.item() for value in found), sep="\n")
+
+
+if __name__ == "__main__":
+    _main()

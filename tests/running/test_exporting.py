@@ -1,0 +1,232 @@
+"""Exported models answer as the models of the run do, without fedkin: a frame in, predictions out."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import fedkin
+from fedkin.cli import app
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.federation.encoding import Encoding, profile
+from fedkin.federation.frame import as_table
+from fedkin.running import exported
+from fedkin.running.exporting import Columns, export_model
+
+PLAN = {"local_steps": 3, "lr": 0.1}
+NEW: dict[str, list[Any]] = {
+    "age": [50.0, 70.0, None, 1e9],
+    "ward": ["icu", "a", "elsewhere", None],
+    "bed": [1, 2, None, 3],
+    "admitted": [date(2024, 1, 5), date(2030, 2, 1), None, date(2024, 3, 1)],
+    "smoker": [True, False, None, True],
+}
+
+
+def rows(count: int = 120) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    days = [date.fromordinal(738_886 + int(day)) for day in rng.integers(0, 90, count)]
+    return {
+        "age": [None if rng.random() < 0.2 else float(age) for age in rng.normal(60, 10, count)],
+        "ward": [None if rng.random() < 0.2 else str(ward) for ward in rng.choice(["icu", "a", "b"], count)],
+        "bed": rng.integers(1, 3, count).tolist(), "admitted": days, "smoker": (rng.random(count) < 0.4).tolist(),
+        "days": rng.gamma(2, 3, count).tolist(), "stay": rng.choice(["short", "long", "none"], count).tolist(),
+        "died": (rng.random(count) < 0.4).tolist(), "hospital": ["north", "south"] * (count // 2),
+    }  # fmt: skip
+
+
+def wards(folder: Path, target: str) -> fedkin.Loaded:
+    others = [name for name in ("days", "stay", "died") if name != target]
+    fed = Federation.from_frame(rows(), target=target, client="hospital", leave_out=others, categories=("bed",))
+    fedkin.run("local", fed, rounds=2, training=PLAN, out=folder)
+    return fedkin.load(folder)
+
+
+def beside(path: Path) -> Any:
+    """The module that was written with an exported model."""
+    spec = importlib.util.spec_from_file_location(path.stem, path.with_suffix(".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_written_imports_no_fedkin() -> None:
+    tree = ast.parse(Path(exported.__file__).read_text())
+    names = {(node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+             for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+             for alias in node.names}  # fmt: skip
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"numpy", "torch", "onnxruntime"}
+
+
+@pytest.mark.parametrize("target", ["days", "stay", "died"])
+def test_a_frame_goes_in_and_the_run_s_predictions_come_out(tmp_path: Path, target: str) -> None:
+    models, out = wards(tmp_path / "run", target), tmp_path / "north.pt2"
+    ran = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--client", "north", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    module, expected = beside(out), models.predict(NEW, "north")
+    found = module.predict(NEW)
+    assert found.shape == expected.shape
+    if target == "stay":
+        assert found.tolist() == expected.tolist()
+        np.testing.assert_allclose(module.outputs(NEW), models.probabilities(NEW, "north"), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (alone,) = module.predict({name: values[:1] for name, values in NEW.items()})
+    assert alone == (found[0] if target == "stay" else pytest.approx(found[0], rel=1e-5))
+
+
+def frames() -> dict[str, Callable[[], Any]]:
+    return {
+        "pandas": lambda: pd.DataFrame(NEW), "polars": lambda: pytest.importorskip("polars").DataFrame(NEW),
+        "arrow's types": lambda: pd.DataFrame(NEW).convert_dtypes(),
+        "times": lambda: pd.DataFrame({**NEW, "admitted": pd.to_datetime(pd.Series(NEW["admitted"]))}),
+        "text, as of a CSV file": lambda: {
+            name: [None if value is None else str(value) for value in values] for name, values in NEW.items()
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(frames()))
+def test_any_frame_gives_the_same(tmp_path: Path, kind: str) -> None:
+    models = wards(tmp_path / "run", "days")
+    path, *_ = export_model(models, "north", "torch", tmp_path / "north.pt2")
+    np.testing.assert_allclose(beside(path).predict(frames()[kind]()), models.predict(NEW, "north"), rtol=1e-5)
+
+
+def test_the_encoding_in_the_program_is_that_of_the_run() -> None:
+    kinds: Any = {"a": "number", "ward": "category", "b": "number", "same": "number", "bed": "category"}
+    table = as_table({
+        "a": [1.0, 2.0, None, 1e6], "ward": ["x", None, "y", "x"], "b": [3, 4, 5, 6], "same": [7.0] * 4,
+        "bed": ["1", "2", "1", "1"],
+    })  # fmt: skip
+    encoding = Encoding.of([profile(table, kinds)], kinds, least=1)
+    numbers = torch.tensor([[1.0, 3, 7], [float("nan"), 100, 8], [2, float("inf"), float("nan")]], dtype=torch.float64)
+    places = torch.tensor([[0, 0], [2, -1], [-1, 1]])
+    told = {"a": [1.0, None, 2.0], "ward": ["x", "z", None], "b": [3.0, 100.0, None], "same": [7.0, 8.0, None],
+            "bed": ["1", None, "2"]}  # fmt: skip
+    assert torch.equal(Columns(encoding)(numbers, places), torch.from_numpy(encoding(as_table(told))))
+
+
+def test_stored_images_and_several_arrays_go_in_as_they_are(tmp_path: Path) -> None:
+    fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    fedkin.run("fedavg", fed, rounds=1, training=PLAN, out=tmp_path / "run")
+    models = fedkin.load(tmp_path / "run")
+    path, *_ = export_model(models, None, "torch", tmp_path / "all.pt2")
+    x = fed["c00"].test.x[:5]
+    assert beside(path).predict(x.numpy()).tolist() == models.predict(x).tolist()
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat([self.table(x["ids"]).mean(1), x["age"]], 1)
+
+
+def test_a_dict_of_token_ids_and_numbers_goes_in(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    each = {name: [({"ids": rng.integers(0, 9, 5), "age": rng.normal(size=2).astype(np.float32)}, i % 2)
+                   for i in range(20)] for name in ("a", "b")}  # fmt: skip
+    fed = Federation.from_datasets(each)
+    pair = Words(), nn.Linear(6, 2)
+    fedkin.run("local", fed, rounds=1, model=pair, training=PLAN, out=tmp_path / "run")
+    models = fedkin.load(tmp_path / "run", model=pair)
+    path, *_ = export_model(models, "a", "torch", tmp_path / "a.pt2")
+    x = {"ids": rng.integers(0, 9, (3, 5)), "age": rng.normal(size=(3, 2)).astype(np.float32)}
+    assert beside(path).predict(x).tolist() == models.predict(x, "a").tolist()
+
+
+def test_rows_that_do_not_fit_are_refused_by_column_and_row(tmp_path: Path) -> None:
+    path, *_ = export_model(wards(tmp_path / "run", "days"), "north", "torch", tmp_path / "north.pt2")
+    predict = beside(path).predict
+    with pytest.raises(ValueError, match="no column 'age'"):
+        predict({"ward": ["icu"]})
+    with pytest.raises(ValueError, match="column 'age', row 1: expected a number or a date, got 'old'"):
+        predict({**{name: values[:2] for name, values in NEW.items()}, "age": [5, "old"]})
+    with pytest.raises(ValueError, match="no rows"):
+        predict({name: [] for name in NEW})
+    with pytest.raises(ValueError, match="different lengths"):
+        predict({**NEW, "age": [5]})
+
+
+def test_as_a_program_it_reads_a_csv_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = wards(tmp_path / "run", "days")
+    path, *_ = export_model(models, "north", "torch", tmp_path / "north.pt2")
+    pd.DataFrame(NEW).to_csv(tmp_path / "new.csv", index=False)
+    monkeypatch.setattr(sys, "argv", ["north.py", str(tmp_path / "new.csv")])
+    beside(path)._main()
+    head, *lines = capsys.readouterr().out.split()
+    assert head == "prediction"
+    np.testing.assert_allclose([float(line) for line in lines], models.predict(NEW, "north"), rtol=1e-5)
+
+
+def test_times_are_days_as_in_training() -> None:
+    when = [datetime(2024, 1, 5, 6, 30), datetime(1960, 1, 1)]
+    kinds: Any = {"at": "number"}
+    wanted = profile(as_table({"at": when}), kinds).numbers["at"].mean
+    assert np.mean([exported._number(one, "at", 0) for one in when]) == pytest.approx(wanted)
+    assert exported._number(np.datetime64(when[0]), "at", 0) == exported._number(when[0], "at", 0)
+
+
+def test_nothing_is_written_over_and_names_must_fit(tmp_path: Path) -> None:
+    models = wards(tmp_path / "run", "days")
+    (tmp_path / "north.json").write_text("mine")
+    with pytest.raises(ConfigError, match=r"north\.json exists; name another file"):
+        export_model(models, "north", "torch", tmp_path / "north.pt2")
+    with pytest.raises(ConfigError, match=r"ends with \.pt2"):
+        export_model(models, "north", "torch", tmp_path / "north.onnx")
+    assert (tmp_path / "north.json").read_text() == "mine"
+
+
+def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
+    wards(tmp_path / "run", "days")
+    ran = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--client", "nort"])
+    assert isinstance(ran.exception, ConfigError)
+    assert "client: no 'nort' in this run; did you mean 'north'?" in str(ran.exception)
+
+
+def test_without_onnx_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = wards(tmp_path / "run", "days")
+    monkeypatch.setattr("fedkin.running.exporting.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'--to onnx needs onnx and onnxscript: pip install "fedkin\[onnx\]"'):
+        export_model(models, "north", "onnx", tmp_path / "x.onnx")
+
+
+@pytest.mark.slow
+def test_onnx_gives_the_same_predictions(tmp_path: Path) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"needs {name}")
+    fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
+    fedkin.run("fedavg", fed, rounds=1, model="small-residual", training=PLAN, out=tmp_path / "digits")
+    models, x = fedkin.load(tmp_path / "digits"), fed["c00"].test.x[:5]
+    path, *_ = export_model(models, None, "onnx", tmp_path / "all.onnx")
+    np.testing.assert_allclose(beside(path).outputs(x.numpy()), models.probabilities(x), atol=1e-5)
+    for target in ("days", "stay"):
+        models = wards(tmp_path / target, target)
+        path, about, _ = export_model(models, "north", "onnx", tmp_path / f"{target}.onnx")
+        found, expected = beside(path).predict(NEW), models.predict(NEW, "north")
+        if target == "days":
+            np.testing.assert_allclose(found, expected, rtol=1e-4)
+        else:
+            assert found.tolist() == expected.tolist()
+        assert json.loads(about.read_text())["program"] == path.name
