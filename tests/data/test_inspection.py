@@ -66,6 +66,23 @@ def test_columns_that_look_wrong_are_named(column: str, values: Any, kind: str) 
     assert kinds(looked(frame))[kind] == (column,)
 
 
+@pytest.mark.parametrize("value", [7.5, 3, True, "x", pd.Timestamp("2024-01-01")])
+def test_a_constant_with_gaps_is_named_with_its_value(value: Any) -> None:
+    frame = rows()
+    frame["same"] = pd.Series([None if row % 5 == 0 else value for row in range(len(frame))]).convert_dtypes()
+    (finding,) = [finding for finding in looked(frame).findings if finding.kind == "constant"]
+    shown = {True: "true", "x": "x"}.get(value, str(value))
+    assert f"column 'same' is '{shown}" in finding.text
+
+
+def test_numbers_that_are_not_known_are_no_values() -> None:
+    frame = rows()
+    frame["ph"] = np.where(np.arange(len(frame)) % 3, np.nan, 7.4)
+    table = as_table(frame)
+    stored = table.set_column(table.column_names.index("ph"), "ph", [frame["ph"].to_numpy()])  # NaN, not null
+    assert [finding.kind for finding in inspect(stored, READING).findings] == ["missing", "constant"]
+
+
 def test_a_strong_feature_is_no_leak() -> None:
     frame = rows()
     frame["score"] = frame["died"] + np.random.default_rng(1).normal(0, 0.5, len(frame))

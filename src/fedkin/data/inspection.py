@@ -72,29 +72,41 @@ def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
 
 
 def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
+    rows, stored = table.num_rows, table.schema.field(name).type
+    found, often = _texts(table, name) if kind == "category" else ([], np.zeros(0, np.int64))
+    values = numbers(table, name) if kind == "number" else np.zeros(0)
+    values = values[~np.isnan(values)]
+    known = int(often.sum()) if kind == "category" else len(values)
+    if known < (1 - _MISSING) * rows:
+        yield Finding("missing", f"column {name!r} is empty in {1 - known / rows:.0%} of the rows", (name,))
+    if len(found) == 1 or (kind == "number" and len(values) and values.min() == values.max()):
+        (one,), _ = _texts(table.filter(table.column(name).is_valid()).slice(0, 1), name)
+        yield Finding("constant", f"column {name!r} is {one!r} in every row: it says nothing; leave it out", (name,))
+    elif not known:
+        yield Finding("constant", f"column {name!r} is empty: it says nothing; leave it out", (name,))
+    elif kind == "category" or not (pa.types.is_floating(stored) or pa.types.is_temporal(stored)):
+        different = len(found) if kind == "category" else len(np.unique(values))
+        if different == known >= 20:
+            what = "it looks like a number of the row or person; leave it out"
+            yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
+        elif kind == "category":
+            yield from _as_text(name, found, often)
+
+
+def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:
+    """(the different texts of a column, how many rows have each)."""
     found, place = codes(table, name)
-    often = np.bincount(place[place >= 0], minlength=len(found))
-    known, different = int(often.sum()), len(found)
-    if known < (1 - _MISSING) * len(place):
-        share = 1 - known / len(place)
-        yield Finding("missing", f"column {name!r} is empty in {share:.0%} of the rows", (name,))
-    if different <= 1:
-        what = f"is {found[0]!r} in every row" if known else "is empty"
-        yield Finding("constant", f"column {name!r} {what}: it says nothing; leave it out", (name,))
-        return
-    stored = table.schema.field(name).type
-    counted = not pa.types.is_floating(stored) and not pa.types.is_temporal(stored)
-    if counted and different == known >= 20:
-        what = "it looks like a number of the row or person; leave it out"
-        yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-    elif kind == "category":
-        odd = [number for number, value in enumerate(found) if not is_number(value)]
-        rows = int(often[odd].sum())
-        if rows < (1 - _NUMBERS) * known and odd:
-            yield Finding(
-                "text", f"column {name!r} is read as text, although {1 - rows / known:.0%} of its values are "
-                f"numbers; not a number is {found[odd[0]]!r}: write a number there, or leave it empty", (name,),
-            )  # fmt: skip
+    return found, np.bincount(place[place >= 0], minlength=len(found))
+
+
+def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
+    odd = [number for number, value in enumerate(found) if not is_number(value)]
+    share = 1 - int(often[odd].sum()) / int(often.sum())
+    if share > _NUMBERS and odd:
+        yield Finding(
+            "text", f"column {name!r} is read as text, although {share:.0%} of its values are "
+            f"numbers; not a number is {found[odd[0]]!r}: write a number there, or leave it empty", (name,),
+        )  # fmt: skip
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
@@ -143,9 +155,9 @@ def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
         return place + 1 if len(found) < max(bins, 2) else None
     values = numbers(table, name)
     values = np.where(np.isnan(values), -np.inf, values)
-    known, place = np.unique(values, return_inverse=True)
+    known = np.unique(values)
     if len(known) <= bins:
-        return place.astype(np.int64)
+        return np.searchsorted(known, values).astype(np.int64)
     if bins < 2:
         return None
     cuts = np.unique(np.quantile(values[np.isfinite(values)], np.linspace(0, 1, bins + 1)[1:-1]))
@@ -155,8 +167,8 @@ def _places(table: pa.Table, name: str, kind: str) -> Labels | None:
 def _left(place: Labels, y: npt.NDArray[Any]) -> float | None:
     """The share of errors, or of variance, that is left once the row's bin is known; None if little can be said."""
     if y.dtype.kind == "i":
-        count = np.zeros((place.max() + 1, y.max() + 1))
-        np.add.at(count, (place, y), 1)
+        shape = place.max() + 1, y.max() + 1
+        count = np.bincount(place * shape[1] + y, minlength=shape[0] * shape[1]).reshape(shape)
         errors = len(y) - count.sum(0).max()
         return float((len(y) - count.max(1).sum()) / errors) if errors >= _EVENTS else None
     values = y[:, 0].astype(np.float64)
@@ -176,7 +188,7 @@ def _duplicates(made: Encoded) -> Iterator[Finding]:
     both = np.zeros(len(often), dtype=bool)
     first = np.full(len(often), -1)
     first[number] = owner
-    np.logical_or.at(shared, number, owner != first[number])
+    shared[number[owner != first[number]]] = True
     trained = np.zeros(len(often), dtype=bool)
     trained[number[~made.held]] = True
     both[number[made.held]] = trained[number[made.held]]
