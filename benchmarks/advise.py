@@ -1,9 +1,10 @@
 """Advice on federations whose truth is known: are planted groups found, and do intervals cover?
 
-    OMP_NUM_THREADS=1 python benchmarks/advise.py coverage FOLDER --federations 200 [--first 0] [--share 0/2]
+    OMP_NUM_THREADS=1 python benchmarks/advise.py coverage FOLDER --federations 200 [--kind risk] [--share 0/2]
 
     OMP_NUM_THREADS=1 python benchmarks/advise.py eicu|tpt48 FOLDER --data-root DATA
     OMP_NUM_THREADS=1 python benchmarks/advise.py synthetic FOLDER
+    OMP_NUM_THREADS=1 python benchmarks/advise.py sizes FOLDER --clients 500 --minutes 10
 
 Each federation is a line of FOLDER/SEED.json; a study prints a section of Markdown. The same command goes on where it
 was stopped.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,10 +24,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
+from pyarrow.csv import write_csv
 
-from fedkin.advice import Advice, Bench, Plan, advise
+from fedkin.advice import Advice, Bench, Plan, Rows, advise
 from fedkin.advice.recommending import recommend
+from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Mlp
 from fedkin.learning.scoring import roc_auc
@@ -42,28 +47,35 @@ FRESH = 20_000
 
 @dataclass(frozen=True)
 class Hospital:
-    """Where its samples come from: inputs are normal about `shift`, the chance of an event is logistic."""
+    """Where its samples come from: inputs are normal about `shift`, the chance of an event is logistic.
+
+    In a regression the target is the logit with normal noise of deviation 1.
+    """
 
     id: str
     group: str
     slopes: Array
     intercept: float
     shift: Array
+    kind: str = "risk"
 
-    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, npt.NDArray[np.int64]]:
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, npt.NDArray[Any]]:
         x = rng.normal(size=(count, WIDTH)) + self.shift
-        chance = 1 / (1 + np.exp(-(x - self.shift) @ self.slopes - self.intercept))
-        return x, (rng.random(count) < chance).astype(np.int64)
+        logit = (x - self.shift) @ self.slopes + self.intercept
+        if self.kind == "regression":
+            return x, (logit + rng.normal(size=count)).astype(np.float32)[:, None]
+        return x, (rng.random(count) < 1 / (1 + np.exp(-logit))).astype(np.int64)
 
     def samples(self, count: int, rng: np.random.Generator) -> Samples:
         x, y = self.draw(count, rng)
         return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
 
 
-def hospitals(seed: int) -> tuple[Federation, dict[str, Hospital]]:
+def hospitals(seed: int, kind: str = "risk") -> tuple[Federation, dict[str, Hospital]]:
     """Two groups of three and four hospitals, one that is like nobody, two with two or three events.
 
-    Groups differ in how inputs act on the risk, and a little in their inputs. Sizes and base rates differ.
+    Groups differ in how inputs act on the risk, and a little in their inputs. Sizes and base rates differ. In a
+    regression sizes are a third of those, and the two have six and seven samples.
     """
     rng = np.random.default_rng([20261122, seed])
     first = rng.normal(size=WIDTH)
@@ -85,15 +97,20 @@ def hospitals(seed: int) -> tuple[Federation, dict[str, Hospital]]:
             size, intercept = int(rng.integers(120, 420)), float(rng.uniform(-1.2, -0.2))
             if group == "loner":
                 size = int(rng.integers(350, 500))
-            one = Hospital(str(name), group, slopes, intercept, shifts[group])
+            size = size // 3 if kind == "regression" else size
+            one = Hospital(str(name), group, slopes, intercept, shifts[group], kind)
             train, test = one.samples(size, rng), one.samples(size // 4, rng)
         else:
             group, slopes = kinds[int(rng.integers(7))]
-            one = Hospital(str(name), "few", slopes, -3.0, shifts[group])
-            train, test = with_events(one, int(rng.integers(60, 120)), 2 + place % 2, rng), one.samples(20, rng)
+            one = Hospital(str(name), "few", slopes, -3.0, shifts[group], kind)
+            if kind == "regression":
+                train, test = one.samples(6 + place % 2, rng), one.samples(20, rng)
+            else:
+                train, test = with_events(one, int(rng.integers(60, 120)), 2 + place % 2, rng), one.samples(20, rng)
         made[one.id] = one
         clients.append(Client(one.id, train, test, one.group))
-    return Federation(clients, Task(2, (WIDTH,), "risk"), "hospitals"), made
+    task = Task.regression(1, (WIDTH,)) if kind == "regression" else Task(2, (WIDTH,), "risk")
+    return Federation(clients, task, "hospitals"), made
 
 
 def with_events(hospital: Hospital, count: int, events: int, rng: np.random.Generator) -> Samples:
@@ -110,21 +127,27 @@ PLAN = Plan(folds=5, rates=(1.0, 3.0))
 
 
 def true_gain(found: Advice, id: str, hospital: Hospital, models: Mapping[str, Any], rng: np.random.Generator) -> float:
-    """Of these models of a client over its local one, in AUC on a large fresh sample."""
+    """Of these models of a client over its local one, in AUC or squared error, on a large fresh sample."""
     fresh = hospital.samples(FRESH, rng)
     module = found.net.scratch()
-    auc = []
+    marks = []
     for params in (models[id], found.alone[id]):
-        outputs = infer(found.net, module, params, "logits", fresh).double()
-        auc.append(roc_auc((outputs[:, 1] - outputs[:, 0]).numpy(), fresh.labels().numpy()))
-    return float(auc[0] - auc[1])
+        outputs, y = infer(found.net, module, params, "logits", fresh).double(), fresh.labels()
+        if hospital.kind == "regression":
+            marks.append(-float((outputs - y).square().mean()))
+        else:
+            marks.append(roc_auc((outputs[:, 1] - outputs[:, 0]).numpy(), y.numpy()))
+    return float(marks[0] - marks[1])
 
 
-def one(seed: int, keep: Path | None = None) -> dict[str, Any]:
-    """A federation, its advice and the truth, as plain data."""
+def one(seed: int, kind: str = "risk", keep: Path | None = None) -> dict[str, Any]:
+    """A federation, its advice and the truth, as plain data; kind: "risk", "regression", or "time" (risk by time)."""
     begun = time.process_time()
-    federation, made = hospitals(seed)
-    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, folder=keep)
+    federation, made = hospitals(seed, "regression" if kind == "regression" else "risk")
+    # Samples do not change with time: what is tested is what holding out the latest ones does to the intervals.
+    late = {id: Rows(when=np.arange(client.size, dtype=float)) for id, client in federation.items()}
+    rows = late if kind == "time" else None
+    found = advise(federation, Bench(BENCH.model, BENCH.training, BENCH.run, seed), PLAN, rows=rows, folder=keep)
     spent = time.process_time() - begun
     told = {id: hospital.group for id, hospital in made.items()}
     rng = np.random.default_rng([7, seed])
@@ -150,14 +173,17 @@ def one(seed: int, keep: Path | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def coverage(folder: Path, federations: int, first: int, part: int, parts: int, keep: Path | None) -> None:
+def coverage(
+    folder: Path, federations: int, first: int, part: int, parts: int, keep: Path | None, kind: str
+) -> None:  # fmt: skip
     """Run what is missing of these federations, and print the table."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(first, first + federations):
         path = folder / f"{seed}.json"
         if seed % parts == part and not path.exists():
             aside = path.with_suffix(".part")
-            aside.write_text(json.dumps(one(seed, None if keep is None else keep / str(seed))) + "\n", encoding="utf-8")
+            found = one(seed, kind, None if keep is None else keep / str(seed))
+            aside.write_text(json.dumps(found) + "\n", encoding="utf-8")
             aside.replace(path)
             print(f"{seed}: {json.loads(path.read_text())['sentence']}", file=sys.stderr, flush=True)
     lines = [
@@ -180,7 +206,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
             rows.append((f"coverage of 90 % intervals, clients {name} ({len(each)})", f"{rate:.3f} ± {error:.3f}"))
             rows.append((f"truth below / above the interval, {name}", f"{below:.3f} / {1 - rate - below:.3f}"))
             means = [100 * float(np.mean([gain[what] for gain in each])) for what in ("value", "truth")]
-            rows.append((f"mean estimate / truth, {name}, points", f"{means[0]:+.2f} / {means[1]:+.2f}"))
+            rows.append((f"mean estimate / truth, {name}, x 100", f"{means[0]:+.2f} / {means[1]:+.2f}"))
     rows.append(("clients that share and lose by it", f"{np.mean([g['truth'] < 0 for g in taken] or [0]):.3f}"))
     titles = {
         "exact": "planted groups found exactly", "loner_home": "loner trains alone", "loner_alone": "loner in no group",
@@ -233,6 +259,43 @@ def study(kind: str, folder: Path, root: Path) -> str:
     return "\n\n".join([f"> {found.sentence}", "\n".join(rows), found.why, *found.notes])
 
 
+def sized(count: int, seed: int = 0) -> pa.Table:
+    """Clients of 30 to 3,000 rows and one of 100,000, in two groups that differ in how inputs act on a risk."""
+    rng = np.random.default_rng([3, seed])
+    sizes = np.exp(rng.uniform(np.log(30), np.log(3000), count)).astype(int)
+    sizes[0], sizes[-1] = 100_000, 30
+    slopes = rng.normal(size=(2, WIDTH)) / np.sqrt(WIDTH / 2)
+    parts: list[pa.Table] = []
+    for place, size in enumerate(sizes):
+        hospital = Hospital(f"c{place:03}", str(place % 2), slopes[place % 2], -0.7, np.zeros(WIDTH))
+        x, y = hospital.draw(int(size), rng)
+        columns = {f"x{number}": x[:, number] for number in range(WIDTH)}
+        parts.append(pa.table({**columns, "died": y, "hospital": [hospital.id] * len(y)}))
+    return pa.concat_tables(parts)
+
+
+def sizes(folder: Path, count: int, minutes: float | None) -> str:
+    """Advise on `sized`, as the command line does with a CSV file; a row of Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "rows.csv"
+    table = sized(count)
+    write_csv(table, path)
+    begun, spent = time.perf_counter(), time.process_time()
+    options = ["advise", str(path), "--target", "died", "--client", "hospital", "--out", str(folder / "advice")]
+    told = [] if minutes is None else ["--budget", f"{minutes:g}"]
+    command([*options, *told], standalone_mode=False)
+    wall, cpu = (now / 60 for now in (time.perf_counter() - begun, time.process_time() - spent))
+    found = json.loads((folder / "advice" / "advice.json").read_text(encoding="utf-8"))
+    tried = f"{found['folds']} folds, {len(found['rates'])} rates"
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    groups = sorted(map(len, found["groups"]))
+    mixed = sum(len({int(id[1:]) % 2 for id in members}) > 1 for members in found["groups"])
+    known = sum(client["known"] for client in found["clients"])
+    cells = [f"{count}", f"{table.num_rows:,}", "none" if minutes is None else f"{minutes:g} min", tried, f"{cpu:.1f}",
+             f"{wall:.1f}", f"{memory:,.0f}", f"{known}", f"{found['candidate']}: {groups}", f"{mixed}"]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -241,16 +304,23 @@ def main() -> None:
     run.add_argument("--federations", type=int, default=200)
     run.add_argument("--first", type=int, default=0)
     run.add_argument("--share", default="0/1", help="PART/PARTS: which of several processes this is")
+    run.add_argument("--kind", choices=("risk", "regression", "time"), default="risk")
     run.add_argument("--keep", type=Path, help="where trained runs are kept, to judge them by another rule of choice")
     for name in (*STUDIES, "synthetic"):
         one_study = commands.add_parser(name)
         one_study.add_argument("folder", type=Path)
         one_study.add_argument("--data-root", type=Path, default=Path("data"))
+    large = commands.add_parser("sizes")
+    large.add_argument("folder", type=Path)
+    large.add_argument("--clients", type=int, default=100)
+    large.add_argument("--minutes", type=float)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.command == "coverage":
         part, parts = map(int, given.share.split("/"))
-        coverage(given.folder, given.federations, given.first, part, parts, given.keep)
+        coverage(given.folder, given.federations, given.first, part, parts, given.keep, given.kind)
+    elif given.command == "sizes":
+        print(sizes(given.folder, given.clients, given.minutes))
     else:
         print(study(given.command, given.folder, given.data_root))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.advice.choice import INFLATED, LEVEL, SURE, SURELY, shrunk
+from fedkin.advice.choice import INFLATED, LEVEL, SURE, SURELY, Judged, Trials, shrunk
 from fedkin.advice.coefficients import alike, coefficients_of, grouped
 from fedkin.advice.folds import Rows, folds_of
-from fedkin.advice.gains import Gain, gain_over, known, marks_of, outcomes_of
+from fedkin.advice.gains import Gain, Marks, gain_over, known, marks_of, outcomes_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
 from fedkin.learning.scoring import roc_auc
@@ -145,3 +145,21 @@ def test_the_page_states_the_factors_of_the_code() -> None:
     ]  # fmt: skip
     for each in said:
         assert re.sub(r"(\d)%", r"\1 %", each) in page
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("task", [Task.regression(1, (3,)), RISK])
+def test_a_rate_at_which_models_diverge_is_not_taken(task: Task) -> None:
+    rng = np.random.default_rng(0)
+    y = torch.arange(40) % 2 if task.labels else torch.from_numpy(rng.normal(size=(40, 1)))
+    good = torch.stack([-y.double(), y.double()], 1) if task.labels else 0.5 * y
+    nan, inf = torch.full_like(good, float("nan")), torch.full_like(good, float("inf"))
+
+    def did(outputs: torch.Tensor) -> dict[str, list[Marks | None]]:
+        return {id: [marks_of(outcomes_of(task, outputs, y))] * 2 for id in "abcde"}
+
+    rates = [did(nan), did(inf), did(good)]
+    trials = Trials(["local", "all"], {"local": rates, "all": rates}, {"all": frozenset("abcde")}, 2)
+    assert trials.rate("all", [0, 1]) == 2
+    assert trials.best([0, 1]) == ("all", 2)
+    assert all(np.isfinite(one.value) for one in Judged.of(trials, 0.5).gains.values())

@@ -18,6 +18,10 @@ __all__ = ["Gain", "Marks", "gain_over", "known", "marks_of", "outcomes_of"]
 
 Values = npt.NDArray[np.float64]
 
+# The squared error of a model that has diverged: worse than any other, and of a finite variance, so that its rate loses
+# against one at which models do not diverge.
+_DIVERGED = 1e100
+
 
 class Gain(NamedTuple):
     """A mean difference in the task's metric, above 0 if it is better, and the variance of this mean."""
@@ -37,10 +41,10 @@ def outcomes_of(task: Task, outputs: Tensor, targets: Tensor) -> Outcomes:
     """What a model did on each sample: right or wrong, the score of an event, or the squared error."""
     if task.kind == "regression":
         error = (outputs.double() - targets.double()).square().sum(1)
-        return Outcomes("regression", error.numpy())
+        return Outcomes("regression", torch.nan_to_num(error, _DIVERGED, _DIVERGED).clamp_max(_DIVERGED).numpy())
     if task.kind == "risk":
         margin = outputs[:, 1].double() - outputs[:, 0].double()
-        return Outcomes("risk", margin.numpy(), targets.numpy())
+        return Outcomes("risk", torch.nan_to_num(margin).numpy(), targets.numpy())
     right = (outputs[:, : task.classes].argmax(1) == targets).to(torch.float64)
     return Outcomes("classification", right.numpy())
 

@@ -9,13 +9,14 @@ from fedkin.learning.models.mlp import Linear, Mlp
 from fedkin.learning.models.named import NAMED
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
+from fedkin.learning.models.text import TextMean
 from fedkin.learning.models.unet import UNet
 from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50, ShuffleNetV2
 
 __all__ = [
     "MODELS", "AlexNet", "CnnCifar", "CnnFedAvg", "CnnMnist", "GoogLeNet", "LeNet", "LeafCnn", "Linear", "Mixed", "Mlp",
     "Mlp3", "Mlp8", "Model", "ResNet18", "ResNet50", "ShuffleNetV2", "SmallPlain", "SmallResidual", "SmallSeparable",
-    "SmallWide", "UNet",
+    "SmallWide", "TextMean", "UNet",
 ]  # fmt: skip
 
 MODELS: dict[str, type[Model]] = {**NAMED, "mixed": Mixed}

@@ -7,6 +7,7 @@ from fedkin.learning.models.cnn import CnnCifar, CnnFedAvg, CnnMnist, LeafCnn, L
 from fedkin.learning.models.mlp import Linear, Mlp
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
+from fedkin.learning.models.text import TextMean
 from fedkin.learning.models.unet import UNet
 from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50, ShuffleNetV2
 
@@ -20,6 +21,7 @@ NAMED: dict[str, type[Model]] = {
     "cnn-fedavg": CnnFedAvg,
     "mlp-3": Mlp3,
     "mlp-8": Mlp8,
+    "text-mean": TextMean,
     "unet": UNet,
     "lenet": LeNet,
     "leaf-cnn": LeafCnn,
