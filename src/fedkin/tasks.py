@@ -143,8 +143,8 @@ class Task:
         kind = f"a dict of {', '.join(self.shape)}" if isinstance(self.shape, Mapping) else (
             "whole numbers, which are kept as token ids or category codes (hand over quantities as floats)"
         )  # fmt: skip
-        texts = '; for token ids there is model.name = "text-mean"' if self.codes and where.startswith("model") else ""
-        raise ConfigError(f"{where} needs inputs that are one array of numbers, and these are {kind}: {instead}{texts}")
+        ids = "; for token ids: model.name = 'text-mean'" if self.codes and where.startswith("model") else ""
+        raise ConfigError(f"{where} needs inputs that are one array of numbers, and these are {kind}: {instead}{ids}")
 
     def need_labels(self, where: str, why: str) -> None:
         """Raise ConfigError unless a sample has one class label; `where` names the setting, `why` what needs it."""

@@ -54,6 +54,7 @@ def test_nothing_is_said_of_a_table_that_is_in_order(seed: int) -> None:
         ("country", lambda frame: ["AT"] * len(frame), "constant"),
         ("nothing", lambda frame: [None] * len(frame), "constant"),
         ("years", lambda frame: [f"{age:.0f}" if age < 75 else "> 75" for age in frame["age"]], "text"),
+        ("born", lambda frame: [f"{1 + row % 28}.{1 + row % 12}.2024" for row in range(len(frame))], "text"),
         ("ph", lambda frame: np.where(np.arange(len(frame)) % 3, np.nan, 7.4 + frame["age"] / 1000), "missing"),
         ("left", lambda frame: np.where(frame["died"], "morgue", "home"), "leak"),
         ("score", lambda frame: frame["died"] + 0.1 * np.sin(frame["age"]), "leak"),

@@ -170,3 +170,23 @@ def test_targets_that_do_not_differ_are_refused() -> None:
 def test_what_is_no_table_is_refused(other: Any) -> None:
     with pytest.raises(DataError, match="expected a frame of pandas or polars"):
         Federation.from_frame(other, target="a", client="b")
+
+
+def test_categories_of_polars_are_texts() -> None:
+    # As polars hands them over: a dictionary of string views.
+    sex = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 10), pa.array(["f", "m"], pa.string_view()))
+    site = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 15), pa.array(["a", "b"], pa.string_view()))
+    died = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1] * 10), pa.array(["no", "yes"], pa.string_view()))
+    fed = Federation.from_frame(
+        pa.table({"sex": sex, "site": site, "died": died}), target="died", client="site", least=3
+    )
+    assert fed.encoding is not None
+    assert fed.encoding.names == ("sex=f", "sex=m", "sex=(other)", "sex=(missing)")
+    assert fed.target is not None
+    assert fed.target.classes == ("no", "yes")
+
+
+def test_times_that_are_texts_are_refused_with_what_to_do() -> None:
+    rows = {"x": [1.0, 2.0], "y": ["a", "b"], "site": ["s", "s"], "day": ["31.01.2024", "01.02.2024"]}
+    with pytest.raises(DataError, match=r"column 'day': .*got texts: pandas\.to_datetime makes dates of them"):
+        Federation.from_frame(rows, target="y", client="site", time="day")

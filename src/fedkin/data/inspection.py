@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,6 +24,7 @@ Labels = npt.NDArray[np.int64]
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
 _NUMBERS = 0.5
 _MISSING = 0.5
+_DATE = re.compile(r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{4}|[0-9]{2})\b")
 # A leak leaves at most this share of what is to be explained.
 _LEFT = 0.02
 _BINS, _PER_BIN = 50, 20
@@ -100,6 +102,11 @@ def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:
 
 
 def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
+    dated = [number for number, value in enumerate(found) if _DATE.match(value)]
+    if int(often[dated].sum()) > _NUMBERS * int(often.sum()):
+        what = f"are dates, such as {found[dated[0]]!r}, and are read as text: write them as 2026-01-31"
+        yield Finding("text", f"values of column {name!r} {what}", (name,))
+        return
     odd = [number for number, value in enumerate(found) if not is_number(value)]
     share = 1 - int(often[odd].sum()) / int(often.sum())
     if share > _NUMBERS and odd:

@@ -28,6 +28,8 @@ Kind = Literal["text", "number", "id"]
 _FAR = 10.0
 # A packed CSV file is rarely more than so many times as large as it was.
 _TIMES = 30
+# A number with a decimal comma, and perhaps points between thousands.
+_COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
 
 
 def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
@@ -62,11 +64,13 @@ def read_any_csv(path: Path, delimiter: str | None = None) -> pa.Table:
     """All columns of a CSV file, in the types that their cells have in common.
 
     delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
+    Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers.
     Raises OSError, ValueError and pyarrow's errors.
     """
     import pyarrow.csv as pc
 
-    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter or _delimiter(path))
+    delimiter = delimiter or _delimiter(path)
+    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter)
     options = pc.ConvertOptions(strings_can_be_null=True)
     # The types are guessed from the first block: of one as large as the file allows, they fit the whole file.
     size = path.stat().st_size
@@ -77,7 +81,23 @@ def read_any_csv(path: Path, delimiter: str | None = None) -> pa.Table:
         for name, kind in zip(batches.schema.names, batches.schema.types, strict=True):
             if pa.types.is_binary(kind):
                 raise Refused(f"column {name!r} holds a text that is not UTF-8")
-        return pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+        table = pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+    return table if delimiter == "," else _with_commas(table)
+
+
+def _with_commas(table: pa.Table) -> pa.Table:
+    """The table with columns of texts as numbers where all of them are, and have decimal commas."""
+    import pyarrow.compute as pc
+
+    for place, name in enumerate(table.column_names):
+        values = table.column(place)
+        if not pa.types.is_string(values.type) or values.null_count == len(values):
+            continue
+        fits = pc.all(pc.match_substring_regex(values, _COMMA)).as_py()
+        if fits and pc.any(pc.match_substring(values, ",")).as_py():
+            points = pc.replace_substring(pc.replace_substring(values, ".", ""), ",", ".")
+            table = table.set_column(place, name, pc.utf8_trim_whitespace(points).cast(pa.float64()))
+    return table
 
 
 def _delimiter(path: Path) -> str:

@@ -56,7 +56,7 @@ def numbers(table: pa.Table, name: str) -> Floats:
     values = table.column(name).combine_chunks()
     kind = values.type
     if pa.types.is_dictionary(kind):
-        values = values.dictionary_decode()
+        values = _decoded(values)
         kind = values.type
     if pa.types.is_date(kind):
         values = values.cast(pa.timestamp("ms"))
@@ -70,6 +70,14 @@ def numbers(table: pa.Table, name: str) -> Floats:
         values = values.cast(pa.int8())
     read: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
     return np.where(np.isfinite(read), read, np.nan)
+
+
+def _decoded(values: Any) -> Any:
+    """A column of categories as their values."""
+    kind = values.type
+    if pa.types.is_string_view(kind.value_type):  # those of polars, of which Arrow takes none
+        values = values.cast(pa.dictionary(kind.index_type, pa.string(), kind.ordered))
+    return values.dictionary_decode()
 
 
 def texts(table: pa.Table, name: str) -> npt.NDArray[np.object_]:
@@ -90,7 +98,7 @@ def codes(table: pa.Table, name: str) -> tuple[list[str], npt.NDArray[np.int64]]
 def _texts(table: pa.Table, name: str) -> Any:
     values = table.column(name).combine_chunks()
     if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+        values = _decoded(values)
     if pa.types.is_floating(values.type) and pc.all(pc.equal(values, pc.round(values)), min_count=0).as_py():
         # Whole numbers with gaps are read as floats: 3.0 is the category 3.
         values = values.cast(pa.int64(), safe=False)

@@ -28,6 +28,7 @@ Names = npt.NDArray[np.str_]
 Flags = npt.NDArray[np.bool_]
 Kind = Literal["classification", "risk", "regression"]
 
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 # A number with at most so many different whole values is taken for a class, if nothing is said.
 CLASSES = 20
 
@@ -235,7 +236,8 @@ def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags
 def _number(table: pa.Table, name: str, where: str, expected: str) -> None:
     if kinds_of(table.select([name]))[name] != "number":
         kind = table.schema.field(name).type
-        raise DataError(f"{where}: column {name!r}: expected {expected}, got {kind}")
+        said = "texts: pandas.to_datetime makes dates of them" if "date" in expected else "texts"
+        raise DataError(f"{where}: column {name!r}: expected {expected}, got {said if kind in _TEXTS else kind}")
 
 
 def _values(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArray[np.object_]:

@@ -20,7 +20,7 @@ class Csv(TableSource):
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
     are missing values. Files may be packed (.csv.gz). delimiter: what separates the cells; without it a comma, or, if
-    the first line has none, the semicolon, tab or bar that is most often in it.
+    the first line has none, the semicolon, tab or bar that is most often in it; numbers may then have decimal commas.
     """
 
     source: Literal["csv"] = "csv"
