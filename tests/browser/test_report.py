@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedkin.graph import Graph
+from fedkin.graph import draw as draw_graph
 from fedkin.report import write_report
+from fedkin.report.sweeping import draw as draw_sweep
 from report.made import make_comparison
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e .[dev]")
@@ -295,6 +299,7 @@ def test_other_method_and_seed(open_page: Any) -> None:
 def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) -> None:
     resize(driver, width, scheme)
     driver.get(address)
+    ready(driver)
     driver.execute_script("follow(3)")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     wide = driver.execute_script(
@@ -475,3 +480,23 @@ def test_the_tree_fits_a_narrow_page(driver: Any, address_of_tests: str, scheme:
     assert driver.execute_script(
         "return [...document.querySelectorAll('#tests-tree .node')].every(n => n.getBoundingClientRect().width > 150)"
     )
+
+
+def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(driver: Any, tmp_path: Path) -> None:
+    weights = np.kron(np.eye(2), np.ones((3, 3))) - np.eye(6)
+    ids = tuple("abcdef")
+    graph = Graph(ids, weights, groups={id: place // 3 for place, id in enumerate(ids)})
+    draw_graph(graph, tmp_path / "graph.html", title="six clients")
+    rows = [
+        {"method": name, "metric": "accuracy", "seeds": [0, 1], "training.lr": lr, "mean": (0.5 + lr, 0.01)}
+        for name in ("local", "fedavg") for lr in (0.1, 0.2)
+    ]  # fmt: skip
+    draw_sweep(rows, ["training.lr"], tmp_path / "sweep.html", title="a sweep")
+    for name, figures, traces in (("graph", 2, 4), ("sweep", 1, 2)):
+        resize(driver, 1280)
+        driver.get((tmp_path / f"{name}.html").as_uri())
+        ready(driver)
+        assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+        assert len(driver.find_elements("css selector", "svg.main-svg")) >= 2 * figures
+        assert len(drawn(driver, f"figure-{figures - 1}")) == traces
+        assert (tmp_path / f"{name}.html").stat().st_size < 1_500_000

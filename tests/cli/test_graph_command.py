@@ -189,7 +189,7 @@ def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     assert [one["members"] for one in summary["groups"]] == [one["members"] for one in whole["groups"]]
     assert "degree" in summary["central"][0]
     page = (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
-    assert "means over 3 clients" in page
+    assert "means over 8 clients" in page
     assert "Who is near whom" not in page
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--sparsify", "epsilon:0.4")
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--similarity", "l2")

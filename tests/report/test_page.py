@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fedkin.errors import RunError
+from fedkin.graph.page import embedded
 from fedkin.report import write_report
 from fedkin.report.graphs import _matrix
-from fedkin.report.page import embedded, page
+from fedkin.report.page import page
 from report.made import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'

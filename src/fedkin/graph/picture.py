@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.graph._check import Array, Labels
+from fedkin.graph.page import page_of
 from fedkin.graph.record import Graph
 
 __all__ = ["draw", "force_layout"]
@@ -18,14 +19,14 @@ __all__ = ["draw", "force_layout"]
 # changes.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 _SHAPES = ("circle", "square", "diamond", "cross", "triangle-up", "star", "hexagon", "pentagon")
-# Limits up to which a browser draws smoothly.
-_LARGEST_MATRIX, _LARGEST_LAYOUT, _MOST_EDGES, _MOST_LABELS = 800, 2000, 8000, 60
+# Limits up to which a browser draws smoothly, and a page stays below 1.5 MB.
+_LARGEST_MATRIX, _LARGEST_LAYOUT, _MOST_EDGES, _MOST_LABELS = 300, 2000, 8000, 60
 
 
 def draw(graph: Graph, path: str | Path, *, title: str, seed: int = 0) -> None:
-    """Write the page of a graph with groups; it opens without a network, since it contains plotly's script.
+    """Write the page of a graph with groups; it opens without a network, since it contains the script that draws.
 
-    Beyond 800 clients, the matrix shows means over neighbouring rows. Beyond 2,000 clients, there is no force layout.
+    Beyond 300 clients, the matrix shows means over neighbouring rows. Beyond 2,000 clients, there is no force layout.
 
     >>> import tempfile
     >>> graph = Graph(("ann", "bob"), np.array([[0.0, 0.5], [0.5, 0.0]]), groups={"ann": 0, "bob": 0})
@@ -35,16 +36,7 @@ def draw(graph: Graph, path: str | Path, *, title: str, seed: int = 0) -> None:
     figures = [_matrix(graph)]
     if len(graph.ids) <= _LARGEST_LAYOUT:
         figures.append(_layout(graph, seed))
-    parts = [
-        figure.to_html(full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}", config={"displaylogo": False})
-        for at, figure in enumerate(figures)
-    ]
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
-<style>body {{ font: 16px/1.4 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem;
-}}</style> </head><body><h1>{escape(title)}</h1> {"".join(parts)} </body></html>
-"""
-    Path(path).write_text(page, encoding="utf-8")
+    Path(path).write_text(page_of(title, figures), encoding="utf-8")
 
 
 def _matrix(graph: Graph) -> Any:
@@ -57,7 +49,7 @@ def _matrix(graph: Graph) -> Any:
     names = [graph.ids[row] for row in order] if len(values) == len(order) else None
     hover = "%{y} – %{x}: %{z:.3f}<extra></extra>" if names else "mean weight %{z:.3f}<extra></extra>"
     figure = go.Figure(
-        go.Heatmap(z=values, colorscale="Cividis", hovertemplate=hover, colorbar={"title": "weight"},
+        go.Heatmap(z=values.astype(np.float32), colorscale="Cividis", hovertemplate=hover, colorbar={"title": "weight"},
                    x=_safe(names), y=_safe(names))
     )  # fmt: skip
     for boundary in np.flatnonzero(np.diff(labels[order])) + 1:
@@ -94,9 +86,9 @@ def _layout(graph: Graph, seed: int) -> Any:
     figure = go.Figure()
     upper = sp.triu(sp.csr_array(graph.weights), k=1).tocoo()
     strongest = np.argsort(-upper.data, kind="stable")[:_MOST_EDGES]
-    ends = place[np.stack([upper.row[strongest], upper.col[strongest]], axis=1)]
+    ends = place.astype(np.float32)[np.stack([upper.row[strongest], upper.col[strongest]], axis=1)]
     # All segments are one trace, with a gap (nan) after each segment.
-    line = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], axis=1).reshape(-1, 2)
+    line = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan, np.float32)], axis=1).reshape(-1, 2)
     figure.add_scatter(
         x=line[:, 0], y=line[:, 1], mode="lines", line={"color": "rgba(110,110,110,0.35)", "width": 1},
         hoverinfo="skip", name="edges",

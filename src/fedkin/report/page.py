@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -11,13 +9,12 @@ from string import Template
 from typing import Any
 
 from fedkin._version import __version__
+from fedkin.graph.page import embedded, library, unpacking
 from fedkin.report.answer import answer_html
 from fedkin.report.sections import section, sections
 
-__all__ = ["embedded", "page"]
+__all__ = ["page"]
 
-# plotly.js-cartesian-dist-min 4.1.1 from npm, MIT (plotly-LICENSE.txt beside it), packed by gzip.
-_PLOTLY = "plotly-cartesian.min.js.gz"
 _SCRIPTS = (
     "page.js", "curves.js", "clients.js", "risks.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
     "influence.js", "features.js", "start.js",
@@ -40,20 +37,9 @@ def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
         sections="\n".join(part.html for part in parts),
         runs="1 run" if len(data["runs"]) == 1 else f"{len(data['runs'])} runs",
         data=embedded(data),
-        plotly=base64.b64encode(files("fedkin.report").joinpath(_PLOTLY).read_bytes()).decode(),
+        plotly=library(),
+        unpack=unpacking(),
         script="\n".join(_part(name) for name in _SCRIPTS),
-    )
-
-
-def embedded(value: Any) -> str:
-    """JSON that is safe inside a script element, whatever texts it holds."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return (
-        text.replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
     )
 
 

@@ -7,15 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fedkin.graph.page import page_of
 from fedkin.tasks import METRICS
 
 __all__ = ["draw"]
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>body {{ font: 16px/1.4 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }}</style>
-</head><body><h1>{title}</h1><p>{text}</p>{figure}</body></html>
-"""
 
 
 def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path, *, title: str) -> None:
@@ -44,8 +39,7 @@ def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path,
         f"Means over clients and seeds {seeds}; bars are the sample standard deviation over seeds. These are "
         "figures on test samples: to choose a setting, use fedkin tune."
     )
-    made = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
-    path.write_text(_PAGE.format(title=escape(title), text=text, figure=made), encoding="utf-8")
+    path.write_text(page_of(title, [figure], text), encoding="utf-8")
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
