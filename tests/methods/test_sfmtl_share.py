@@ -21,7 +21,7 @@ Models = dict[str, dict[str, Tensor]]
 
 
 def watched(share: str, rounds: int = 3, federation: Any = None, graph: Any = None, **settings: Any) -> Watched:
-    method = SfmtlGraph(lam=0.3, anchor_weight=0.01, share=share, graph=graph or {})  # type: ignore[arg-type]
+    method = SfmtlGraph(lam=0.3, anchor_weight=0.01, share=share, graph=graph or {})
     return Watched(small_setup(method, federation, **settings)).rounds(rounds)
 
 

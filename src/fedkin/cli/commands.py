@@ -14,6 +14,7 @@ from fedkin.cli.graph import graph
 from fedkin.cli.loading import needing
 from fedkin.cli.net import net
 from fedkin.cli.report import report
+from fedkin.cli.reproduce import reproduce
 from fedkin.cli.runs import runs
 from fedkin.cli.serve import join, peer, serve
 from fedkin.cli.sweep import sweep
@@ -58,6 +59,7 @@ app.command("check", cls=_TRAINS)(check)
 app.command("report", cls=_TRAINS)(report)
 app.command("graph", cls=needing("fedkin.graph"))(graph)
 app.command("export", cls=_TRAINS)(export)
+app.command("reproduce", cls=_TRAINS)(reproduce)
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
 app.command("methods", cls=_TRAINS)(catalogue.methods)

@@ -44,8 +44,11 @@ class StopFlag:
 
 
 @contextmanager
-def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
-    """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
+def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag]:
+    """Stop after the current round on Ctrl-C or SIGTERM, immediately on the second; exit status 130.
+
+    again: how to go on (None: with --resume FOLDER).
+    """
     from fedkin.running.loop import Stop
 
     flag = StopFlag()
@@ -64,7 +67,7 @@ def stop_on_signals(folder: Path) -> Iterator[StopFlag]:
         where = str(stop) if isinstance(stop, Stop) else "stopped at once: the last checkpoint stands"
         for bar in flag.bars:
             bar.stop()
-        console.print(f"{where}; go on with --resume {folder}")
+        console.print(f"{where}; go on with {again or f'--resume {folder}'}")
         sys.exit(130)
     finally:
         for bar in flag.bars:

@@ -25,11 +25,13 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
+    fixed: settings that stay as they are, by path.
     """
 
     candidates: int
     rates: tuple[float, float] | None = None
     seed: int = 0
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str, rates: str | None = None) -> Equal:
@@ -52,7 +54,8 @@ class Equal:
         if self.rates is None and lr <= 0:
             raise ConfigError("--equal: training.lr is 0; give --rates LOW,HIGH")
         rates = self.rates or (lr / _AROUND, lr * _AROUND)
-        return {RATE: Span(*rates), **tunables(METHODS[experiment.method.name], "method")}
+        every = {RATE: Span(*rates), **tunables(METHODS[experiment.method.name], "method")}
+        return {path: span for path, span in every.items() if path not in self.fixed}
 
     def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return the candidates: values by path, none twice; the first one changes nothing."""

@@ -1,0 +1,101 @@
+"""`fedkin reproduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.table import Table
+
+from fedkin.cli.progress import Progress, StopFlag, stop_on_signals
+from fedkin.cli.screen import screen
+from fedkin.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedkin.running.papers import PaperTable
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    name: str | None = typer.Argument(None, help="A table, or all; without it, the tables are listed."),
+    quick: bool = typer.Option(False, "--quick", help="A few rounds of each, to test the command."),
+    data_root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
+    out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; goes on with them."),
+    pages: Path | None = typer.Option(None, "--pages", help="Folder for the pages (default: OUT/pages)."),
+    tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
+    restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
+) -> None:  # fmt: skip
+    """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
+    from fedkin.running.papers import known_tables, table_folder
+    from fedkin.settings import choose
+
+    folder = table_folder(tables)
+    known = known_tables(folder)
+    if name is None:
+        screen().print(_list(known))
+        return
+    wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
+    if name != "all":
+        wanted[name] = choose(known, name, "NAME")
+        if not wanted[name].federation:
+            raise ConfigError(f"{name}: a list of claims that are not tested here; there is nothing to run")
+    place = out / "quick" if quick else out
+    shown = pages if pages is not None else place / "pages"
+    for key, table in wanted.items():
+        with stop_on_signals(place / key, "the same command") as stop:
+            _one(
+                key, table.shortened() if quick else table, folder, data_root, place / key, shown, quick, restart, stop
+            )
+    _index(known, shown)
+    screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
+
+
+def _one(
+    name: str, table: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool, restart: bool,
+    stop: StopFlag,
+) -> None:  # fmt: skip
+    """Run a table; its page is written after every federation, and says which have not been run."""
+    from fedkin.records.files import write_bytes
+    from fedkin.report.reproduced import claims_csv, figures_csv, page, verdicts
+    from fedkin.running.reproduce import Done, reproduce
+
+    done: list[Done] = []
+    for one in reproduce(
+        table, folder, data_root, out, restart=restart,
+        hears=lambda what, number, of: Progress(f"{name}, {what} ({number + 1} of {of})", stop, quiet=False),
+    ):  # fmt: skip
+        done.append(one)
+        pages.mkdir(parents=True, exist_ok=True)
+        texts = {
+            f"{name}.md": page(name, table, done, quick),
+            f"{name}.csv": figures_csv(done),
+            f"{name}-claims.csv": claims_csv(verdicts(table, done)),
+        }
+        for file, text in texts.items():
+            write_bytes(pages / file, text.encode())
+    screen(soft_wrap=True).print(f"page:  {pages / name}.md")
+
+
+def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
+    """Write the index of all claims from the pages in this folder."""
+    from fedkin.records.files import write_bytes
+    from fedkin.report.reproduced import index
+
+    kept = {
+        name: path.read_text(encoding="utf-8")
+        for name in tables if (path := pages / f"{name}-claims.csv").is_file()
+    }  # fmt: skip
+    pages.mkdir(parents=True, exist_ok=True)
+    write_bytes(pages / "index.md", index(tables, kept).encode())
+
+
+def _list(tables: Mapping[str, PaperTable]) -> Table:
+    from fedkin.running.reproduce import runs_of
+
+    shown = Table("table", "what", "federations", "runs", "claims", box=None)
+    for name, table in tables.items():
+        shown.add_row(name, table.title, str(len(table.federation)), str(runs_of(table)), str(len(table.claim)))
+    return shown

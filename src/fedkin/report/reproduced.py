@@ -1,0 +1,244 @@
+"""Pages of reproduced tables: figures with intervals beside the paper's, what communication adds, and the claims."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedkin.analysis.added import Added
+from fedkin.analysis.intervals import over
+from fedkin.records.tables import csv_text
+from fedkin.report.tables import megabytes
+from fedkin.running.compare import added_by_exchange, differences
+from fedkin.running.papers import Claim, PaperTable
+from fedkin.running.reproduce import Chosen, Done, figure, judged, mean_over
+from fedkin.tasks import METRICS
+
+__all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "verdicts"]
+
+_WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
+_UNTESTED, _UNRUN = "not testable here", "not run yet"
+
+
+class Verdict(NamedTuple):
+    """What the records say of a claim on one federation; found: by how much it holds, above 0 if it does."""
+
+    claim: Claim
+    federation: str
+    word: str
+    found: Added | None
+    share: bool  # whether the figure is a share, which is written in points
+
+
+def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
+    """Judge every claim on every federation where it is made; those that have not been run are said to be so."""
+    ended = {one.part.name: one for one in done}
+    made = []
+    for claim in table.claim:
+        if claim.untestable is not None:
+            made.append(Verdict(claim, "", f"{_UNTESTED}: {claim.untestable}", None, False))
+            continue
+        for part in table.federation:
+            if claim.on is not None and part.name not in claim.on:
+                continue
+            one = ended.get(part.name)
+            if one is None:
+                made.append(Verdict(claim, part.name, _UNRUN, None, False))
+                continue
+            found = judged(claim, one.results)
+            word = "a figure is not known" if found is None else _WORDS.get(found.word, "one seed: no verdict")
+            made.append(Verdict(claim, part.name, word, found, _share(one) and claim.figure not in ("ari", "bytes")))
+    return made
+
+
+def page(name: str, table: PaperTable, done: Sequence[Done], quick: bool) -> str:
+    """The page of a table in Markdown; done: the federations whose runs have ended."""
+    lines = [f"# {table.title}", "", f"Source: {table.source}. This page is written from the records by", ""]
+    lines += [f"    fedkin reproduce {name}{' --quick' if quick else ''} --data-root ROOT", ""]
+    if quick:
+        lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
+    if table.apart:
+        lines += [f"How far this setting is from the paper's: {table.apart}", ""]
+    lines += [_tuning(table), "", *_legend(table), ""]
+    ended = {one.part.name: one for one in done}
+    for part in table.federation:
+        lines += [f"## {part.name}", ""]
+        one = ended.get(part.name)
+        lines += [_UNRUN.capitalize() + ".", ""] if one is None else [*_figures(one), ""]
+    found = verdicts(table, done)
+    if found:
+        lines += ["## The paper's claims", "", *_claims(found), ""]
+    return "\n".join(lines)
+
+
+def _tuning(table: PaperTable) -> str:
+    seeds = ", ".join(map(str, table.seeds))
+    if table.tune is None:
+        return f"Seeds {seeds}. Nothing was tuned: every row has the settings of its preset."
+    how = table.tune
+    return (
+        f"Seeds {seeds}. Every row was tuned with the same budget: {how.candidates} candidates for the rate (from "
+        f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, at full length, with seeds "
+        f"{', '.join(map(str, how.seeds))}, judged on held-out training data ({how.hold_out}). The first candidate is "
+        "the preset's settings. Controls have their method's settings."
+    )
+
+
+def _legend(table: PaperTable) -> list[str]:
+    controls = ", ".join(f"`@{control}`" for control in table.controls)
+    text = (
+        "Brackets are 95 % intervals over seeds (Student); the clients of one seed share their draws and count as one. "
+        "*gain*: over Local with the same seed. *adds*: what communication adds, the row minus its control without "
+        f"exchange (`@self`). {controls}: controls (docs/comparing.md). *border*: settings for which the tuning chose "
+        "the smallest or largest value that it tried, so that a better one may lie outside."
+    )
+    return [text]
+
+
+def _figures(one: Done) -> list[str]:
+    """The setting of a federation, and its table."""
+    experiment, share = one.experiment, _share(one)
+    training = experiment.training
+    local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
+    clients = next(iter(next(iter(one.results.values())).values())).summary["clients"]
+    metric = METRICS[next(iter(next(iter(one.results.values())).values())).metric.name]
+    about = (
+        f"{clients} clients, model `{experiment.model.name}`, {training.rounds} rounds of {local}, "
+        f"{_sampled(training.per_round)} a round. Test {metric.title}{' in per cent' if share else ''}, mean over "
+        "clients."
+    )
+    lines = [about, ""]
+    unseen = any(mean_over(by_seed, "unseen") for by_seed in one.results.values())
+    heads = ["row", metric.title, *(["unseen"] if unseen else []), "paper", "gain", "adds", "worst 10 %", "ARI", "sent",
+             "tuned", "border"]  # fmt: skip
+    lines += [_line(heads), _line(["---"] * len(heads))]
+    local_runs = one.results.get("local")
+    for name, by_seed in one.results.items():
+        chosen = one.chosen.get(name)
+        gain = None if local_runs is None or name == "local" else differences(by_seed, local_runs)
+        cells = [
+            name, _mean(mean_over(by_seed, "mean"), share),
+            *([_mean(mean_over(by_seed, "unseen"), share)] if unseen else []),
+            str(one.part.paper.get(name, "")), _added(gain, share), _added(added_by_exchange(name, one.results), share),
+            _mean(mean_over(by_seed, "worst10"), share, False), _plain(mean_over(by_seed, "ari")),
+            megabytes(sum(mean_over(by_seed, "bytes")) / len(by_seed)), _settings(chosen),
+            "" if chosen is None else "; ".join(chosen.border),
+        ]  # fmt: skip
+        lines.append(_line(cells))
+    failed = {name: chosen.failed for name, chosen in one.chosen.items() if chosen.failed}
+    if failed:
+        told = ", ".join(f"{name} {count}" for name, count in failed.items())
+        lines += ["", f"Candidates that failed in training: {told}."]
+    return lines
+
+
+def _claims(found: Sequence[Verdict]) -> list[str]:
+    lines = [_line(["claim", "federation", "verdict", "difference", "seeds"]), _line(["---"] * 5)]
+    for one in found:
+        seeds = "" if one.found is None else str(one.found.seeds)
+        lines.append(_line([one.claim.text, one.federation, f"**{one.word}**", _added(one.found, one.share), seeds]))
+    return lines
+
+
+def figures_csv(done: Sequence[Done]) -> str:
+    """A line for each row of each federation: figures of every seed, intervals, and what the tuning chose."""
+    lines: list[dict[str, Any]] = []
+    for one in done:
+        alone = one.results.get("local")
+        for name, by_seed in one.results.items():
+            gain = None if alone is None else differences(by_seed, alone)
+            chosen = one.chosen.get(name)
+            for seed, result in sorted(by_seed.items()):
+                row: dict[str, Any] = {"federation": one.part.name, "row": name, "seed": seed}
+                row |= {"metric": result.metric.name, "paper": str(one.part.paper.get(name, ""))}
+                row |= {
+                    key: figure(result, key) for key in ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
+                }
+                row |= {"gain": _parts(gain), "adds": _parts(added_by_exchange(name, one.results))}
+                row |= {"tuned": _settings(chosen), "border": "" if chosen is None else "; ".join(chosen.border)}
+                lines.append(row)
+    return csv_text(lines)
+
+
+def claims_csv(found: Iterable[Verdict]) -> str:
+    """A line for each claim on each federation, which `index` reads."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["claim", "federation", "verdict", "difference", "seeds"])
+    for one in found:
+        seeds = "" if one.found is None else one.found.seeds
+        writer.writerow([one.claim.text, one.federation, one.word, _added(one.found, one.share), seeds])
+    return text.getvalue()
+
+
+def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
+    """The index of all claims in Markdown; kept: the claims' CSV of each table that has a page."""
+    about = (
+        "Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. A claim *holds* if the 95 % "
+        "interval over seeds of the difference that it names lies above 0, and *does not hold* if it lies below. Each "
+        "page says how far its setting is from the paper's."
+    )
+    lines = ["# What the papers claim, and what is found here", "", about, ""]
+    for name, table in tables.items():
+        if not table.claim:
+            continue
+        page_of = f"[{table.title}]({name}.md)" if name in kept else table.title
+        lines += [f"## {page_of}", ""]
+        if name in kept:
+            rows = list(csv.reader(io.StringIO(kept[name])))[1:]
+        else:
+            rows = [[one.claim.text, one.federation, one.word, "", ""] for one in verdicts(table, [])]
+        lines += [_line(["claim", "federation", "verdict", "difference", "seeds"]), _line(["---"] * 5)]
+        lines += [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _share(one: Done) -> bool:
+    return next(iter(next(iter(one.results.values())).values())).metric.share
+
+
+def _sampled(per_round: Any) -> str:
+    return "all clients" if per_round == "all" else f"{per_round:g}" + (" clients" if per_round >= 1 else " of them")
+
+
+def _settings(chosen: Chosen | None) -> str:
+    if chosen is None:
+        return ""
+    return ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in chosen.settings.items()) or "as it is"
+
+
+def _mean(values: Sequence[float], share: bool, interval: bool = True) -> str:
+    if not values:
+        return ""
+    mean = sum(values) / len(values)
+    bounds = over(values) if interval else None
+    return _number(mean, share) + (
+        "" if bounds is None else f" ({_number(bounds.low, share)} to {_number(bounds.high, share)})"
+    )
+
+
+def _added(found: Added | None, share: bool) -> str:
+    if found is None:
+        return ""
+    if found.low is None or found.high is None:
+        return _number(found.value, share, "+")
+    return f"{_number(found.value, share, '+')} ({_number(found.low, share, '+')} to {_number(found.high, share, '+')})"
+
+
+def _parts(found: Added | None) -> dict[str, float | None]:
+    return {} if found is None else {"mean": found.value, "low": found.low, "high": found.high}
+
+
+def _plain(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else ""
+
+
+def _number(value: float, share: bool, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f}" if share else f"{value:{sign}.3f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,190 @@
+"""Definitions of the papers' tables, a TOML file each: federations, rows, tuning, the paper's figures and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fedkin.errors import ConfigError, nearest
+from fedkin.methods import METHODS
+from fedkin.running.controls import CONTROLS, controls_of, named, parted
+from fedkin.running.experiment import read_table
+from fedkin.running.tuning import HoldOut
+from fedkin.settings import Settings, choose, parse
+
+__all__ = ["Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder"]
+
+Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari", "bytes"]
+
+
+class Equally(Settings):
+    """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
+
+    rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning.
+    """
+
+    candidates: int = Field(6, ge=2)
+    rates: tuple[float, float]
+    seeds: tuple[int, ...] = Field((0, 1), min_length=1)
+    hold_out: str = "samples:0.2"
+
+    @field_validator("hold_out")
+    @classmethod
+    def _held(cls, text: str) -> str:
+        try:
+            return str(HoldOut.parse(text))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+class Row(Settings):
+    """A row of the table: a method with its settings.
+
+    tuned_as: another row whose tuned settings it takes. hold_out: what its candidates are judged on, if it is not what
+    the others are judged on (Local has no model for held-out clients).
+    """
+
+    name: str = Field(pattern=r"^[\w+.-]+$")
+    method: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    tuned_as: str | None = None
+    hold_out: str | None = None
+
+
+class Part(Settings):
+    """A federation of the table: an experiment file (a path from the definition's folder), and changes of its settings.
+
+    paper: the paper's figure of each row, as printed there.
+    """
+
+    name: str = Field(pattern=r"^[\w+.,' -]+$")
+    preset: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    paper: dict[str, float | str] = Field(default_factory=dict)
+
+
+class Claim(Settings):
+    """A sentence of the paper: row `better` is better than row `than` in a figure, or its figure is at least `least`.
+
+    by: how much better at least. on: federations where it is claimed (None: all). untestable: why it is not tested.
+    """
+
+    text: str
+    better: str | None = None
+    than: str | None = None
+    least: float | None = None
+    by: float = 0.0
+    figure: Figure = "mean"
+    on: tuple[str, ...] | None = None
+    untestable: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        tested = self.better is not None and (self.than is None) != (self.least is None)
+        if tested == (self.untestable is not None):
+            raise ValueError("give better and than (or least) for a claim that is tested, or untestable for another")
+        return self
+
+
+class Quick(Settings):
+    """What `--quick` changes: settings of every federation, and fewer seeds and candidates."""
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1)
+    candidates: int = Field(2, ge=2)
+
+
+class PaperTable(Settings):
+    """A table of a paper. apart: how far this setting is from the paper's. methods: rows with the methods as they are.
+
+    controls: the controls that every row has. seeds: those of the compared runs.
+    """
+
+    title: str
+    source: str
+    apart: str = ""
+    methods: tuple[str, ...] = ()
+    controls: tuple[Literal["self", "one", "random", "oracle"], ...] = ("self",)
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    tune: Equally | None = None
+    row: tuple[Row, ...] = ()
+    federation: tuple[Part, ...] = ()
+    claim: tuple[Claim, ...] = ()
+    quick: Quick = Quick()
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        rows = self.rows()
+        for row in rows:
+            choose(METHODS, row.method, f"row {row.name!r}: method")
+            if row.tuned_as is not None and row.tuned_as not in [other.name for other in rows]:
+                raise ValueError(f"row {row.name!r}: tuned_as: no row {row.tuned_as!r}")
+        for kind, names in (
+            ("rows", [row.name for row in rows]),
+            ("federations", [part.name for part in self.federation]),
+        ):
+            if len(set(names)) < len(names):
+                raise ValueError(f"two {kind} share a name")
+        known = set(self.names(planted=True))
+        for claim in self.claim:
+            for name in (claim.better, claim.than):
+                if name is not None and name not in known:
+                    raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, known)}")
+            if wrong := set(claim.on or ()) - {part.name for part in self.federation}:
+                raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
+        return self
+
+    def rows(self) -> tuple[Row, ...]:
+        """The rows without controls: the methods as they are, then the others."""
+        return (*(Row(name=name, method=name) for name in self.methods), *self.row)
+
+    def names(self, planted: bool) -> list[str]:
+        """The names of all rows, each with its controls behind it; `oracle` only where planted groups are known."""
+        found: list[str] = []
+        for row in self.rows():
+            mine = controls_of(METHODS[row.method])
+            found.append(row.name)
+            found += [
+                named(row.name, control) for control in CONTROLS
+                if control in mine and control in self.controls and (planted or control != "oracle")
+            ]  # fmt: skip
+        return found
+
+    def row_of(self, name: str) -> tuple[Row, str | None]:
+        """The row and the control that a name stands for."""
+        base, control = parted(name)
+        return next(row for row in self.rows() if row.name == base), control
+
+    def shortened(self) -> PaperTable:
+        """The table for `--quick`: few rounds, seeds and candidates, so that it ends in about a minute."""
+        quick, tune = self.quick, self.tune
+        parts = tuple(part.model_copy(update={"set": part.set | quick.set}) for part in self.federation)
+        less = None if tune is None else tune.model_copy(
+            update={"candidates": quick.candidates, "seeds": tune.seeds[:1]}
+        )  # fmt: skip
+        return self.model_copy(update={"federation": parts, "tune": less, "seeds": quick.seeds})
+
+
+def table_folder(given: Path | None) -> Path:
+    """The folder of the definitions: the one given, presets/tables here, or that of the source tree; ConfigError."""
+    places = (
+        [given] if given is not None else [Path("presets/tables"), Path(__file__).parents[3] / "presets" / "tables"]
+    )
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ConfigError(
+        f"no folder {places[0]} with definitions of tables: it is in the source tree, which the package does not hold; "
+        "name it with --tables DIR"
+    )
+
+
+def known_tables(folder: Path) -> Mapping[str, PaperTable]:
+    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field."""
+    found = {}
+    for path in sorted(folder.glob("*.toml")):
+        found[path.stem] = parse(PaperTable, read_table(path), str(path))
+    return found

@@ -1,0 +1,174 @@
+"""Tables of papers, run: every row tuned with the same budget, then all rows and their controls over the seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.analysis.added import Added, added
+from fedkin.running.candidates import Equal, at_the_border
+from fedkin.running.compare import differences, run_experiment
+from fedkin.running.controls import changes_of, named
+from fedkin.running.experiment import Experiment, load
+from fedkin.running.loop import Result, Watcher
+from fedkin.running.papers import Claim, PaperTable, Part, Row
+from fedkin.running.tuning import HoldOut, best, tune
+
+__all__ = ["Chosen", "Done", "figure", "judged", "mean_over", "reproduce", "runs_of"]
+
+# Figures of which less is better.
+_LESS = ("std", "variance", "bytes")
+
+Hears = Callable[[str, int, int], Watcher]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the tuning of a row chose: changed settings; which of them are at the border of what was tried; failures."""
+
+    settings: Mapping[str, Any]
+    border: tuple[str, ...] = ()
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning."""
+
+    part: Part
+    experiment: Experiment
+    results: Mapping[str, Mapping[int, Result]]
+    chosen: Mapping[str, Chosen]
+
+
+def reproduce(
+    table: PaperTable,
+    presets: Path,
+    data_root: Path,
+    folder: Path,
+    *,
+    restart: bool = False,
+    hears: Hears | None = None,
+) -> Iterator[Done]:
+    """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
+
+    presets: the folder of the definition. hears(what, runs done, runs in all) returns the watcher of a run. Raises
+    ConfigError and RunError, as `tune` and `run_experiment`.
+    """
+    seen, total = 0, runs_of(table)
+    for part in table.federation:
+        base = load(presets / part.preset).with_changes(**part.set)
+        dataset = base.data.load(data_root)
+        planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
+        place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
+        chosen: dict[str, Chosen] = {}
+        for row in table.rows():
+            if row.tuned_as is None:
+                chosen[row.name] = _tuned(table, base, row, data_root, place, restart, hears, seen, total)
+                seen += 0 if table.tune is None else table.tune.candidates * len(table.tune.seeds)
+        for row in table.rows():
+            if row.tuned_as is not None:
+                chosen[row.name] = chosen[row.tuned_as]
+        results: dict[str, dict[int, Result]] = {name: {} for name in table.names(planted)}
+        for seed in table.seeds:
+            for name in results:
+                row, control = table.row_of(name)
+                experiment = _changed(base, row, chosen[row.name].settings, control)
+                results[name][seed] = run_experiment(
+                    experiment.with_changes(**{"run.seed": seed}), data_root, place / "runs" / f"{name}-seed{seed}",
+                    resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
+                    watcher=None if hears is None else hears(f"{part.name}: {name} seed {seed}", seen, total),
+                )  # fmt: skip
+                seen += 1
+        yield Done(part, base, results, chosen)
+
+
+def runs_of(table: PaperTable) -> int:
+    """How many runs a table has at most: candidates and compared ones."""
+    tuned = sum(row.tuned_as is None for row in table.rows()) if table.tune is not None else 0
+    tries = 0 if table.tune is None else tuned * table.tune.candidates * len(table.tune.seeds)
+    return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
+
+
+def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str | None) -> Experiment:
+    """The experiment of a row: the preset's settings of its method, the row's, those tuned, and the control's."""
+    last = {} if control is None else changes_of(named(row.method, control))
+    return base.for_method(row.method).with_changes(**{**chosen, **row.set, **last})
+
+
+def _tuned(
+    table: PaperTable, base: Experiment, row: Row, data_root: Path, place: Path, restart: bool, hears: Hears | None,
+    seen: int, total: int,
+) -> Chosen:  # fmt: skip
+    how = table.tune
+    if how is None:
+        return Chosen({})
+    hold = HoldOut.parse(row.hold_out or how.hold_out)
+    found = tune(
+        _changed(base, row, {}, None), [row.method], Equal(how.candidates, how.rates, fixed=tuple(row.set)), hold,
+        how.seeds, data_root,
+        place / "tuning" / row.name, resume=True, restart=restart,
+        watcher=None if hears is None else lambda method, values, seed, done, of: hears(
+            f"{table.federation[0].name if len(table.federation) == 1 else place.name}: tuning {row.name} seed {seed}",
+            seen + done, total,
+        ),
+    )  # fmt: skip
+    tried = found[row.method]
+    metric = base.data.load(data_root).task.metric
+    one = best(tried, metric.higher)
+    failed = sum(each.failed is not None for each in tried)
+    if one is None:
+        return Chosen({}, failed=failed)
+    return Chosen(one.settings, tuple(at_the_border(one.settings, [each.settings for each in tried])), failed)
+
+
+def figure(result: Result, name: str) -> float | None:
+    """A figure of one run; None if it is not known."""
+    found: Any
+    if name == "bytes":
+        return float(sum(message[4] for message in result.messages))
+    if name == "ari":
+        found = result.summary["groups"].get("ari")
+    elif name == "unseen":
+        found = (result.summary.get("unseen") or {}).get("mean")
+    else:
+        found = result.summary[result.metric.name].get(name)
+    return None if found is None else float(found)
+
+
+def judged(claim: Claim, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
+    """By how much a claim holds, above 0 if it does, with its interval over the seeds; None if it cannot be computed.
+
+    The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
+    """
+    assert claim.better is not None
+    mine = results.get(claim.better)
+    theirs = None if claim.than is None else results.get(claim.than)
+    if mine is None or (claim.than is not None and theirs is None):
+        return None
+    if theirs is not None and claim.figure == "mean":
+        found = differences(mine, theirs)
+    else:
+        each: dict[int, Mapping[str, float]] = {}
+        for seed, result in mine.items():
+            value = figure(result, claim.figure)
+            other = claim.least if theirs is None else figure(theirs[seed], claim.figure)
+            if value is None or other is None:
+                return None
+            plain = claim.figure in _LESS or claim.figure == "ari"
+            gap = value - other if plain else result.metric.better(value, other)
+            each[seed] = {"": -gap if claim.figure in _LESS else gap}
+        found = added(each)
+    if found is None or claim.by == 0:
+        return found
+    low, high = (None if end is None else end - claim.by for end in (found.low, found.high))
+    return Added(found.value - claim.by, low, high, found.seeds)
+
+
+def mean_over(results: Mapping[int, Result], name: str) -> list[float]:
+    """A figure of each seed's run, in the order of the seeds; empty if any is unknown."""
+    values = [figure(results[seed], name) for seed in sorted(results)]
+    return [] if None in values else [value for value in values if value is not None]

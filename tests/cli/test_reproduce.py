@@ -1,0 +1,156 @@
+"""`fedkin reproduce`: a table from its definition to its page, on embedded data."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.errors import ConfigError
+from fedkin.running.experiment import Experiment, load
+from fedkin.running.papers import PaperTable, known_tables, table_folder
+from fedkin.running.reproduce import runs_of
+from fedkin.settings import parse
+from tiny import TABLE
+
+ROOT = Path(__file__).parents[2]
+DEFINITIONS = known_tables(ROOT / "presets" / "tables")
+SMALL: dict[str, Any] = {
+    "title": "A small table", "source": "nowhere", "apart": "it is small.", "methods": ["local", "fedavg", "fedu"],
+    "controls": ["self", "oracle"], "seeds": [0, 1, 2],
+    "tune": {"candidates": 2, "rates": [0.2, 0.5], "seeds": [0, 1]},
+    "row": [{"name": "fedavg-slow", "method": "fedavg", "set": {"training.lr": 0.0001}, "tuned_as": "fedavg"}],
+    "federation": [
+        {"name": "six clients", "preset": "small.toml", "set": {"training.rounds": 12, "training.local_steps": 8},
+         "paper": {"fedavg": 12.5}},
+        {"name": "five clients", "preset": "small.toml", "set": {"scenario.clients": 5, "training.rounds": 3,
+                                                                "training.per_round": 3}},
+    ],
+    "claim": [
+        {"text": "a slow rate is worse", "better": "fedavg", "than": "fedavg-slow", "on": ["six clients"]},
+        {"text": "a slow rate is better", "better": "fedavg-slow", "than": "fedavg", "on": ["six clients"]},
+        {"text": "Local sends less", "better": "local", "than": "fedu", "figure": "bytes"},
+        {"text": "a table is round", "untestable": "there is no table"},
+    ],
+    "quick": {"set": {"training.rounds": 1}, "seeds": [0, 1]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Definitions in presets/tables of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    tables = tmp_path / "presets" / "tables"
+    tables.mkdir(parents=True)
+    (tables / "small.toml").unlink(missing_ok=True)
+    (tables / "tiny.toml").write_text(tomli_w.dumps(SMALL))
+    (tmp_path / "presets" / "small.toml").write_text(tomli_w.dumps(TABLE))
+    (tables / "tiny.toml").write_text(tomli_w.dumps(SMALL).replace("small.toml", "../small.toml"))
+    return tmp_path
+
+
+def ran(*words: str) -> str:
+    done = CliRunner().invoke(app, ["reproduce", *words])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+def claims(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    with path.open(newline="") as file:
+        return {(row["claim"], row["federation"]): (row["verdict"], row["difference"]) for row in csv.DictReader(file)}
+
+
+def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
+    ran("tiny", "--pages", "pages", "--out", "runs")
+    page = (folder / "pages" / "tiny.md").read_text()
+    found = claims(folder / "pages" / "tiny-claims.csv")
+    assert found["a slow rate is worse", "six clients"][0] == "holds"
+    assert found["a slow rate is better", "six clients"][0] == "does not hold"
+    assert found["Local sends less", "five clients"][0] == "holds"
+    assert found["a table is round", ""][0] == "not testable here: there is no table"
+    assert "12.5" in page
+    with (folder / "pages" / "tiny.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["row"] for row in rows} == {
+        "local", "fedavg", "fedavg@self", "fedu", "fedu@self", "fedu@oracle", "fedavg-slow", "fedavg-slow@self",
+    }  # fmt: skip
+    # A page says what its records say: FedAvg's figure, with its interval, by hand.
+    one = [float(row["mean"]) for row in rows if (row["federation"], row["row"]) == ("six clients", "fedavg")]
+    assert len(one) == 3
+    assert f"| fedavg | {100 * sum(one) / 3:.1f} (" in page
+    gap = [
+        float(a["mean"]) - float(b["mean"])
+        for a, b in zip(*([row for row in rows if (row["federation"], row["row"]) == ("six clients", name)]
+                          for name in ("fedavg", "fedavg-slow")), strict=True)
+    ]  # fmt: skip
+    assert found["a slow rate is worse", "six clients"][1].startswith(f"{100 * sum(gap) / 3:+.1f}")
+    index = (folder / "pages" / "index.md").read_text()
+    assert "a slow rate is worse" in index
+    assert "(tiny.md)" in index
+    # Again: nothing is run twice, and the pages are the same to the byte.
+    stamps = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("summary.json")}
+    before = {path.name: path.read_bytes() for path in (folder / "pages").iterdir()}
+    ran("tiny", "--pages", "pages", "--out", "runs")
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("summary.json")} == stamps
+    assert {path.name: path.read_bytes() for path in (folder / "pages").iterdir()} == before
+
+
+def test_quick_says_that_it_is_quick_and_keeps_apart(folder: Path) -> None:
+    ran("all", "--quick")
+    page = (folder / "runs" / "reproduce" / "quick" / "pages" / "tiny.md").read_text()
+    assert "A quick run" in page
+    assert not (folder / "docs").exists()
+    assert "tiny" in ran()
+
+
+def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
+    table = {**SMALL, "methods": ["local", "ifca"], "controls": ["self", "one"], "row": [], "claim": [], "seeds": [0]}
+    table["federation"] = [SMALL["federation"][0]]
+    text = tomli_w.dumps(table).replace("small.toml", "../small.toml")
+    (folder / "presets" / "tables" / "tiny.toml").write_text(text)
+    ran("tiny", "--quick", "--out", "runs")
+    for control, alone, clusters in (("self", True, None), ("one", False, 1)):
+        (place,) = (folder / "runs" / "quick" / "tiny" / "six-clients" / "runs").glob(f"ifca@{control}-seed0")
+        made = load(place / "experiment.toml")
+        assert made.run.alone is alone
+        assert clusters is None or made.method.clusters == clusters  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"claim": [{"text": "x", "better": "fltt", "than": "local"}]}, "no row 'fltt'"),
+        ({"claim": [{"text": "x", "better": "fedavg"}]}, "than"),
+        ({"methods": ["local", "fedavgg"]}, "did you mean 'fedavg'"),
+        ({"row": [{"name": "fedavg", "method": "fedavg"}]}, "share a name"),
+        ({"tune": {"candidates": 2, "rates": [0.1, 1.0], "hold_out": "half"}}, "hold_out"),
+    ],
+)
+def test_a_wrong_definition_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse(PaperTable, {**SMALL, **change}, "tiny.toml")
+
+
+def test_a_missing_folder_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tables DIR"):
+        table_folder(tmp_path / "no")
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_every_definition_fits_its_presets(name: str) -> None:
+    table = DEFINITIONS[name]
+    for one in (table, table.shortened()):
+        for part in one.federation:
+            base = load(ROOT / "presets" / "tables" / part.preset).with_changes(**part.set)
+            for row in one.rows():
+                made = base.for_method(row.method).with_changes(**row.set)
+                assert isinstance(made, Experiment)
+            assert set(part.paper) <= set(one.names(planted=True))
+    assert not table.federation or len(table.seeds) >= 3
+    assert not table.federation or (table.tune is not None and len(table.tune.seeds) >= 2)
+    assert runs_of(table.shortened()) <= runs_of(table)
