@@ -36,6 +36,10 @@ def tune(
     rates: str | None = typer.Option(
         None, "--rates", metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
     ),
+    halving: bool = typer.Option(
+        False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
+        "long, and so on."
+    ),
     methods: str | None = METHODS,
     hold_out: str = typer.Option(
         "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
@@ -58,21 +62,23 @@ def tune(
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:
-        if methods is not None or seeds is not None or choices or equal is not None or rates is not None:
+        if methods is not None or seeds is not None or choices or equal is not None or rates is not None or halving:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
         kept = kept_plan(folder, schema.Trials, "try", "tuning")
         names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
         tried: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
         if kept.get("equal") is not None:
             number, ends, drawn = kept["equal"]
-            tried = Equal(number, None if ends is None else (ends[0], ends[1]), drawn)
+            tried = Equal(
+                number, None if ends is None else (ends[0], ends[1]), drawn, halving=kept.get("halving", False)
+            )
     else:
-        if bool(choices) == (equal is not None) or (rates is not None and equal is None):
+        if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
             raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
-                              "--equal N, with --rates LOW,HIGH")  # fmt: skip
+                              "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
         names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
-        tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates)
+        tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         found = run_all(
@@ -103,6 +109,7 @@ def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:
         chosen = best(tried, metric.higher)
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
+            value += "" if one.rounds is None else f" after {one.rounds} rounds"
             border = at_the_border(one.settings, [other.settings for other in tried])
             table.add_row(name, _settings(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else "")
     return table

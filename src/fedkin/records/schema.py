@@ -197,6 +197,7 @@ class Trials(Plan):
         Annotated[tuple[int, Annotated[tuple[float, float], Field(strict=False)] | None, int], Field(strict=False)]
         | None
     ) = None
+    halving: bool = False
 
 
 class Sweep(Plan):

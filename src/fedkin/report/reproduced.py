@@ -78,9 +78,10 @@ def _tuning(table: PaperTable) -> str:
     if table.tune is None:
         return f"Seeds {seeds}. Nothing was tuned: every row has the settings of its preset."
     how = table.tune
+    length = "by successive halving" if how.halving else "at full length"
     return (
         f"Seeds {seeds}. Every row was tuned with the same budget: {how.candidates} candidates for the rate (from "
-        f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, at full length, with seeds "
+        f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, {length}, with seeds "
         f"{', '.join(map(str, how.seeds))}, judged on held-out training data ({how.hold_out}). The first candidate is "
         "the preset's settings. Controls have their method's settings."
     )

@@ -16,6 +16,7 @@ from fedkin.settings import Span, tunables
 __all__ = ["RATE", "Equal", "at_the_border"]
 
 RATE = "training.lr"
+_CUT = 3  # one of so many candidates goes on, so many times as long
 _AROUND = 10.0  # the rates that are tried reach from the experiment's divided by this to its product with it
 
 
@@ -25,28 +26,42 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
-    fixed: settings that stay as they are, by path.
+    fixed: settings that stay as they are, by path. halving: successive halving (Jamieson and Talwalkar, 2016): all run
+    for a part of the rounds, the best third of them three times as long, and so on; the last ones at full length.
     """
 
     candidates: int
     rates: tuple[float, float] | None = None
     seed: int = 0
     fixed: tuple[str, ...] = ()
+    halving: bool = False
+
+    def rungs(self, rounds: int) -> list[tuple[int, int]]:
+        """Return (candidates that run, their rounds), from the first to those at full length.
+
+        >>> Equal(9, halving=True).rungs(30), Equal(9).rungs(30)
+        ([(9, 3), (3, 10), (1, 30)], [(9, 30)])
+        """
+        steps = [self.candidates]
+        while self.halving and steps[-1] >= _CUT:
+            steps.append(steps[-1] // _CUT)
+        last = len(steps) - 1
+        return [(count, max(1, rounds // _CUT ** (last - place))) for place, count in enumerate(steps)]
 
     @classmethod
-    def parse(cls, text: str, rates: str | None = None) -> Equal:
+    def parse(cls, text: str, rates: str | None = None, halving: bool = False) -> Equal:
         """Read "12", and "0.003,1" for the rates; raises ConfigError."""
         if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 10_000:
             raise ConfigError(f"--equal {text!r}: expected a number of candidates, from 2 to 10,000")
         if rates is None:
-            return cls(int(text))
+            return cls(int(text), halving=halving)
         try:
             low, high = (float(part) for part in rates.split(","))
         except ValueError:
             low, high = 0.0, 0.0
         if not 0 < low < high < float("inf"):
             raise ConfigError(f"--rates {rates!r}: expected two ascending numbers above 0, such as 0.003,1")
-        return cls(int(text), (low, high))
+        return cls(int(text), (low, high), halving=halving)
 
     def ranges(self, experiment: Experiment) -> dict[str, Span | tuple[Any, ...]]:
         """Return what is tuned of the experiment's method, by path."""

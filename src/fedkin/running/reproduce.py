@@ -14,7 +14,7 @@ from fedkin.running.compare import differences, run_experiment
 from fedkin.running.controls import changes_of, named
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result, Watcher
-from fedkin.running.papers import Claim, PaperTable, Part, Row
+from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
 from fedkin.running.tuning import HoldOut, best, tune
 
 __all__ = ["Chosen", "Done", "figure", "judged", "mean_over", "reproduce", "runs_of"]
@@ -68,7 +68,7 @@ def reproduce(
         for row in table.rows():
             if row.tuned_as is None:
                 chosen[row.name] = _tuned(table, base, row, data_root, place, restart, hears, seen, total)
-                seen += 0 if table.tune is None else table.tune.candidates * len(table.tune.seeds)
+                seen += 0 if table.tune is None else _tries(table.tune)
         for row in table.rows():
             if row.tuned_as is not None:
                 chosen[row.name] = chosen[row.tuned_as]
@@ -89,8 +89,13 @@ def reproduce(
 def runs_of(table: PaperTable) -> int:
     """How many runs a table has at most: candidates and compared ones."""
     tuned = sum(row.tuned_as is None for row in table.rows()) if table.tune is not None else 0
-    tries = 0 if table.tune is None else tuned * table.tune.candidates * len(table.tune.seeds)
+    tries = 0 if table.tune is None else tuned * _tries(table.tune)
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
+
+
+def _tries(how: Equally) -> int:
+    """The runs of one row's tuning."""
+    return len(how.seeds) * sum(count for count, _ in Equal(how.candidates, halving=how.halving).rungs(1))
 
 
 def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str | None) -> Experiment:
@@ -107,9 +112,9 @@ def _tuned(
     if how is None:
         return Chosen({})
     hold = HoldOut.parse(row.hold_out or how.hold_out)
+    equal = Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving)
     found = tune(
-        _changed(base, row, {}, None), [row.method], Equal(how.candidates, how.rates, fixed=tuple(row.set)), hold,
-        how.seeds, data_root,
+        _changed(base, row, {}, None), [row.method], equal, hold, how.seeds, data_root,
         place / "tuning" / row.name, resume=True, restart=restart,
         watcher=None if hears is None else lambda method, values, seed, done, of: hears(
             f"{table.federation[0].name if len(table.federation) == 1 else place.name}: tuning {row.name} seed {seed}",

@@ -106,11 +106,15 @@ def _parts(values: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate of a method: its settings, and for each seed its metric on held-out data or why it failed."""
+    """A candidate of a method: its settings, and for each seed its metric on held-out data or why it failed.
+
+    rounds: after how many rounds successive halving left it (None: it ran at full length).
+    """
 
     settings: Mapping[str, Any]
     values: tuple[float, ...]
     failed: str | None = None
+    rounds: int | None = None
 
     @property
     def mean(self) -> float:
@@ -182,6 +186,8 @@ def tune(
     plan: dict[str, Any] = {"methods": list(methods), "seeds": list(seeds), "hold_out": str(hold), "try": []}
     if isinstance(choices, Equal):
         plan["equal"] = [choices.candidates, choices.rates and list(choices.rates), choices.seed]
+        if choices.halving:
+            plan["halving"] = True
     else:
         plan["try"] = [[c.method, c.path, list(c.values)] for c in choices]
     plans = {name: _candidates(experiment.for_method(name), choices) for name in methods}
@@ -192,7 +198,7 @@ def tune(
         for _, candidate in candidates:
             candidate.setup(_federation(candidate, dataset, hold, seeds[0]), data_root)
     with experiment.claimed(folder, resume, data_root, plan):
-        found = _tried(plans, dataset, hold, seeds, data_root, folder, restart, watcher)
+        found = _tried(plans, choices, dataset, hold, seeds, data_root, folder, restart, watcher)
         table = tuned(experiment, found, dataset.task.metric.higher)
         add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode()})
     return found
@@ -207,34 +213,56 @@ def _candidates(
 
 
 def _tried(
-    plans: Mapping[str, list[tuple[dict[str, Any], Experiment]]], dataset: Dataset, hold: HoldOut, seeds: Sequence[int],
-    data_root: Path, folder: Path, restart: bool,
+    plans: Mapping[str, list[tuple[dict[str, Any], Experiment]]], choices: Sequence[Choice] | Equal, dataset: Dataset,
+    hold: HoldOut, seeds: Sequence[int], data_root: Path, folder: Path, restart: bool,
     watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None,
 ) -> dict[str, list[Tried]]:  # fmt: skip
     """Return the candidates of each method with their figures."""
-    total, done = sum(map(len, plans.values())) * len(seeds), 0
+    rungs = {
+        name: choices.rungs(cells[0][1].training.rounds) if isinstance(choices, Equal) and choices.halving
+        else [(len(cells), cells[0][1].training.rounds)]
+        for name, cells in plans.items() if cells
+    }  # fmt: skip
+    total, done = sum(count for steps in rungs.values() for count, _ in steps) * len(seeds), 0
     found: dict[str, list[Tried]] = {name: [] for name in plans}
     for name, candidates in plans.items():
-        for place, (values, candidate) in enumerate(candidates):
-            scored: list[float] = []
-            failed = None
-            for seed in seeds:
-                where = folder / f"{name}-{place}-seed{seed}"
-                hears = None if watcher is None else watcher(name, values, seed, done, total)
-                chosen = candidate.with_changes(**{"run.seed": seed})
-                value = _judge(chosen, dataset, hold, data_root, where, hears, restart)
-                done += 1
-                if isinstance(value, str):
-                    failed = failed or value
-                else:
-                    scored.append(value)
-            found[name].append(Tried(values, tuple(scored), failed))
+        left = list(range(len(candidates)))
+        tried: dict[int, Tried] = {}
+        for step, (count, rounds) in enumerate(rungs.get(name, ())):
+            last = step == len(rungs[name]) - 1
+            left = _leading(tried, left, dataset.task.metric.higher)[:count] if step else left
+            for place in left:
+                values, candidate = candidates[place]
+                scored: list[float] = []
+                failed = None
+                for seed in seeds:
+                    where = folder / f"{name}-{place}{'' if last else f'-{rounds}-rounds'}-seed{seed}"
+                    hears = None if watcher is None else watcher(name, values, seed, done, total)
+                    changes = {"run.seed": seed} | ({} if last else {"training.rounds": rounds})
+                    value = _judge(candidate.with_changes(**changes), dataset, hold, data_root, where, hears, restart)
+                    done += 1
+                    if isinstance(value, str):
+                        failed = failed or value
+                    else:
+                        scored.append(value)
+                tried[place] = Tried(values, tuple(scored), failed, None if last else rounds)
+        found[name] = [tried[place] for place in sorted(tried)]
     return found
 
 
+def _leading(tried: Mapping[int, Tried], places: Sequence[int], higher: bool) -> list[int]:
+    """These candidates, the best first; those that failed last."""
+
+    def worth(place: int) -> float:
+        mean = tried[place].mean
+        return math.inf if math.isnan(mean) else -mean if higher else mean
+
+    return sorted(places, key=worth)
+
+
 def best(tried: Sequence[Tried], higher: bool) -> Tried | None:
-    """Return the candidate with the best mean, the first of equal ones; None if all failed."""
-    known = [one for one in tried if not math.isnan(one.mean)]
+    """Return the candidate at full length with the best mean, the first of equal ones; None if all failed."""
+    known = [one for one in tried if one.rounds is None and not math.isnan(one.mean)]
     return max(known, key=lambda one: one.mean if higher else -one.mean) if known else None
 
 
