@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 
 from fedkin.analysis.added import Added
 from fedkin.analysis.intervals import over
+from fedkin.methods import METHODS
 from fedkin.records.tables import csv_text
 from fedkin.report.tables import megabytes
 from fedkin.running.compare import added_by_exchange, differences
+from fedkin.running.controls import parted
+from fedkin.running.loop import Result
 from fedkin.running.papers import Claim, PaperTable
 from fedkin.running.reproduce import Chosen, Done, figure, judged, mean_over
+from fedkin.settings import tunables
 from fedkin.tasks import METRICS
 
 __all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "verdicts"]
@@ -23,13 +27,26 @@ _UNTESTED, _UNRUN = "not testable here", "not run yet"
 
 
 class Verdict(NamedTuple):
-    """What the records say of a claim on one federation; found: by how much it holds, above 0 if it does."""
+    """What the records say of a claim on one federation; found: by how much it holds, above 0 if it does.
+
+    share: whether the metric is a share, which is written in points.
+    """
 
     claim: Claim
     federation: str
     word: str
     found: Added | None
-    share: bool  # whether the figure is a share, which is written in points
+    share: bool
+
+    @property
+    def difference(self) -> str:
+        """By how much it holds, with its interval, in the unit of its figure."""
+        if self.found is None or self.claim.figure != "bytes":
+            return _added(self.found, self.share and self.claim.figure not in ("ari", "variance"))
+        found = self.found
+        ends = [end for end in (found.low, found.high) if end is not None]
+        bounds = f" ({' to '.join(_megabytes(end) for end in ends)})" if ends else ""
+        return _megabytes(found.value) + bounds
 
 
 def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
@@ -49,7 +66,7 @@ def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
                 continue
             found = judged(claim, one.results)
             word = "a figure is not known" if found is None else _WORDS.get(found.word, "one seed: no verdict")
-            made.append(Verdict(claim, part.name, word, found, _share(one) and claim.figure not in ("ari", "bytes")))
+            made.append(Verdict(claim, part.name, word, found, _share(one)))
     return made
 
 
@@ -66,7 +83,7 @@ def page(name: str, table: PaperTable, done: Sequence[Done], quick: bool) -> str
     for part in table.federation:
         lines += [f"## {part.name}", ""]
         one = ended.get(part.name)
-        lines += [_UNRUN.capitalize() + ".", ""] if one is None else [*_figures(one), ""]
+        lines += [_UNRUN.capitalize() + ".", ""] if one is None else [*_figures(one, table), ""]
     found = verdicts(table, done)
     if found:
         lines += ["## The paper's claims", "", *_claims(found), ""]
@@ -93,12 +110,13 @@ def _legend(table: PaperTable) -> list[str]:
         "Brackets are 95 % intervals over seeds (Student); the clients of one seed share their draws and count as one. "
         "*gain*: over Local with the same seed. *adds*: what communication adds, the row minus its control without "
         f"exchange (`@self`). {controls}: controls (docs/comparing.md). *border*: settings for which the tuning chose "
-        "the smallest or largest value that it tried, so that a better one may lie outside."
+        "the smallest or largest value that it tried, so that a better one may lie outside. *sent*, of a control: what "
+        "a client and its own server exchange."
     )
     return [text]
 
 
-def _figures(one: Done) -> list[str]:
+def _figures(one: Done, table: PaperTable) -> list[str]:
     """The setting of a federation, and its table."""
     experiment, share = one.experiment, _share(one)
     training = experiment.training
@@ -120,9 +138,11 @@ def _figures(one: Done) -> list[str]:
         chosen = one.chosen.get(name)
         gain = None if local_runs is None or name == "local" else differences(by_seed, local_runs)
         cells = [
-            name, _mean(mean_over(by_seed, "mean"), share),
+            name + _given(table, name, by_seed), _mean(mean_over(by_seed, "mean"), share),
             *([_mean(mean_over(by_seed, "unseen"), share)] if unseen else []),
-            str(one.part.paper.get(name, "")), _added(gain, share), _added(added_by_exchange(name, one.results), share),
+            str(one.part.paper.get(name, "")), _added(gain, share),
+            "" if parted(name)[1] == "self" or name == "local"
+            else _added(added_by_exchange(name, one.results), share),
             _mean(mean_over(by_seed, "worst10"), share, False), _plain(mean_over(by_seed, "ari")),
             megabytes(sum(mean_over(by_seed, "bytes")) / len(by_seed)), _settings(chosen),
             "" if chosen is None else "; ".join(chosen.border),
@@ -139,7 +159,7 @@ def _claims(found: Sequence[Verdict]) -> list[str]:
     lines = [_line(["claim", "federation", "verdict", "difference", "seeds"]), _line(["---"] * 5)]
     for one in found:
         seeds = "" if one.found is None else str(one.found.seeds)
-        lines.append(_line([one.claim.text, one.federation, f"**{one.word}**", _added(one.found, one.share), seeds]))
+        lines.append(_line([one.claim.text, one.federation, f"**{one.word}**", one.difference, seeds]))
     return lines
 
 
@@ -170,7 +190,7 @@ def claims_csv(found: Iterable[Verdict]) -> str:
     writer.writerow(["claim", "federation", "verdict", "difference", "seeds"])
     for one in found:
         seeds = "" if one.found is None else one.found.seeds
-        writer.writerow([one.claim.text, one.federation, one.word, _added(one.found, one.share), seeds])
+        writer.writerow([one.claim.text, one.federation, one.word, one.difference, seeds])
     return text.getvalue()
 
 
@@ -199,6 +219,20 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
 
 def _share(one: Done) -> bool:
     return next(iter(next(iter(one.results.values())).values())).metric.share
+
+
+def _given(table: PaperTable, name: str, by_seed: Mapping[int, Result]) -> str:
+    """What was told to a row, behind its name. A number of groups that was tuned was not told."""
+    row, _ = table.row_of(name)
+    tuned = table.tune is not None and "method.clusters" in tunables(METHODS[row.method], "method")
+    if tuned and "method.clusters" not in row.set:
+        return ""
+    told = dict.fromkeys(text for result in by_seed.values() for text in result.summary.get("given") or ())
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _megabytes(count: float) -> str:
+    return ("+" if count > 0 else "-" if count < 0 else "") + megabytes(abs(count))
 
 
 def _sampled(per_round: Any) -> str:
