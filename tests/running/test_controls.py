@@ -15,10 +15,10 @@ from fedkin.methods import METHODS
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
-from fedkin.running.compare import added_by_exchange, compare, gains, table
+from fedkin.running.compare import added_by_exchange, compare, gains, run_experiment, table
 from fedkin.running.controls import controls_of, parted, with_controls
 from fedkin.running.experiment import Experiment
-from tiny import TABLE
+from tiny import TABLE, CutAt, assert_equal_runs
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}
 
@@ -123,3 +123,15 @@ def test_names_of_clients_do_not_matter() -> None:
 
 def test_parted() -> None:
     assert parted("sfmtl-graph@self") == ("sfmtl-graph", "self")
+
+
+@pytest.mark.parametrize("name", ["ifca", "tfl", "mapl-plus"])
+def test_a_control_that_was_cut_ends_the_same(tmp_path: Path, name: str) -> None:
+    """The states of all the clients' servers are in the checkpoint."""
+    experiment = Experiment.of({**SMALL, "training": {**SMALL["training"], "rounds": 5}}).for_method(f"{name}@self")
+    whole = run_experiment(experiment, Path(), tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="cut"):
+        run_experiment(experiment, Path(), tmp_path / "cut", watcher=CutAt(3))
+    run_experiment(experiment, Path(), tmp_path / "cut", resume=True)
+    assert whole.folder is not None
+    assert_equal_runs(whole.folder, tmp_path / "cut")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from fedkin.cli.ended import done, lines, reported, verdicts, warnings
 from fedkin.cli.experiments import listed, planned, rooted, wanted
 from fedkin.cli.options import (
@@ -14,6 +12,7 @@ from fedkin.cli.options import (
     CONTROLS,
     EXPERIMENT,
     JSON,
+    LEAVE_OUT,
     METHODS,
     OUT,
     RESTART,
@@ -42,12 +41,7 @@ def compare(
     resume: Path | None = RESUME,
     restart: bool = RESTART,
     json: bool = JSON,
-    leave_out: str | None = typer.Option(
-        None,
-        "--leave-out",
-        metavar="each|GROUPS",
-        help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
-    ),
+    leave_out: str | None = LEAVE_OUT,
     controls: bool = CONTROLS,
     blocks: str = BLOCKS,
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 __all__ = [
-    "BLOCKS", "CONTROLS", "EXPERIMENT", "JSON", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS", "SEEDS", "SET",
+    "BLOCKS", "CONTROLS", "EXPERIMENT", "JSON", "LEAVE_OUT", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS",
+    "SEEDS", "SET",
 ]  # fmt: skip
 
 EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
@@ -31,4 +32,8 @@ CONTROLS = typer.Option(
 BLOCKS = typer.Option(
     "auto", "--blocks", metavar="KIND", help="Over what methods are tested: federations, seeds, or clients (which are "
     "not independent). Default: federations if there are several, else seeds.",
+)  # fmt: skip
+LEAVE_OUT = typer.Option(
+    None, "--leave-out", metavar="each|GROUPS",
+    help="Leave out one group of clients (domain, region) after another as unseen: each, or a,b,c.",
 )  # fmt: skip
