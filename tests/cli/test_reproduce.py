@@ -100,6 +100,19 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in (folder / "pages").iterdir()} == before
 
 
+def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
+    assert "nothing has ended" in ran("tiny", "--quick", "--finished", "--out", "runs")
+    assert not list((folder / "runs").rglob("summary.json"))
+    ran("tiny", "--quick", "--out", "runs")
+    whole = (folder / "runs" / "quick" / "pages" / "tiny.md").read_text()
+    for path in (folder / "runs" / "quick" / "tiny" / "five-clients" / "runs").glob("fedu-seed1/summary.json"):
+        path.unlink()
+    ran("tiny", "--quick", "--finished", "--out", "runs")
+    part = (folder / "runs" / "quick" / "pages" / "tiny.md").read_text()
+    assert "Not run yet." in part
+    assert part.split("## five clients")[0] == whole.split("## five clients")[0]
+
+
 def test_quick_says_that_it_is_quick_and_keeps_apart(folder: Path) -> None:
     ran("all", "--quick")
     page = (folder / "runs" / "reproduce" / "quick" / "pages" / "tiny.md").read_text()

@@ -26,6 +26,7 @@ def reproduce(
     out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; goes on with them."),
     pages: Path | None = typer.Option(None, "--pages", help="Folder for the pages (default: OUT/pages)."),
     tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
+    finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
@@ -46,16 +47,15 @@ def reproduce(
     shown = pages if pages is not None else place / "pages"
     for key, table in wanted.items():
         with stop_on_signals(place / key, "the same command") as stop:
-            _one(
-                key, table.shortened() if quick else table, folder, data_root, place / key, shown, quick, restart, stop
-            )
+            this = table.shortened() if quick else table
+            _one(key, this, folder, data_root, place / key, shown, quick, finished, restart, stop)
     _index(known, shown)
     screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
 
 def _one(
-    name: str, table: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool, restart: bool,
-    stop: StopFlag,
+    name: str, table: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
+    finished: bool, restart: bool, stop: StopFlag,
 ) -> None:  # fmt: skip
     """Run a table; its page is written after every federation, and says which have not been run."""
     from fedkin.records.files import write_bytes
@@ -64,7 +64,7 @@ def _one(
 
     done: list[Done] = []
     for one in reproduce(
-        table, folder, data_root, out, restart=restart,
+        table, folder, data_root, out, restart=restart, finished=finished,
         hears=lambda what, number, of: Progress(f"{name}, {what} ({number + 1} of {of})", stop, quiet=False),
     ):  # fmt: skip
         done.append(one)
@@ -76,7 +76,7 @@ def _one(
         }
         for file, text in texts.items():
             write_bytes(pages / file, text.encode())
-    screen(soft_wrap=True).print(f"page:  {pages / name}.md")
+    screen(soft_wrap=True).print(f"page:  {pages / name}.md" if done else f"{name}: nothing has ended yet")
 
 
 def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,14 @@ def reproduce(
     folder: Path,
     *,
     restart: bool = False,
+    finished: bool = False,
     hears: Hears | None = None,
 ) -> Iterator[Done]:
     """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
 
-    presets: the folder of the definition. hears(what, runs done, runs in all) returns the watcher of a run. Raises
-    ConfigError and RunError, as `tune` and `run_experiment`.
+    presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
+    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
+    `run_experiment`.
     """
     seen, total = 0, runs_of(table)
     for part in table.federation:
@@ -64,6 +66,8 @@ def reproduce(
         dataset = base.data.load(data_root)
         planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
         place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
+        if finished and not _ended(table, table.names(planted), place):
+            continue
         chosen: dict[str, Chosen] = {}
         for row in table.rows():
             if row.tuned_as is None:
@@ -91,6 +95,14 @@ def runs_of(table: PaperTable) -> int:
     tuned = sum(row.tuned_as is None for row in table.rows()) if table.tune is not None else 0
     tries = 0 if table.tune is None else tuned * _tries(table.tune)
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
+
+
+def _ended(table: PaperTable, names: Sequence[str], place: Path) -> bool:
+    """Whether all tunings and runs of a federation have ended."""
+    tuned = [row.name for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
+    ends = [place / "tuning" / name / "tuned.toml" for name in tuned]
+    ends += [place / "runs" / f"{name}-seed{seed}" / "summary.json" for name in names for seed in table.seeds]
+    return all(path.is_file() for path in ends)
 
 
 def _tries(how: Equally) -> int:
