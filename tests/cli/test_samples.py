@@ -1,0 +1,74 @@
+"""How `fedkin join` and `fedkin peer` come to their samples, where these are tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from fedkin import codec
+from fedkin.cli._samples import joined, met, reader
+from fedkin.errors import ConfigError
+from fedkin.federation.telling import agreed_on
+from fedkin.network.encoding import Shared
+from fedkin.network.ledger import Ledger
+from fedkin.network.link import Left
+from fedkin.network.memory import MemoryNetwork
+from fedkin.running.experiment import Experiment
+from fedkin.running.networked import shared_in
+from stays import written
+
+
+def plan_for(folder: Path) -> Experiment:
+    return Experiment.of({
+        "name": "stays", "data": {"source": "csv", "path": str(folder), "target": "died"},
+        "scenario": {"name": "natural"},
+        "model": {"name": "mlp", "hidden": [4]}, "training": {"rounds": 1, "local_steps": 1, "lr": 0.1},
+        "method": {"name": "dfedavgm"}, "network": {"clients": ["north"]},
+    })  # fmt: skip
+
+
+def test_a_table_is_shown_told_and_encoded(tmp_path: Path) -> None:
+    plan, shown, ledger = plan_for(folder := written(tmp_path / "stays")), list[str](), Ledger()
+    read = reader(plan, "north", str(folder / "north.csv"), None, None, "west")
+    assert read.table is not None
+    agreed = agreed_on({"north": read.table.told}, read.table.reading)
+    network, state = MemoryNetwork(), tmp_path / "state"
+    state.mkdir()
+
+    def yes(lines: list[str]) -> bool:
+        shown.extend(lines)
+        return True
+
+    with network.link("server") as server, network.link("north") as link:
+        server.offer("north", "encoding", codec.encode(Shared(agreed, ("north",)).tree("north")))
+        client, task = joined(read, plan, link, state, "server", yes, ledger, Event())
+    assert (client.group, task.kind, task.shape) == ("west", "risk", (len(agreed.encoding.names),))
+    assert any("rare ones may identify people" in line for line in shown)
+    assert ledger.beside == ["profile"]
+    kept = shared_in(state)
+    assert kept is not None
+    assert kept.agreed == agreed
+
+
+def test_without_consent_nothing_of_a_table_leaves(tmp_path: Path) -> None:
+    plan = plan_for(folder := written(tmp_path / "stays"))
+    read = reader(plan, "north", str(folder / "north.csv"), "died", 0.2)
+    network = MemoryNetwork()
+    with network.link("south") as south, network.link("north") as link:
+        with pytest.raises(Left):
+            met(read, plan, link, tmp_path, ["north", "south"], lambda lines: False, Ledger(), Event())
+        assert not network._served("north", "south", "profile")
+        _, _, shared = met(read, plan, link, tmp_path, ["north", "south"], lambda lines: True, Ledger(), Event())
+        assert shared is not None
+        assert shared.clients == ("north",)
+        assert south.pull("north", "profile", 5)  # for those who come later
+
+
+def test_options_that_the_experiment_decides(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path)
+    with pytest.raises(ConfigError, match="--target age: the experiment learns 'died'"):
+        reader(plan, "north", "north.csv", "age", None)
+    with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.2"):
+        reader(plan, "north", "north.csv", None, 0.5)
