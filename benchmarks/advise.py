@@ -289,10 +289,12 @@ def sizes(folder: Path, count: int, minutes: float | None) -> str:
     tried = f"{found['folds']} folds, {len(found['rates'])} rates"
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     groups = sorted(map(len, found["groups"]))
-    mixed = sum(len({int(id[1:]) % 2 for id in members}) > 1 for members in found["groups"])
+    odd = [sum(int(id[1:]) % 2 for id in members) for members in found["groups"]]
+    misplaced = sum(min(one, len(members) - one) for one, members in zip(odd, found["groups"], strict=True))
     known = sum(client["known"] for client in found["clients"])
-    cells = [f"{count}", f"{table.num_rows:,}", "none" if minutes is None else f"{minutes:g} min", tried, f"{cpu:.1f}",
-             f"{wall:.1f}", f"{memory:,.0f}", f"{known}", f"{found['candidate']}: {groups}", f"{mixed}"]  # fmt: skip
+    budget = "none" if minutes is None else f"{minutes:g} min"
+    cells = [f"{count}", f"{table.num_rows:,}", budget, tried, f"{cpu:.1f}", f"{wall:.1f}",
+             f"{memory:,.0f}", f"{known}", f"{found['candidate']}: {groups}", f"{misplaced}"]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
 
