@@ -13,6 +13,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
+from fedkin.methods import METHODS
 from tiny import TABLE
 
 
@@ -38,6 +39,29 @@ def test_what_was_chosen_is_what_compare_runs() -> None:
     result = CliRunner().invoke(app, ["compare", "tuned/tuned.toml", "--methods", "fedavg", "--out", "c"])
     assert result.exit_code == 0, result.output
     assert tomllib.loads(Path("c/fedavg-seed0/experiment.toml").read_text())["training"]["lr"] == chosen
+
+
+def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
+    methods = "local,fedavg,ifca,mapl"
+    words = [*TUNE[:2], "--methods", methods, "--try", "training.lr=0.001,0.5", "--out", "tuned"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    held = json.loads(Path("tuned/validation.json").read_text())
+    assert held["hold_out"] == "samples:0.2"
+    rows = json.loads(CliRunner().invoke(app, ["tune", "--resume", "tuned", "--json"]).stdout)
+    assert held["means"] == {name: max(row["values"][0] for row in every) for name, every in rows.items()}
+    result = CliRunner().invoke(app, ["compare", "tuned/tuned.toml", "--methods", methods, "--out", "c"])
+    assert result.exit_code == 0, result.output
+    best = max(("ifca", "mapl"), key=lambda name: held["means"][name])
+    said = "by validation (20% of the training samples), the best of 2 methods is "
+    assert f"{said}{best}" in " ".join(result.stdout.split())
+    page = Path("c/report.html").read_text()
+    assert f"{METHODS[best].title}, chosen of 2 methods on validation (20% of the training samples)" in page
+    assert "too good on average" not in page
+    # The same after a stop, and not for other settings than those that were judged.
+    assert f"{said}{best}" in " ".join(CliRunner().invoke(app, ["compare", "--resume", "c"]).stdout.split())
+    changed = ["compare", "tuned/tuned.toml", "--methods", methods, "--rounds", "1", "--out", "d"]
+    assert "would be chosen on the test samples" in " ".join(CliRunner().invoke(app, changed).stdout.split())
+    assert "chosen of 2 methods on the test samples" in Path("d/report.html").read_text()
 
 
 def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from sklearn.metrics import roc_auc_score
 
 import fedkin
 from fedkin.analysis.paired import VERDICTS, Outcomes, difference, verdict
@@ -136,3 +137,37 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
     shown = printed(comparison(rows))
     assert "0/0/40" in shown
     assert "…" not in shown
+
+
+def test_a_table_that_is_too_wide_goes_on_below(places: dict[str, Path]) -> None:
+    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    rows = table(results)
+    for row in rows:
+        row |= {"seeds": [0, 1, 2], "unseen": (0.7, 0.01), "gap": (0.1, 0.02), "gain": (0.1, 0.02)}
+        row["surely"] = {"gained": 10.0, "lost": 10.0, "apart": 10.0, "few": 10.0}
+    shown = printed(comparison(rows))
+    assert "…" not in shown
+    assert shown.count("fedavg") == 2
+    assert all(head in shown for head in ("worst 10%", "unseen", "gap", "gain", "surely", "sent"))
+
+
+def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: dict[str, Path]) -> None:
+    rows = {row["label"]: row for row in collect([places["risk"]])["table"]}
+    for label, row in rows.items():
+        result = read_result(places["risk"] / label)
+        each = {id: one for id, one in result.outcomes.items() if id not in result.unseen}
+        values = result.values
+        sizes = [len(each[id]) for id in values]
+        assert row["weighted"][0] == pytest.approx(np.average(list(values.values()), weights=sizes))
+        scores = np.concatenate([one.values for one in each.values()])
+        classes = [np.asarray(one.labels) for one in each.values()]
+        labels = np.concatenate(classes)
+        assert row["pooled"][0] == pytest.approx(roc_auc_score(labels, scores))
+        assert row["events"][0] == min(min(labels.sum(), (1 - labels).sum()) for labels in classes)
+    rows = {row["label"]: row for row in collect([places["classification"]])["table"]}
+    for label, row in rows.items():
+        right = np.concatenate([one.values for one in read_result(places["classification"] / label).outcomes.values()])
+        assert row["weighted"] == row["pooled"]
+        assert row["pooled"][0] == pytest.approx(right.mean())
+        assert row["events"] is None
+    assert table({"local": {0: read_result(places["risk"] / "local")}})[0]["weighted"] is not None

@@ -46,6 +46,7 @@ def compare(
     blocks: str = BLOCKS,
 ) -> None:
     """Run several methods on the same federations and print mean and spread over seeds."""
+    from fedkin.report.headline import chosen_line, validation_in
     from fedkin.report.ranks import blocks_of, tested
     from fedkin.report.tables import comparison
     from fedkin.running.compare import compare as run_all
@@ -67,9 +68,13 @@ def compare(
     if groups is not None:
         _compare_without(plan, names, seeded, root, folder, groups, restart, json)
         return
+    # Settings as `fedkin tune` chose and judged them.
+    tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
+    held = validation_in(experiment.parent if experiment is not None and tuned else folder)
     with stop_on_signals(folder) as stop:
         results = run_all(
             plan, names, seeded, root, folder, resume=True, restart=restart,
+            validation=None if held is None else held.model_dump(),
             watcher=lambda name, number, done, of: Progress(
                 f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
             ),
@@ -79,7 +84,8 @@ def compare(
         print(as_json([r.summary for by_seed in results.values() for r in by_seed.values()]))
         return
     screen().print(comparison(table(results)))
-    lines(tested(results, kind))
+    higher = next(iter(next(iter(results.values())).values())).metric.higher
+    lines(filter(None, [chosen_line(names, held, higher), *tested(results, kind)]))
     verdicts(results)
     warnings(results)
     done(folder, report)

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Facts", "Finished", "Form", "Line", "Plan", "Settings", "Spent", "Statistics", "Summary", "Trials"]
+__all__ = [
+    "VALIDATION",
+    "Facts",
+    "Finished",
+    "Form",
+    "Line",
+    "Plan",
+    "Settings",
+    "Spent",
+    "Statistics",
+    "Summary",
+    "Trials",
+    "Validation",
+]  # fmt: skip
 
 
 class Form(BaseModel):
@@ -186,6 +199,17 @@ class Plan(Form):
     methods: list[str]
     seeds: list[int]
     leave_out: list[str] | None = None
+
+
+# Beside an experiment that `fedkin tune` wrote, and in a comparison of it.
+VALIDATION = "validation.json"
+
+
+class Validation(Form):
+    """The file validation.json: each method's mean on held-out training data ("samples:0.2", "clients:0.2")."""
+
+    hold_out: str = Field(pattern=r"^(samples|clients):\d*\.?\d+(e-\d+)?$")
+    means: dict[str, float]
 
 
 class Trials(Plan):

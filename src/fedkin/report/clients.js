@@ -65,6 +65,27 @@ function gainText(known, ids) {
     "Click a bar to follow its client.";
 }
 
+// Every client of the chosen run with what is known of it, made when it is asked for.
+const MOST_ROWS = 1000;
+function drawTable() {
+  if (!$("every-client").open) return;
+  const all = federation(), sure = run().sure, gains = run().gain, none = "–";
+  const ends = all.ids.map((_, client) => valuesOf(run(), client)[1].at(-1) ?? null);
+  const pair = (ends, write) => (ends ? `<small>${write(ends[0])} to ${write(ends[1])}</small>` : "");
+  const columns = [
+    ["client", (i) => escaped(all.ids[i])],
+    ["training samples", (i) => all.train[i]?.toLocaleString("en") ?? none], ["test samples", (i) => all.test[i]?.toLocaleString("en") ?? none],
+    ["test events", (i) => sure?.events[i]?.toLocaleString("en") ?? none],
+    [TEST, (i) => (ends[i] === null ? none : figure(ends[i]) + pair(sure?.own[i], figure))],
+    ["gain over Local", (i) => (gains?.[i] === null || gains?.[i] === undefined ? none : points(gains[i]) + pair(sure?.gain[i], points))],
+    ["against Local", (i) => sure?.verdict[i] ?? none],
+  ].filter(([, cell]) => all.ids.some((_, i) => cell(i) !== none));
+  const rows = all.ids.slice(0, MOST_ROWS).map((_, i) => `<tr><th scope="row">${columns[0][1](i)}</th>${columns.slice(1).map(([, cell]) => `<td>${cell(i)}</td>`).join("")}</tr>`);
+  const more = all.ids.length > MOST_ROWS ? `<p class="note">And ${many(all.ids.length - MOST_ROWS, "more client")}.</p>` : "";
+  $("clients-table").innerHTML = `<table><thead><tr>${columns.map(([name]) => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${rows.join("")}</tbody></table>${more}`;
+  cue();
+}
+
 // The counts of the verdicts, over the clients that have one.
 function verdictText() {
   const said = (run().sure?.verdict ?? []).filter((word) => word), count = (word) => said.filter((one) => one === word).length;
@@ -162,4 +183,5 @@ function clicks(place, clientOf) {
 }
 
 if ($("gain")) redraws.push(() => { drawGain(); if (run().gain) clicks("gain", (point) => point.customdata); });
-redraws.push(drawClient);
+redraws.push(drawClient, drawTable);
+$("every-client").addEventListener("toggle", drawTable);

@@ -15,7 +15,7 @@ from fedkin.report.drawing import evenly
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget, graph_of
-from fedkin.report.headline import facts, subject
+from fedkin.report.headline import chosen_on, facts, subject
 from fedkin.report.missing import missing_of
 from fedkin.report.packing import pack_values
 from fedkin.report.pairing import counterpart, labels_of, titles_of
@@ -104,6 +104,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
             if run.summary.get("privacy")
         ],
         "ranks": _ranks(runs, blocks),
+        "chosen": chosen_on(runs, labels) if len({run.method for run in runs} - {LOCAL, FEDAVG}) > 1 else "",
         "rerun": rerun(runs, labels),
     }
 
@@ -188,8 +189,11 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
     for run, gain in mine:
-        for name in ("mean", "worst10", "worst20", "std", "variance"):
+        for name in ("mean", "pooled", "worst10", "worst20", "std", "variance"):
             each[name].append(run.figures.get(name))
+        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        each["weighted"].append(run.figures.get("weighted", run.figures.get("pooled")))
+        each["events"].append(_events(run))
         if run.unseen:
             each["unseen"].append((run.summary.get("unseen") or {}).get("mean"))
             each["gap"].append(run.summary.get("gap"))
@@ -227,6 +231,12 @@ def _adds(mine: Sequence[Run], runs: Sequence[Run]) -> list[float] | None:
             each[run.seed] = better.by_client
     found = added(each) if len(each) == len(mine) else None
     return None if found is None else [found.value, 0.0 if found.high is None else found.high - found.value]
+
+
+def _events(run: Run) -> float | None:
+    """The least number of events or of other test samples of a client in a risk task; None in other tasks."""
+    each = [min(one.events, len(one) - one.events) for one in run.outcomes.values() if one.events is not None]
+    return min(each, default=None)
 
 
 def _spread(values: Sequence[float | None]) -> list[float] | None:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from fedkin.records import reading, schema
+from fedkin.records.files import read_json
 from fedkin.report.fairness import Gains
 from fedkin.report.pairing import counterpart
 from fedkin.report.reading import Run
 from fedkin.report.sentence import FEDAVG, LOCAL, Facts, Found
 from fedkin.report.verdicts import Told, settled
 
-__all__ = ["facts", "subject"]
+__all__ = ["chosen_line", "chosen_on", "facts", "subject", "validation_in"]
+
+_TEST = "the test samples"
 
 
 def facts(
     runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], titles: Mapping[str, str]
 ) -> Facts:
-    """Facts about the best method besides Local and FedAvg, by its mean; else about FedAvg; else about Local."""
+    """Facts about the best method besides Local and FedAvg, by its mean; else about FedAvg; else about Local.
+
+    The best one is chosen on held-out training data, if a tuning of all of these methods judged them, else on test.
+    """
     chosen, means = subject(runs, labels), _means(runs, labels)
     at = [i for i, label in enumerate(labels) if label == chosen]
     mine, known = [runs[i] for i in at], [gained[i] for i in at]
@@ -41,6 +49,7 @@ def facts(
         unseen=_unseen(mine),
         local=any(run.method == LOCAL for run in runs),
         candidates=_candidates(runs, labels, mine[0].method),
+        chosen_on=chosen_on(runs, labels),
         given=tuple(dict.fromkeys(text for run in mine for text in run.summary.get("given") or ())),
     )
 
@@ -50,7 +59,8 @@ def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
     every = {label: run.method for run, label in zip(runs, labels, strict=True)}
     # A control is there to judge its method by.
     methods = {label: method for label, method in every.items() if "@" not in label} or every
-    means = _means(runs, labels)
+    held = _validation(runs, labels)
+    means = _means(runs, labels) if held is None else dict.fromkeys(labels) | held.means
     for wanted in (set(methods.values()) - {LOCAL, FEDAVG}, {FEDAVG}, {LOCAL}):
         of = [label for label, method in methods.items() if method in wanted]
         if of:
@@ -60,6 +70,48 @@ def subject(runs: Sequence[Run], labels: Sequence[str]) -> str:
             # Two methods that find the same groups may have equal means: the one that says why it made them is told of.
             return next((label for label in best if len(best) > 1 and _tested(runs, labels, label)), best[0])
     raise AssertionError("every method is one of these")
+
+
+def chosen_on(runs: Sequence[Run], labels: Sequence[str]) -> str:
+    """On what the subject was chosen, in words."""
+    held = _validation(runs, labels)
+    return _TEST if held is None else _on(held)
+
+
+def chosen_line(methods: Sequence[str], held: schema.Validation | None, higher: bool) -> str:
+    """What to heed when the best of these methods is taken, in a line; empty if there is no choice."""
+    able = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
+    if len(able) < 2:
+        return ""
+    if held is not None and set(able) <= set(held.means):
+        best = max(able, key=lambda name: held.means[name] if higher else -held.means[name])
+        return f"by {_on(held)}, the best of {len(able)} methods is {best}"
+    return (
+        f"the best of these {len(able)} methods would be chosen on {_TEST}: its mean is then too good on average. What "
+        "fedkin tune writes is compared with a choice on held-out samples"
+    )
+
+
+def validation_in(folder: Path) -> schema.Validation | None:
+    """What a tuning found, as it is kept in this folder; None if there is no such file. Raises RunError."""
+    path = folder / schema.VALIDATION
+    if not path.is_file():
+        return None
+    return schema.Validation(**reading.checked(schema.Validation, read_json(path), path))
+
+
+def _on(held: schema.Validation) -> str:
+    what, _, share = held.hold_out.partition(":")
+    return f"validation ({float(share):.0%} of the {'clients' if what == 'clients' else 'training samples'})"
+
+
+def _validation(runs: Sequence[Run], labels: Sequence[str]) -> schema.Validation | None:
+    """What a tuning found, kept beside the runs; None unless it judged every method that may be chosen."""
+    homes = {run.folder.resolve().parent for run in runs}
+    found = validation_in(homes.pop()) if len(homes) == 1 else None
+    pairs = zip(runs, labels, strict=True)
+    able = {label for run, label in pairs if run.method not in (LOCAL, FEDAVG) and "@" not in label}
+    return found if found is not None and able <= set(found.means) else None
 
 
 def _candidates(runs: Sequence[Run], labels: Sequence[str], method: str) -> int:

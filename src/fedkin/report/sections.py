@@ -14,6 +14,7 @@ from fedkin.report.sentence import LOCAL
 from fedkin.report.sure import COUNTED, RULE
 from fedkin.report.templates import (
     CHOOSER,
+    CLIENTS,
     CURVES,
     FEATURES,
     GAIN,
@@ -100,7 +101,7 @@ def _clients(data: Data, gains: bool, graphs: bool) -> str:
         '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
     )
     none = _NO_GAIN if _kinds(data) - {LOCAL} else _ONLY_LOCAL
-    return CHOOSER + scope + (GAIN if gains else none) + ("" if graphs else PANEL)
+    return CHOOSER + scope + (GAIN if gains else none) + CLIENTS + ("" if graphs else PANEL)
 
 
 def _kinds(data: Data) -> set[str]:
@@ -153,6 +154,8 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
     gain = f"{title} above training alone (Local)" if share else f"how much better {title} is than alone (Local)"
     return (
         ("mean", "mean", f"mean over clients of test {title} after the last round", value),
+        ("weighted", "weighted", "the same, each client weighted by its number of test samples", value),
+        ("pooled", "pooled", f"{title} over the test samples of all clients together", value),
         ("worst10", "worst 10 %", f"mean {title} of the worst 10 % of clients", value),
         ("worst20", "worst 20 %", f"mean {title} of the worst 20 % of clients", value),
         ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
@@ -164,6 +167,7 @@ def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
         ("lost", "hurt", "clients that are surely worse than Local", _count),
         ("apart", "?", "clients that cannot be told apart from Local", _count),
         ("few", "too few", "clients with too few events or test samples for a verdict", _count),
+        ("events", "least events", "events, or test samples without, of the client that has fewest", _count),
         ("found", "groups", "groups in the last round's graph", _count),
         ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
         ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
@@ -184,6 +188,13 @@ def _plural(title: str) -> str:
 def _comparison(data: Data) -> str:
     rows = data["table"]
     shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
+    # Where a mean weighted by samples is the figure over all samples, one column says both.
+    if all(row["weighted"] == row["pooled"] for row in rows):
+        shown = [
+            ("pooled", "weighted", "over all test samples: the mean weighted by them", column[3])
+            if column[0] == "pooled" else column
+            for column in shown if column[0] != "weighted"
+        ]  # fmt: skip
     titles = _titles(data)
     cells = [
         [
@@ -195,6 +206,10 @@ def _comparison(data: Data) -> str:
     heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
     seeds = max(row["seeds"] for row in rows)
     notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
+    if data["chosen"]:
+        title = titles[data["runs"][data["shown"]]["label"]]
+        good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
+        notes.append(f"The sentence at the top is about {title}, chosen on {escape(data['chosen'])}{good}.")
     if any(row["gained"] for row in rows):
         notes.append(escape(RULE))
     if data["ranks"] and data["ranks"]["why"]:
@@ -228,7 +243,7 @@ def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) ->
     if value is None:
         return '<span class="quiet">–</span>'
     text = escape(write(value[0]).replace("-", "−"))
-    if seeds == 1 or key in ("bytes", "found", "hurt", *COUNTED):
+    if seeds == 1 or key in ("bytes", "found", "hurt", "events", *COUNTED):
         return text
     return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
 

@@ -45,8 +45,8 @@ class Facts:
     gains: empty if a run has no Local to compare with; local: whether Local was run at all; found: empty
     if the method records no groups; sent: bytes per run; sent_fedavg: the same of FedAvg over the same number of
     rounds, None if FedAvg was not run; rival: the best other method and its mean; unseen: the number of clients that
-    never took part, and their mean; candidates: the methods of which the subject has the best mean on the test samples;
-    given: what was told to the subject, such as the number of groups.
+    never took part, and their mean; candidates: the number of methods of which the subject has the best mean,
+    and chosen_on: where it has; given: what was told to the subject, such as the number of groups.
     """
 
     subject: str
@@ -63,6 +63,7 @@ class Facts:
     unseen: tuple[int, float] | None = None
     local: bool = False
     candidates: int = 1
+    chosen_on: str = "the test samples"
     given: tuple[str, ...] = ()
 
     def write(self, value: float) -> str:
@@ -103,7 +104,7 @@ def _who_gains(about: Facts) -> str:
 
 
 def _chosen(about: Facts) -> str:
-    return f", chosen of {about.candidates} methods on the test samples" if about.candidates > 1 else ""
+    return f", chosen of {about.candidates} methods on {about.chosen_on}" if about.candidates > 1 else ""
 
 
 def _gaining(about: Facts) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from fedkin.running.loop import Result
 
 __all__ = ["comparison", "left_out", "one_run", "profiled"]
+
+_WIDTH = 80
 
 
 def one_run(result: Result) -> Table:
@@ -99,10 +102,10 @@ def _silent(metric: Metric) -> str:
     return "one class only" if metric.name == "auc" else "no foreground, and none predicted"
 
 
-def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
+def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
     """One row per method, in 80 columns; with several seeds, the spread stands behind the mean.
 
-    Columns that no method fills are left out.
+    Columns that no method fills are left out; those that do not fit are in a second table.
     """
     seeds = rows[0]["seeds"]
     many = f", mean±std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f", seed {seeds[0]}"
@@ -124,16 +127,39 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
     few = any(row["surely"]["few"] for row in rows if row.get("surely"))
     shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
+    title, legend = f"test {metric.title} over clients{many}", _legend(shown, metric, few, given) or None
+    parts = _that_fit(shown, max(len(row["method"]) for row in rows))
+    return Group(*(
+        _part([row["method"] for row in rows], part, title if part is parts[0] else None,
+              legend if part is parts[-1] else None)
+        for part in parts
+    ))  # fmt: skip
+
+
+def _that_fit(columns: Mapping[str, list[str]], first: int) -> list[dict[str, list[str]]]:
+    """The columns in as few parts as 80 columns of a terminal allow; first: the width of the methods' names."""
+    parts: list[dict[str, list[str]]] = [{}]
+    left = _WIDTH - max(first, len("method"))
+    for head, cells in columns.items():
+        wide = max(map(len, [head, *cells])) + 2
+        if wide > left and parts[-1]:
+            parts.append({})
+            left = _WIDTH - max(first, len("method"))
+        parts[-1][head] = cells
+        left -= wide
+    return parts
+
+
+def _part(names: Sequence[str], columns: Mapping[str, list[str]], title: str | None, caption: str | None) -> Table:
     table = Table(
-        title=f"test {metric.title} over clients{many}", caption=_legend(shown, metric, few, given) or None,
-        title_justify="left", caption_justify="left", title_style="", caption_style="dim", pad_edge=False,
-        box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
+        title=title, caption=caption, title_justify="left", caption_justify="left", title_style="",
+        caption_style="dim", pad_edge=False, box=SIMPLE_HEAD, collapse_padding=True, show_edge=False,
         min_width=64,  # room for the title on one line
     )  # fmt: skip
     table.add_column("method", no_wrap=True)
-    for head in shown:
+    for head in columns:
         table.add_column(head, justify="right", no_wrap=True)
-    for name, *cells in zip([row["method"] for row in rows], *shown.values(), strict=True):
+    for name, *cells in zip(names, *columns.values(), strict=True):
         table.add_row(name, *cells)
     return table
 

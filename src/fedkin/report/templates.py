@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "CHOOSER",
+    "CLIENTS",
     "CURVES",
     "FEATURES",
     "GAIN",
@@ -130,3 +131,7 @@ CHOOSER = """<div class="controls" id="chooser">
 GAIN = f"""<p id="gain-text"></p>
 {chart("gain", "Gain over training alone, client by client")}
 <p class="note" id="gain-note"></p>"""
+
+CLIENTS = """<details id="every-client"><summary>Every client as a table</summary>
+<div class="scroll" id="clients-table" tabindex="0" role="region" aria-label="Every client"></div>
+</details>"""

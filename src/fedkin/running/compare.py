@@ -141,10 +141,12 @@ def compare(
     resume: bool = False,
     restart: bool = False,
     watcher: Callable[[str, int, int, int], Watcher] | None = None,
+    validation: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[int, Result]]:
     """Run each method with each seed; returns the results by method and seed.
 
-    restart: whether runs that are damaged begin anew (see `run_experiment`).
+    restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
+    found on held-out data (`fedkin.running.tuning.validation`), which `folder` keeps for the report's headline.
     watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
@@ -160,6 +162,8 @@ def compare(
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}
     asked = {"methods": list(methods), "seeds": list(seeds)}
     with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root, asked):
+        if folder is not None and validation is not None:
+            add_sealed(folder, {schema.VALIDATION: json_bytes(dict(validation))})
         for done, (seed, name) in enumerate(cells):
             results[name][seed] = run_experiment(
                 plans[name].with_changes(**{"run.seed": seed}),
@@ -214,7 +218,8 @@ def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) ->
 def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
 
-    metric: the name of the metric. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
+    metric: the name of the metric. weighted: the mean with the clients' numbers of test samples as weights. pooled:
+    over all test samples together. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
     share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
     told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
     adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
@@ -226,8 +231,11 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     for method, by_seed in results.items():
         metric = next(iter(by_seed.values())).metric
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
-        for name in ("mean", "std", "worst10", "worst20", "variance"):
+        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance"):
             row[name] = _spread([result.summary[metric.name].get(name) for result in by_seed.values()])
+        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        every = [result.summary[metric.name] for result in by_seed.values()]
+        row["weighted"] = _spread([one.get("weighted", one.get("pooled")) for one in every])
         row["unseen"] = _spread([(result.summary.get("unseen") or {}).get("mean") for result in by_seed.values()])
         row["gap"] = _spread([result.summary.get("gap") for result in by_seed.values()])
         for name in ("up", "down"):

@@ -19,6 +19,7 @@ from fedkin.federation import Client, Federation, Samples
 from fedkin.folders import held
 from fedkin.keys import rng
 from fedkin.methods import METHODS
+from fedkin.records import schema
 from fedkin.records.checkpoints import ANEW
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.seals import add_sealed, faults, seal_of
@@ -30,7 +31,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, execute
 from fedkin.untrusted import shown
 
-__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
+__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned", "validation"]
 
 _FAILED = "failed.json"
 
@@ -200,8 +201,15 @@ def tune(
     with experiment.claimed(folder, resume, data_root, plan):
         found = _tried(plans, choices, dataset, hold, seeds, data_root, folder, restart, watcher)
         table = tuned(experiment, found, dataset.task.metric.higher)
-        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode()})
+        judged = validation(found, hold, dataset.task.metric.higher)
+        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode(), schema.VALIDATION: json_bytes(judged)})
     return found
+
+
+def validation(found: Mapping[str, Sequence[Tried]], hold: HoldOut, higher: bool) -> dict[str, Any]:
+    """Return what validation.json has: the mean of each method's best candidate on held-out data."""
+    chosen = {name: best(tried, higher) for name, tried in found.items()}
+    return {"hold_out": str(hold), "means": {name: one.mean for name, one in chosen.items() if one is not None}}
 
 
 def _candidates(
