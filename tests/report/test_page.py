@@ -104,14 +104,14 @@ def test_command(tmp_path: Path) -> None:
     from fedkin.cli.report import report
 
     make_comparison(tmp_path / "made")
-    report([tmp_path / "made"], None, "auto")
+    report([tmp_path / "made"], None, "auto", None)
     assert (tmp_path / "made" / "report.html").is_file()
-    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", "auto")
+    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", "auto", None)
     assert (tmp_path / "one" / "local.html").is_file()
     with pytest.raises(RunError, match="a folder; name the file"):
-        report([tmp_path / "made"], tmp_path, "auto")
+        report([tmp_path / "made"], tmp_path, "auto", None)
     with pytest.raises(RunError, match="no such run folder"):
-        report([tmp_path / "none"], None, "auto")
+        report([tmp_path / "none"], None, "auto", None)
 
 
 def test_page_needs_only_the_collected_data(html: str) -> None:

@@ -20,7 +20,7 @@ from fedkin.records.outcomes import outcomes_of
 from fedkin.records.tables import flat
 from fedkin.tasks import Metric
 
-__all__ = ["Result", "by_client"]
+__all__ = ["Result", "by_client", "latex_text"]
 
 # Tasks with more than one figure for each client, by the first of them.
 _FIGURES = {"auc": ("auc", "average_precision")}
@@ -131,7 +131,7 @@ class Result:
         return "\n".join(
             [
                 r"\begin{tabular}{lrrrrr}", r"\toprule", f"method & {' & '.join(heads)} \\\\", r"\midrule",
-                f"{_latex_text(str(self.summary['method']))} & {' & '.join([*cells, sent])} \\\\", r"\bottomrule",
+                f"{latex_text(str(self.summary['method']))} & {' & '.join([*cells, sent])} \\\\", r"\bottomrule",
                 r"\end{tabular}", "",
             ]
         )  # fmt: skip
@@ -191,7 +191,7 @@ def _latex_number(value: float | None, share: bool) -> str:
     return "--" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
 
 
-def _latex_text(text: str) -> str:
+def latex_text(text: str) -> str:
     """Text in which nothing is a command of LaTeX."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)

@@ -1,0 +1,74 @@
+"""Figures and tables for a paper: what the page says, in files that LaTeX takes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fedkin.errors import ConfigError
+from fedkin.report.collect import collect
+from fedkin.report.latex import client_table, method_table
+from fedkin.report.paper import write_paper
+from report.made import make_comparison
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("paper")
+    return make_comparison(home / "made", seeds=tuple(range(6)), clients=6, rounds=3, names={0: "a_b & 50 %"})
+
+
+def test_without_matplotlib_one_line_says_what_to_install(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedkin\[paper\]'"):
+        write_paper([place], tmp_path / "out")
+
+
+def test_a_table_of_methods_has_the_figures_of_the_page(place: Path) -> None:
+    data = collect([place])
+    lines = method_table(data).splitlines()
+    assert lines[0] == rf"\begin{{tabular}}{{l{'r' * lines[2].count('&')}}}"
+    assert lines[1] == r"\toprule"
+    rows = {row["label"]: row for row in data["table"]}
+    local = next(line for line in lines if line.startswith("Local training"))
+    mean, spread = rows["local"]["mean"]
+    assert f"${100 * mean:.1f} \\pm {100 * spread:.1f}$" in local
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert len({line.count("&") for line in body}) == 1
+
+
+def test_names_of_clients_are_no_commands(place: Path) -> None:
+    data = collect([place])
+    run = data["runs"][0] | {
+        "sure": {"own": [[0.1, 0.9]] * 6, "events": [None] * 6, "gain": [None] * 6, "verdict": [None] * 6}
+    }
+    text = client_table(data, run)
+    assert r"a\_b \& 50 \% & 20 & $[10.0, 90.0]$ & -- & -- & --" in text
+
+
+def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install -e .[paper]")
+    written = write_paper([place], tmp_path / "out")
+    names = {path.name for path in written}
+    for figure in ("curves", "gain-fedavg", "gain-sfmtl-graph", "graph-sfmtl-graph", "ranks"):
+        assert {f"{figure}.svg", f"{figure}.pdf"} <= names
+        assert ElementTree.parse(tmp_path / f"out/{figure}.svg").getroot().tag.endswith("svg")
+        assert "<image" not in (tmp_path / f"out/{figure}.svg").read_text(encoding="utf-8")
+        assert (tmp_path / f"out/{figure}.pdf").read_bytes().startswith(b"%PDF")
+    assert {"methods.tex", "pairs.tex", "all.tex"} <= names
+    assert "FedAvg" in (tmp_path / "out/ranks.svg").read_text(encoding="utf-8")
+    again = write_paper([place], tmp_path / "again")
+    assert [path.read_bytes() for path in written] == [path.read_bytes() for path in again]
+    if (latex := shutil.which("pdflatex")) is not None:
+        done = subprocess.run(
+            [latex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path / "out", capture_output=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:]
