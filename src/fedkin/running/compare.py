@@ -146,7 +146,7 @@ def compare(
     """Run each method with each seed; returns the results by method and seed.
 
     restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
-    found on held-out data (`fedkin.running.tuning.validation`), which `folder` keeps for the report's headline.
+    found on held-out data (`fedkin.records.schema.Validation`), which `folder` keeps for the report's headline.
     watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).

@@ -31,7 +31,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, execute
 from fedkin.untrusted import shown
 
-__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned", "validation"]
+__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
 
 _FAILED = "failed.json"
 
@@ -175,9 +175,8 @@ def tune(
 ) -> dict[str, list[Tried]]:  # fmt: skip
     """Run every candidate of every method on `held_out` federations, and write the best of each to `tuned.toml`.
 
-    choices: a grid, or as many candidates for every method (`Equal`). restart: whether candidates' runs that are
-    damaged begin anew; else they are refused.
-    watcher(method, settings, seed, runs done, runs in all) returns the watcher of a run. Raises ConfigError for a
+    choices: a grid, or as many candidates for every method (`Equal`). restart: whether damaged runs begin anew, else
+    they are refused. watcher(method, settings, seed, runs done, runs in all) watches a run. Raises ConfigError for a
     setting that a method does not have, and if every candidate of a method failed.
     """
     given = [(c.method, c.path) for c in choices] if not isinstance(choices, Equal) else ["equal"]
@@ -201,15 +200,10 @@ def tune(
     with experiment.claimed(folder, resume, data_root, plan):
         found = _tried(plans, choices, dataset, hold, seeds, data_root, folder, restart, watcher)
         table = tuned(experiment, found, dataset.task.metric.higher)
-        judged = validation(found, hold, dataset.task.metric.higher)
-        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode(), schema.VALIDATION: json_bytes(judged)})
+        means = {name: one.mean for name, tried in found.items() if (one := best(tried, dataset.task.metric.higher))}
+        judged = json_bytes({"hold_out": str(hold), "means": means})
+        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode(), schema.VALIDATION: judged})
     return found
-
-
-def validation(found: Mapping[str, Sequence[Tried]], hold: HoldOut, higher: bool) -> dict[str, Any]:
-    """Return what validation.json has: the mean of each method's best candidate on held-out data."""
-    chosen = {name: best(tried, higher) for name, tried in found.items()}
-    return {"hold_out": str(hold), "means": {name: one.mean for name, one in chosen.items() if one is not None}}
 
 
 def _candidates(
