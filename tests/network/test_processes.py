@@ -30,7 +30,7 @@ PLANTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def place_of(folder: Path, town: Town, method: str, peers: bool = False, **sections: Mapping[str, Any]) -> Any:
+def place_of(folder: Path, town: Town, method: str, /, peers: bool = False, **sections: Mapping[str, Any]) -> Any:
     plan = experiment(method, clients=8, rounds=5, **{**PLANTED, **sections})
     written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
     federation = experiment(clients=8, scenario=PLANTED["scenario"]).federation(Path())
