@@ -138,6 +138,17 @@ def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> N
         ({"methods": ["local", "fedavgg"]}, "did you mean 'fedavg'"),
         ({"row": [{"name": "fedavg", "method": "fedavg"}]}, "share a name"),
         ({"tune": {"candidates": 2, "rates": [0.1, 1.0], "hold_out": "half"}}, "hold_out"),
+        ({"methods": ["local", "fedavg", "mapl"]}, "add a row with method local and training.augment, so"),
+        (
+            {
+                "row": [
+                    *SMALL["row"],
+                    {"name": "gentle", "method": "mapl", "set": {"method.augment": {"crop": 0.8}}},
+                    {"name": "views", "method": "local", "set": {"training.augment": {"crop": 0.2}}},
+                ]
+            },
+            "training.augment {'crop': 0.8}",
+        ),
     ],
 )
 def test_a_wrong_definition_is_refused(change: dict[str, Any], words: str) -> None:

@@ -56,6 +56,10 @@ class Row(Settings):
     hold_out: str | None = None
 
 
+def _viewed(row: Row) -> bool:
+    return row.set.get("training.augment") not in (None, "none")
+
+
 class Part(Settings):
     """A federation of the table: an experiment file (a path from the definition's folder), and changes of its settings.
 
@@ -137,6 +141,22 @@ class PaperTable(Settings):
                     raise ValueError(f"claim {claim.text!r}: no row {name!r}; {nearest(name, known)}")
             if wrong := set(claim.on or ()) - {part.name for part in self.federation}:
                 raise ValueError(f"claim {claim.text!r}: no federation {min(wrong)!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _views(self) -> Self:
+        """Refuse methods that train on views beside others that do not, without Local on the same views."""
+        beside = [row.set["training.augment"] for row in self.rows() if row.method == "local" and _viewed(row)]
+        for row in self.rows():
+            if "augment" not in METHODS[row.method].model_fields:
+                continue
+            own = row.set.get("method.augment")
+            if not beside or (own is not None and own not in beside):
+                raise ValueError(
+                    f"row {row.name!r} trains on views of the samples: add a row with method local and "
+                    f"training.augment{' ' + str(own) if own is not None else ''}, so that what views give is not "
+                    "credited to the exchange"
+                )
         return self
 
     def rows(self) -> tuple[Row, ...]:
