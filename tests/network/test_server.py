@@ -11,6 +11,7 @@ import pytest
 from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.network.memory import MemoryNetwork
+from fedkin.report.collect import collect
 from network.federations import Ending, clients, experiment, same, served, simulated, state_in
 from support import Losing
 
@@ -30,6 +31,11 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
         assert result.rounds == here.rounds
         assert sorted(result.clients) == sorted(here.clients)
         assert result.messages == here.messages
+        assert not result.outcomes
+        assert len(result.intervals()) == len(here.intervals()) > 0
+        assert result.intervals() == here.intervals()
+        sure = [collect([tmp_path / name])["runs"][0]["sure"] for name in ("here", "there")]
+        assert sure[0]["own"] == sure[1]["own"]
         kept = [state_in(tmp_path / name) for name in ("here", "there")]
         assert same(kept[0]["server"], kept[1]["server"])
         assert same(kept[0]["clients"], there.states())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -100,14 +102,64 @@ def test_warnings_stand_at_the_top_of_the_page(tmp_path: Path) -> None:
     assert page.index("Warning: MAPL, seed 0: the warm-up of 9") < page.index("<main")
 
 
-def test_runs_without_outcomes_are_reported_as_before(places: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(places["classification"], tmp_path / "old")
-    for path in tmp_path.rglob("outcomes.parquet"):
+def without_outcomes(place: Path, folder: Path, engine: str) -> Path:
+    """Copies of these runs as a server leaves them: with counts, without outcomes of single samples."""
+    shutil.copytree(place, folder)
+    for path in folder.rglob("outcomes.parquet"):
         path.unlink()
-    data = collect([tmp_path / "old"])
-    assert [run["sure"] for run in data["runs"]] == [None] * 3
+    for path in folder.rglob("summary.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "engine": engine}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ("network", "no per-sample outcomes leave a client over a network"),
+        ("peer", "no per-sample outcomes leave a client over a network"),
+        ("local", "no per-sample outcomes were kept"),
+    ],
+)
+def test_accuracies_without_outcomes_have_the_intervals_of_their_counts(
+    places: dict[str, Path], tmp_path: Path, engine: str, why: str
+) -> None:
+    known = collect([places["classification"]])
+    data = collect([without_outcomes(places["classification"], tmp_path / "counts", engine)])
+    for run, full in zip(data["runs"], known["runs"], strict=True):
+        assert any(run["sure"]["own"])
+        assert run["sure"]["own"] == full["sure"]["own"]
+        assert run["sure"]["verdict"] == run["sure"]["gain"] == [None] * len(full["sure"]["own"])
+        assert run["sure"]["withheld"] == ("" if run["label"] == "local" else why)
+        assert full["sure"]["withheld"] == ""
     assert "surely" not in data["sentence"]
     assert all(row["gained"] is None for row in data["table"])
+
+
+def test_intervals_need_samples_where_counts_do_not_tell_them(places: dict[str, Path], tmp_path: Path) -> None:
+    data = collect([without_outcomes(places["risk"], tmp_path / "risk", "network")])
+    assert data["runs"][0]["sure"] is None
+    assert all(set(run["sure"]["own"]) == {None} for run in data["runs"][1:])
+    assert data["runs"][1]["sure"]["withheld"] == "no per-sample outcomes leave a client over a network"
+
+
+def test_a_verdict_needs_the_outcomes_of_both_runs(places: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(places["classification"], tmp_path / "half")
+    (tmp_path / "half/local/outcomes.parquet").unlink()
+    data = collect([tmp_path / "half"])
+    for run in data["runs"][1:]:
+        assert set(run["sure"]["verdict"]) == {None}
+        assert run["sure"]["withheld"] == "no per-sample outcomes were kept"
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_a_figure_of_no_samples_is_refused(places: dict[str, Path], tmp_path: Path, n: int) -> None:
+    shutil.copytree(places["classification"] / "fedavg", tmp_path / "run")
+    path = tmp_path / "run/clients.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("n")
+    pq.write_table(table.set_column(place, "n", pa.array([n] * len(table), pa.int32())), path)
+    with pytest.raises(RunError, match=rf"column 'n': client .*: expected 1 or more test samples, got {n}"):
+        collect([tmp_path / "run"])
 
 
 def test_outcomes_of_other_samples_are_refused(places: dict[str, Path], tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from fedkin.analysis.ranking import holm
 from fedkin.tasks import METRICS, Kind
 
 __all__ = [
-    "LEAST_EVENTS", "LEAST_SAMPLES", "VERDICTS", "Difference", "Outcomes", "Verdict", "difference", "enough", "figure",
-    "figure_interval", "p_value", "verdict", "verdicts",
+    "LEAST_EVENTS", "LEAST_SAMPLES", "VERDICTS", "Difference", "Outcomes", "Verdict", "counted_interval", "difference",
+    "enough", "figure", "figure_interval", "p_value", "verdict", "verdicts",
 ]  # fmt: skip
 
 Verdict: TypeAlias = Literal["gained", "hurt", "cannot be told apart", "too few"]
@@ -214,6 +214,18 @@ def figure_interval(metric_name: str, outcomes: Outcomes, level: float = LEVEL) 
         return _drawn(metric_name, outcomes, None, level)
     bounds, most = mean_interval(outcomes.values, level), 1.0 if METRICS[metric_name].share else math.inf
     return None if bounds is None else Interval(max(bounds.low, 0.0), min(bounds.high, most))
+
+
+def counted_interval(metric_name: str, value: float, n: int, level: float = LEVEL) -> Interval | None:
+    """The interval of a figure of n samples that are not known one by one: Wilson for an accuracy, which n counts.
+
+    None for other metrics, whose spread only the samples tell, and for n = 0.
+
+    >>> low, high = counted_interval("accuracy", 0.9, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.596, 0.982)
+    """
+    return wilson(round(value * n), n, level) if metric_name == "accuracy" else None
 
 
 def _check(metric_name: str, mine: Outcomes, theirs: Outcomes) -> None:

@@ -61,6 +61,7 @@ function gainText(known, ids) {
   const tests = federation().test.filter((count) => count);
   const least = tests.length ? Math.min(...tests) : 0;
   $("gain-note").textContent = `${TEST} after the last round, against Local with the same seed. ${run().sure?.verdict.some((word) => word) ? "Lines: 95 % intervals. Grey: cannot be told apart from alone, or too few events or test samples. Hatched: surely worse than alone." : "Hatched: worse than alone."} ` +
+    (run().sure?.withheld ? `There are no verdicts: ${run().sure.withheld}. ` : "") +
     (least && METRIC.title === "accuracy" ? `The fewest test samples of a client are ${least}, where one sample is ${(100 / least).toFixed(1)} points. ` : "") +
     "Click a bar to follow its client.";
 }

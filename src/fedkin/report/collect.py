@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,10 @@ def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
     if alone is None:
         return None
     try:
-        return gains(run.last_values, alone.last_values, run.metric, run.outcomes, alone.outcomes)
+        found = gains(run.last_values, alone.last_values, run.metric, run.outcomes, alone.outcomes)
     except ValueError as error:
         raise RunError(f"{run.folder} and {alone.folder}: {error}; both must be as they were written") from None
+    return found and replace(found, withheld=run.counts_alone or alone.counts_alone)
 
 
 def _ranks(runs: Sequence[Run], blocks: Blocks) -> dict[str, str] | None:

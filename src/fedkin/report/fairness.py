@@ -46,11 +46,12 @@ class Gains:
     """How much better the metric is than with local training, by client id.
 
     sure: the paired difference of each client with its verdict, also where the metric is not determined ("too few");
-    empty if the runs kept no outcomes of single samples.
+    empty if the runs kept no outcomes of single samples. withheld: why there is no verdict then.
     """
 
     by_client: Mapping[str, float]
     sure: Mapping[str, tuple[Difference, Verdict]] = field(default_factory=dict)
+    withheld: str = ""
 
     @property
     def gaining(self) -> int:

@@ -37,7 +37,10 @@ def method_table(data: Data) -> str:
 
 def clients_fit(run: Data) -> bool:
     """Whether a run has something to say of each client, and a table of them fits on a page."""
-    return run["sure"] is not None and len(run["sure"]["own"]) <= _LARGEST
+    sure = run["sure"]
+    if sure is None or len(sure["own"]) > _LARGEST:
+        return False
+    return any(one is not None for key in ("own", "verdict", "events") for one in sure[key])
 
 
 def client_table(data: Data, run: Data) -> str:

@@ -25,6 +25,7 @@ from fedkin.tasks import Metric
 __all__ = ["Phase", "Run", "find_runs", "read_run", "unfinished"]
 
 _SERVER = "server"
+_NETWORKED = ("network", "peer")  # engines
 _LARGEST = 1e100
 _NOISE = 1e-9  # rounding error of shares that sum to 1
 
@@ -50,7 +51,8 @@ class Phase:
 class Run:
     """A finished run.
 
-    values: {evaluated round: {client id: its metric's value}}; graphs, features: {round: file}.
+    values: {evaluated round: {client id: its metric's value}}; tested: {client id: test samples in the last of them};
+    graphs, features: {round: file}.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class Run:
     rounds: Sequence[Mapping[str, Any]]
     timing: Sequence[Mapping[str, Any]]
     values: Mapping[int, Mapping[str, float]]
+    tested: Mapping[str, int]
     phases: Sequence[Phase]
     graphs: Mapping[int, Path]
     features: Mapping[int, Path]
@@ -134,6 +137,16 @@ class Run:
         last = self.values[max(self.values)] if self.values else {}
         return {id: value for id, value in last.items() if id not in self.unseen}
 
+    @property
+    def counts_alone(self) -> str:
+        """Why the outcomes of single test samples are not known; empty if they are."""
+        if self.outcomes:
+            return ""
+        networked = self.summary.get("engine") in _NETWORKED
+        return (
+            "no per-sample outcomes leave a client over a network" if networked else "no per-sample outcomes were kept"
+        )
+
     @cached_property
     def outcomes(self) -> dict[str, Outcomes]:
         """The last outcomes of the participating clients' test samples, by client; empty if the run kept none."""
@@ -177,6 +190,7 @@ def read_run(folder: Path) -> Run:
     rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
     for number, row in enumerate(rounds, 1):
         reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+    values, tested = _values(folder / "clients.parquet", metric)
     return Run(
         folder=folder,
         summary=summary,
@@ -184,7 +198,8 @@ def read_run(folder: Path) -> Run:
         federation=reading.checked(schema.Facts, read_json(federation), federation) if federation.is_file() else {},
         rounds=rounds,
         timing=reading.lines_in(timing, schema.Spent) if timing.is_file() else [],
-        values=_values(folder / "clients.parquet", metric),
+        values=values,
+        tested=tested,
         phases=_phases(folder / "messages.parquet", summary["rounds"]),
         graphs=reading.files_in(folder / "graphs", "npz"),
         features=reading.files_in(folder / "features", "safetensors"),
@@ -199,17 +214,23 @@ def _experiment(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _values(path: Path, metric: Metric) -> dict[int, dict[str, float]]:
+def _values(path: Path, metric: Metric) -> tuple[dict[int, dict[str, float]], dict[str, int]]:
+    """Values by round and client, and the number of test samples of each client that has one in the last round."""
     found: dict[int, dict[str, float]] = defaultdict(dict)
-    table = reading.table_in(path, {"round": "whole numbers", "client": "texts", metric.name: "numbers"}, [metric.name])
-    for round, id, value in zip(*table.to_pydict().values(), strict=True):
+    counts: dict[int, dict[str, int]] = defaultdict(dict)
+    columns = {"round": "whole numbers", "client": "texts", "n": "whole numbers", metric.name: "numbers"}
+    table = reading.table_in(path, columns, [metric.name])
+    for round, id, n, value in zip(*table.to_pydict().values(), strict=True):
         if value is None or not math.isfinite(value):
             continue
         if metric.share and not -_NOISE <= value <= 1 + _NOISE:
             where = f"{path}: column {metric.name!r}: client {id!r} in round {round}"
             raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {reading.MEND}")
-        found[round][id] = value
-    return dict(found)
+        if n < 1:
+            where = f"{path}: column 'n': client {id!r} in round {round}"
+            raise RunError(f"{where}: expected 1 or more test samples, got {n}; {reading.MEND}")
+        found[round][id], counts[round][id] = value, n
+    return dict(found), counts[max(found)] if found else {}
 
 
 def _phases(path: Path, rounds: int) -> list[Phase]:

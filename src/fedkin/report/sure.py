@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES, VERDICTS, Verdict, figure_interval
+from fedkin.analysis.intervals import Interval
+from fedkin.analysis.paired import LEAST_EVENTS, LEAST_SAMPLES, VERDICTS, Verdict, counted_interval, figure_interval
 from fedkin.report.fairness import Gains
 from fedkin.report.reading import Run
 
@@ -24,22 +25,28 @@ RULE = (
 def sure_of(run: Run, gain: Gains | None, ids: Sequence[str]) -> dict[str, Any] | None:
     """Of each client, in the order of `ids`: interval of its metric, events, and interval and verdict of its gain.
 
-    None if the run kept no outcomes of single samples.
+    "withheld": why no gain has a verdict; empty if they have one. Without outcomes of single samples, as over a
+    network, an accuracy has the interval of its counts. None if nothing is known of any client.
     """
-    if not run.outcomes:
-        return None
     found: dict[str, Any] = {"own": [], "events": [], "gain": [], "verdict": []}
     sure = {} if gain is None else gain.sure
+    by_count = {} if run.outcomes else _intervals_of_counts(run)
     for id in ids:
         outcomes = run.outcomes.get(id)
-        own = None if outcomes is None else figure_interval(run.metric.name, outcomes)
+        own = by_count.get(id) if outcomes is None else figure_interval(run.metric.name, outcomes)
         found["own"].append(None if own is None else _pair(*own))
         found["events"].append(None if outcomes is None else outcomes.events)
         difference, word = sure.get(id, (None, None))
         known = difference is not None and difference.low is not None and difference.high is not None
         found["gain"].append(_pair(difference.low, difference.high) if known else None)  # type: ignore[union-attr]
         found["verdict"].append(word)
-    return found
+    found["withheld"] = "" if gain is None else gain.withheld
+    return found if run.outcomes or found["withheld"] or any(found["own"]) else None
+
+
+def _intervals_of_counts(run: Run) -> dict[str, Interval | None]:
+    name = run.metric.name
+    return {id: counted_interval(name, value, run.tested[id]) for id, value in run.last_values.items()}
 
 
 def given_of(runs: Iterable[Run]) -> list[str]:

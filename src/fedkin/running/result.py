@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedkin.analysis.intervals import LEVEL, Interval
-from fedkin.analysis.paired import Difference, Outcomes, Verdict, figure_interval, verdicts
+from fedkin.analysis.paired import Difference, Outcomes, Verdict, counted_interval, figure_interval, verdicts
 from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER
 from fedkin.errors import ConfigError, nearest
@@ -163,8 +163,18 @@ class Result:
         return outcomes_of(self.metric, self.scores)
 
     def intervals(self, level: float = LEVEL) -> dict[str, Interval]:
-        """Return the interval of the metric of each client that is known well enough to have one."""
-        each = {id: figure_interval(self.metric.name, one, level) for id, one in self.outcomes.items()}
+        """Return the interval of the metric of each client that is known well enough to have one.
+
+        Over a network, and in runs of earlier versions, an accuracy has the interval of its counts.
+        """
+        name = self.metric.name
+        each = {id: figure_interval(name, one, level) for id, one in self.outcomes.items()}
+        if not self.outcomes:
+            values = {id: metrics.value_of(score) for id, score in sorted(self.scores.items())}
+            each = {
+                id: counted_interval(name, value, self.scores[id].n, level)
+                for id, value in values.items() if value is not None
+            }  # fmt: skip
         return {id: found for id, found in each.items() if found is not None}
 
     def difference(
