@@ -9,7 +9,7 @@ import pytest
 
 from fedkin import codec
 from fedkin.cli._samples import joined, met, reader
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, DataError
 from fedkin.federation.telling import agreed_on
 from fedkin.network.encoding import Shared
 from fedkin.network.ledger import Ledger
@@ -17,6 +17,7 @@ from fedkin.network.link import Left
 from fedkin.network.memory import MemoryNetwork
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import shared_in
+from sites import wards
 from stays import written
 
 
@@ -72,3 +73,22 @@ def test_options_that_the_experiment_decides(tmp_path: Path) -> None:
         reader(plan, "north", "north.csv", "age", None)
     with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.2"):
         reader(plan, "north", "north.csv", None, 0.5)
+
+
+def test_a_folder_of_images_is_read_as_the_experiment_says(tmp_path: Path) -> None:
+    place = wards(tmp_path)
+    plan = Experiment.of({
+        "name": "wards", "data": {"source": "folder", "path": "elsewhere", "size": 4, "test_fraction": 0.4},
+        "scenario": {"name": "domains"}, "model": {"name": "mlp"}, "training": {"rounds": 1, "lr": 0.1},
+        "method": {"name": "fedavg"}, "network": {"classes": 3},
+    })  # fmt: skip
+    read = reader(plan, "north", str(place / "north"), None, 0.4, "west")
+    assert read.ready is not None
+    client, task = read.ready
+    assert (client.id, client.group, task.shape, len(client.test)) == ("north", "west", (3, 4, 4), 6)
+    with pytest.raises(ConfigError, match=r"--test-fraction 0.5: the experiment holds out 0.4"):
+        reader(plan, "north", str(place / "north"), None, 0.5)
+    with pytest.raises(ConfigError, match="--target y: this is for a table"):
+        reader(plan, "north", str(place / "north"), "y", None)
+    with pytest.raises(DataError, match="no such folder"):
+        reader(plan, "north", str(place / "nobody"), None, None)

@@ -13,9 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedkin.data.own import own_client
+import fedkin
+from fedkin.data.own import own_client, own_images
+from fedkin.data.sources.folder import Folder
 from fedkin.errors import ConfigError, DataError
 from fedkin.tasks import Task
+from sites import wards
 
 TEXT = "age,dose,ill,split\n40,0.5,1,train\n50,1.5,0,train\n60,2.5,2,test\n"
 
@@ -135,3 +138,53 @@ def test_the_row_numbers_that_pandas_stores_are_no_column(tmp_path: Path) -> Non
     rows.to_parquet(tmp_path / "a.parquet")
     client, _ = own_client("ann", str(tmp_path / "a.parquet"), target="ill")
     assert client.about["columns"] == ["age"]
+
+
+# -- folders of images ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_images_is_that_client_of_a_simulation(tmp_path: Path) -> None:
+    place, settings = wards(tmp_path), {"size": 6, "folders": "clients", "seed": 3}
+    simulation = fedkin.federate("folder", "natural", data={"path": place, **settings})
+    source = Folder.model_validate({"path": "elsewhere", **settings})
+    for name in ("north", "south"):
+        client, task = own_images(name, str(place / name), source, group="coast")
+        assert task == simulation.task == Task(3, (3, 6, 6))
+        assert (client.id, client.group) == (name, "coast")
+        for part in ("train", "test"):
+            mine, theirs = getattr(client, part), getattr(simulation[name], part)
+            assert torch.equal(mine.inputs(slice(None)), theirs.inputs(slice(None)))
+            assert torch.equal(mine.labels(), theirs.labels())
+        assert client.about["columns"] == ["(class) cat", "(class) dog", "(class) horse"]
+
+
+def test_named_classes_have_the_same_numbers_at_a_site_that_lacks_some(tmp_path: Path) -> None:
+    place = wards(tmp_path)
+    for file in (place / "south" / "cat").iterdir():
+        file.unlink()
+    source = Folder(path=Path(), size=6, classes=("horse", "dog", "cat"))
+    client, task = own_images("south", str(place / "south"), source, classes=3)
+    assert task.classes == 3
+    assert set(client.train.labels().tolist()) == {0, 1}
+    # Without the names the numbers would be those of other classes, which participants find by comparing them.
+    client, task = own_images("south", str(place / "south"), Folder(path=Path(), size=6))
+    assert (task.classes, client.about["columns"]) == (2, ["(class) dog", "(class) horse"])
+    with pytest.raises(DataError, match=r"images of 2 classes, and network.classes is 3; name all .* in data.classes"):
+        own_images("south", str(place / "south"), Folder(path=Path(), size=6), classes=3)
+    with pytest.raises(DataError, match=r"south: data.classes has no class 'horse'; did you mean 'hors'"):
+        own_images("south", str(place / "south"), Folder(path=Path(), size=6, classes=("dog", "hors")))
+
+
+def test_what_is_wrong_with_a_folder_of_images(tmp_path: Path) -> None:
+    place, source = wards(tmp_path), Folder(path=Path(), size="same")
+    with pytest.raises(DataError, match="nowhere: no such folder; expected a folder of images for each class"):
+        own_images("ann", str(tmp_path / "nowhere"), source)
+    with pytest.raises(DataError, match=r"images: no image in it; expected folders CLASS/ of \.jpg or \.png"):
+        own_images("ann", str(place), source)
+    with pytest.raises(DataError, match=r"9 x 7 pixels, expected 8 x 7"):
+        own_images("ann", str(place / "north"), source)
+    (place / "north" / "cat" / "0.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cat/0\.png: cannot be read as an image"):
+        own_images("ann", str(place / "north"), source)
+    with pytest.raises(ConfigError, match=r'a folder, and the .* reads no images; expected data.source = "folder"'):
+        own_client("ann", str(place / "north"))

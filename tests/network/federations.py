@@ -102,7 +102,7 @@ class Clients:
         try:
             with self.network.link(name) as link:
                 self.nodes[name] = Node(
-                    link, self.federation[name], options.pop("task", self.federation.task),
+                    link, options.pop("client", self.federation[name]), options.pop("task", self.federation.task),
                     options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
                     say=self.said[name].append, patience=0.05, **options,
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The samples of who joins: read from its own file, after all have agreed on the encoding if they are tables."""
+"""The samples of who joins: read from its own files, after all have agreed on the encoding if they are tables."""
 
 from __future__ import annotations
 
@@ -35,11 +35,20 @@ class Read:
 def reader(
     plan: Experiment, name: str, data: str, target: str | None, fraction: float | None, group: str | None = None
 ) -> Read:  # fmt: skip
-    """Read a participant's file, as the experiment says if its source is a table; raises DataError and ConfigError."""
-    from fedkin.data.own import OwnTable, own_client
+    """Read a participant's data, as the experiment says if its source is a table or a folder of images.
+
+    Raises DataError and ConfigError.
+    """
+    from fedkin.data.own import OwnTable, own_client, own_images
     from fedkin.data.sources._table import TableSource
+    from fedkin.data.sources.folder import Folder
 
     source = plan.data
+    if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
+        if target is not None:
+            raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
+        _check_fraction(fraction, source.test_fraction)
+        return Read(own_images(name, data, source, classes=plan.network.classes, group=group))
     if not isinstance(source, TableSource):
         return Read(own_client(
             name, data, target=target, kind=plan.network.kind, classes=plan.network.classes, group=group,
@@ -47,11 +56,13 @@ def reader(
         ))  # fmt: skip
     if target not in (None, source.target):
         raise ConfigError(f"--target {target}: the experiment learns {source.target!r}; leave the option out")
-    if fraction not in (None, source.test_fraction):
-        raise ConfigError(
-            f"--test-fraction {fraction:g}: the experiment holds out {source.test_fraction:g}; leave the option out"
-        )
+    _check_fraction(fraction, source.test_fraction)
     return Read(table=OwnTable(name, data, source), group=group)
+
+
+def _check_fraction(asked: float | None, held: float) -> None:
+    if asked not in (None, held):
+        raise ConfigError(f"--test-fraction {asked:g}: the experiment holds out {held:g}; leave the option out")
 
 
 def joined(

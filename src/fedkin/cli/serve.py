@@ -34,7 +34,9 @@ _CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (defaul
 _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
-_DATA = typer.Option(..., "--data", help="Its samples: a .csv, .parquet or .npz file, or MODULE:FUNCTION.")
+_DATA = typer.Option(
+    ..., "--data", help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION."
+)
 _TARGET = typer.Option(None, "--target", help="The column to learn, in a table, if the experiment names none.")
 _GROUP = typer.Option(None, "--group", help="A group that it tells the server, for the records.")
 _HELD = typer.Option(

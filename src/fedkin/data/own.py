@@ -1,4 +1,4 @@
-"""The samples of one participant: a table or archive of its own, or what a function of its own returns."""
+"""The samples of one participant: its own table, archive or folder of images, or what a function of its own returns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torch
 
 from fedkin.data.sources._table import TableSource, dataset_of
 from fedkin.data.sources.csv import Csv
+from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.parquet import Parquet
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
@@ -25,8 +26,9 @@ from fedkin.federation.telling import Agreed, told_of
 from fedkin.tasks import Kind
 from fedkin.untrusted import Refused, arrays_in, said, shown
 
-__all__ = ["TABLES", "OwnTable", "own_client"]
+__all__ = ["CLASS", "TABLES", "OwnTable", "own_client", "own_images"]
 
+CLASS = "(class)"  # before a class of images, where participants compare the names of columns
 TABLES = (".csv", ".csv.gz", ".parquet")
 
 _WHOSE = "(client)"  # a column that no file has: its name is the participant's own
@@ -74,7 +76,7 @@ def own_client(
 ) -> tuple[Client, Task]:  # fmt: skip
     """Return one participant with its samples, and their task; raises DataError and ConfigError.
 
-    data: a file, or MODULE:FUNCTION.
+    data: a file, or MODULE:FUNCTION. For a folder of images see `own_images`.
     .csv, .csv.gz, .parquet   numbers in every column, in the order of the columns' names, which are in
                               `Client.about["columns"]`; `target` is the column to learn
     .npz                      arrays x [N, ...] and y [N, ...]
@@ -83,6 +85,9 @@ def own_client(
     the name. Bytes are divided by 255; other numbers are used as they are.
     """
     path = Path(data)
+    if path.is_dir():
+        raise ConfigError(f"--data {shown(data, 80)}: a folder, and the experiment's source reads no images; expected "
+                          'data.source = "folder", or a file')  # fmt: skip
     if path.suffix in (".csv", ".gz", ".parquet"):
         held = _table(path, target, kind)
     elif target is not None:
@@ -102,6 +107,25 @@ def own_client(
     except (DataError, TypeError) as error:
         raise DataError(f"{data}: {said(error)}") from None
     return replace(federation[name], about={"columns": held.get("columns", [])}), federation.task
+
+
+def own_images(
+    name: str, data: str, source: Folder, *, classes: int | None = None, group: str | None = None
+) -> tuple[Client, Task]:  # fmt: skip
+    """Return one participant with its images, and their task; raises DataError and ConfigError.
+
+    data: a folder CLASS/*.jpg, read as the experiment's source reads that of a client, so that all read alike. The
+    names of the classes are in `Client.about["columns"]`, by which participants compare how they number them.
+    classes: how many the experiment says that there are.
+    """
+    made, named = source.of_one(name, Path(data))
+    if classes not in (None, len(named)):
+        raise DataError(
+            f"{data}: images of {len(named)} classes, and network.classes is {classes}; name all of them in "
+            "data.classes"
+        )
+    train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
+    return Client(name, train, test, group, about={"columns": [f"{CLASS} {each}" for each in named]}), made.task
 
 
 def _table(path: Path, target: str | None, kind: Kind) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedkin import codec
 from fedkin._version import __version__
+from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.network.settings import task_from, tree_of_task
@@ -30,7 +31,8 @@ class Agreement:
 
     settings: the settings that all must have, as TOML. net: [name, shape, type] of each tensor that is trained. first:
     a hash of the net and its initial values. Where bodies differ, both are of all but the bodies. cannot: why a
-    participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names.
+    participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names, or
+    of the classes of images.
     """
 
     settings: str
@@ -96,9 +98,9 @@ def unlike(here: Agreement, there: Agreement) -> str:
         return ""
     if here.columns and there.columns and here.columns != there.columns:
         odd = min(set(here.columns) ^ set(there.columns), default="")
-        return (
-            f"the column {_said(repr(odd))} is {'here and not there' if odd in here.columns else 'there and not here'}"
-        )
+        where = "here and not there" if odd in here.columns else "there and not here"
+        what = f"class {_said(repr(odd[len(CLASS) + 1 :]))}" if odd.startswith(CLASS) else f"column {_said(repr(odd))}"
+        return f"the {what} is {where}"
     if here.task != there.task:
         return _tasks(here.task, there.task)
     if here.net != there.net:

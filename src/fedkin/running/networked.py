@@ -12,6 +12,7 @@ from typing import Any, cast
 import tomli_w
 
 from fedkin.data.sources._table import TableSource
+from fedkin.data.sources.folder import Folder
 from fedkin.engines import Faults, Privacy
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
@@ -52,6 +53,8 @@ _READING = (
     "target", "client", "time", "group", "kind", "positive", "split", "test_fraction", "leave_out", "categories",
     "least", "seed",
 )  # fmt: skip
+# Those that say how images become inputs.
+_SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
@@ -99,6 +102,8 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
     if isinstance(experiment.data, TableSource):
         table["table"] = {name: value for name, value in whole["data"].items() if name in _READING}
+    if isinstance(experiment.data, Folder):
+        table["images"] = {name: value for name, value in whole["data"].items() if name in _SEEING}
     if unlike_bodies and not isinstance(clients, int):
         table["names"] = sorted(clients)
     return tomli_w.dumps(without_none(table))

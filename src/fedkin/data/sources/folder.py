@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.split import hold_out
+from fedkin.untrusted import shown
 
 __all__ = ["Folder"]
 
@@ -28,7 +30,8 @@ class Folder(Source):
     path: the folder of the domains, absolute or below the data root. x [N, 3, size, size] bytes: each image in colour,
     stretched to a square; inputs are (x / 255 - mean) / std, with ImageNet's values. size = "same" takes images as they
     are, and refuses one of another size by its name. grey: one channel, whose mean and std are the first ones. y: the
-    class, numbered in alphabetical order; a class may be missing in a domain. folders: "domains" are groups, which the
+    class, numbered in alphabetical order, or that of `classes`, which then names all of them; a class may be missing in
+    a domain. folders: "domains" are groups, which the
     scenario "domains" divides into clients; "clients" are one client each, for the scenario "natural". domains: use
     only these (default: all). Of every class of every domain, `test_fraction` is held out, drawn by `seed`.
     """
@@ -39,6 +42,7 @@ class Folder(Source):
     grey: bool = False
     folders: Literal["domains", "clients"] = "domains"
     domains: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     test_fraction: float = Field(0.2, ge=0, lt=1)
@@ -51,15 +55,37 @@ class Folder(Source):
             raise ValueError("expected values above 0")
         return std
 
+    @field_validator("classes")
+    @classmethod
+    def _different(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(classes) == 1 or len(set(classes)) < len(classes):
+            raise ValueError("expected the names of 2 or more classes, each once")
+        return classes
+
     def load(self, root: Path) -> Dataset:
         """Read the images; raises DataError naming the folder or the file, ConfigError without Pillow."""
         place = locate(root, self.path)
-        files = self._files(place)
-        classes = sorted({file.parent.name for _, file in files})
+        return self._dataset(place, self._files(place))[0]
+
+    def of_one(self, name: str, place: Path) -> tuple[Dataset, tuple[str, ...]]:
+        """Read a single client's folder of CLASS/*.jpg, as `load` reads it in a folder of clients, and its classes."""
+        if not place.is_dir():
+            raise DataError(f"{place}: no such folder; expected a folder of images for each class in it")
+        files = [(name, file) for file in _images(place)]
+        if not files:
+            raise DataError(f"{place}: no image in it; expected folders CLASS/ of .jpg or .png images")
+        return self.model_copy(update={"folders": "clients"})._dataset(place, files)
+
+    def _dataset(self, place: Path, files: Sequence[tuple[str, Path]]) -> tuple[Dataset, tuple[str, ...]]:
+        found = sorted({file.parent.name for _, file in files})
+        classes = self.classes or tuple(found)
         if len(classes) < 2:
             raise DataError(
-                f"{place}: all images are of class {classes[0]!r}; expected DOMAIN/CLASS/*.jpg with classes"
+                f"{place}: all images are of class {classes[0]!r}; expected folders of 2 or more classes, or "
+                "their names in data.classes"
             )
+        if odd := [name for name in found if name not in classes]:
+            raise DataError(f"{place}: data.classes has no class {shown(odd[0], 60)!r}; {nearest(odd[0], classes)}")
         channels = 1 if self.grey else 3
         scale = Scale(self.mean[:channels], self.std[:channels])
         scale.check(channels, "data")
@@ -74,7 +100,7 @@ class Folder(Source):
             return Part(*own, client=named) if self.folders == "clients" else Part(*own, group=named)
 
         task = Task(len(classes), (channels, *size))
-        return Dataset(place.name, part(~held), part(held), task, scale)
+        return Dataset(place.name, part(~held), part(held), task, scale), classes
 
     def _files(self, place: Path) -> list[tuple[str, Path]]:
         """(domain, file) of every image, in alphabetical order."""
@@ -85,12 +111,14 @@ class Folder(Source):
         for name in self.domains:
             if name not in there:
                 raise ConfigError(f"data.domains: no folder {name!r} in {place}; {nearest(name, there)}")
-        files = [
-            (name, file)
-            for name in (self.domains or there)
-            for file in sorted((place / name).glob("*/*"))
-            if file.suffix.lower() in _ENDINGS and not file.name.startswith(".")
-        ]
+        files = [(name, file) for name in (self.domains or there) for file in _images(place / name)]
         if not files:
             raise DataError(f"{place}: no image in it; {expected}")
         return files
+
+
+def _images(place: Path) -> list[Path]:
+    """CLASS/IMAGE of a folder, in alphabetical order."""
+    return [
+        file for file in sorted(place.glob("*/*")) if file.suffix.lower() in _ENDINGS and not file.name.startswith(".")
+    ]
