@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedkin.cli.progress import LiveProgress, Progress, StopFlag, _figures, sparkline
+from fedkin.cli.progress import LiveProgress, Progress, StopFlag, sparkline
+from fedkin.running.progress import figured
 from tiny import TABLE
 
 
@@ -99,7 +100,7 @@ def test_groups_are_shown_by_verdict(live: Any) -> None:
     told["groups"]["verdicts"] = {"alone": 1, "same": 2}
     progress.round_done(told)
     assert lines(progress)[3].split("groups")[1].strip() == "3 (1 alone, 2 same), ARI 0.75"
-    assert _figures(told).endswith("3 groups (1 alone, 2 same), ARI 0.75")
+    assert figured(told).endswith("3 groups (1 alone, 2 same), ARI 0.75")
 
 
 def test_time_left_goes_down_within_a_round(live: Any) -> None:
@@ -179,8 +180,8 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
 def test_a_figure_that_nobody_has_is_not_in_a_line() -> None:
     unseen = row(1, None) | {"squared_error": {"clients": 0}, "unseen": {"mean": 0.5}}
     del unseen["accuracy"]
-    assert _figures(unseen).startswith("unseen 0.500")
-    assert "squared" not in _figures(unseen)
+    assert figured(unseen).startswith("unseen 0.500")
+    assert "squared" not in figured(unseen)
 
 
 def test_quiet_says_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from fedkin.cli.screen import screen
 from fedkin.report.units import megabytes
+from fedkin.running.progress import figured, grouped, scored
 
 __all__ = ["LiveProgress", "Progress", "StopFlag", "sparkline", "stop_on_signals"]
 
@@ -106,7 +107,7 @@ class Progress:
             if row["round"] == self.rounds or self.stop.asked:
                 self.shown.stop()
         elif row["round"] in (1, self.rounds) or row["round"] % max(1, self.rounds // 10) == 0:
-            self.console.print(f"{self.title}: round {row['round']} of {self.rounds}  {_figures(row)}")
+            self.console.print(f"{self.title}: round {row['round']} of {self.rounds}  {figured(row)}")
 
     def stopping(self) -> bool:
         """Whether the user asked to stop."""
@@ -122,7 +123,7 @@ class Progress:
         return self.bar
 
     def _update(self, row: Mapping[str, Any]) -> None:
-        self.bar.update(self.task, completed=row["round"], figures=_figures(row))
+        self.bar.update(self.task, completed=row["round"], figures=figured(row))
 
 
 class LiveProgress(Progress):
@@ -164,10 +165,9 @@ class LiveProgress(Progress):
         self.done = row["round"]
         for way in self.bytes:
             self.bytes[way] += row["bytes"][way]
-        scored = row[metric_of(row).name]
-        if scored and scored.get("mean") is not None:
+        if scored(row):
             self.scored = row
-            self.values.append(scored["mean"])
+            self.values.append(row[metric_of(row).name]["mean"])
         if row["groups"]:
             self.groups = row["groups"]
 
@@ -196,7 +196,7 @@ class LiveProgress(Progress):
         if self.scored is not None:
             table.add_row(*self._quality(self.scored))
         if self.groups is not None:
-            table.add_row("groups", Text(_grouped(self.groups)))
+            table.add_row("groups", Text(grouped(self.groups)))
         table.add_row("sent", Text(", ".join(f"{megabytes(count)} {way}" for way, count in self.bytes.items())))
         return table
 
@@ -219,12 +219,12 @@ class LiveProgress(Progress):
 
         metric = metric_of(row)
         digits = ".3f" if metric.share else ".4g"
-        scored = row[metric.name]
+        reached = row[metric.name]
         spark = sparkline(self.values, self._width(), self.console.options.ascii_only)
-        more = [f"worst 10% {scored['worst10']:{digits}}"]
+        more = [f"worst 10% {reached['worst10']:{digits}}"]
         if row.get("unseen") and row["unseen"].get("mean") is not None:
             more.append(f"unseen {row['unseen']['mean']:{digits}}")
-        line = Text.assemble(f"{scored['mean']:{digits}}  ", (spark, "cyan"), "  " + "  ".join(more))
+        line = Text.assemble(f"{reached['mean']:{digits}}  ", (spark, "cyan"), "  " + "  ".join(more))
         return metric.title, line
 
 
@@ -242,25 +242,3 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> 
     if high <= low:
         return marks[3] * count
     return "".join(marks[min(int(8 * (mean - low) / (high - low)), 7)] for mean in means)
-
-
-def _figures(row: Mapping[str, Any]) -> str:
-    from fedkin.records.metrics import metric_of
-
-    parts = []
-    metric = metric_of(row)
-    for title, figures in ((metric.title, row[metric.name]), ("unseen", row.get("unseen"))):
-        # There may be no test samples, or no defined metric.
-        if figures and figures.get("mean") is not None:
-            parts.append(f"{title} {figures['mean']:.3f}")
-    if row["groups"]:
-        parts.append(_grouped(row["groups"], " groups"))
-    return "  ".join(parts)
-
-
-def _grouped(groups: Mapping[str, Any], word: str = "") -> str:
-    """The number of groups, by verdict if there are verdicts, and their agreement with the planted ones."""
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in (groups.get("verdicts") or {}).items())
-    ari = groups["ari"]
-    some = f" ({verdicts})" if verdicts else ""
-    return f"{groups['found']}{word}{some}" + (f", ARI {ari:.2f}" if ari is not None else "")

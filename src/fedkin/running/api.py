@@ -31,6 +31,7 @@ from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
+from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, parse
@@ -57,6 +58,7 @@ def run(
     restart: bool = False,
     data_root: Path | str | None = None,
     watcher: Watcher | None = None,
+    progress: bool = False,
     trackers: Sequence[str | Tracker] = (),
     **options: Any,
 ) -> Result:
@@ -72,6 +74,8 @@ def run(
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
     data_root: folder of the data sets that the server owns, for methods that need one.
+    progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a
+    notebook too), else as plain lines on standard error.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb", or your own Tracker objects.
     out: folder for the records. An interrupted run in this folder is resumed, and a finished one is read.
     restart: whether a run in this folder that is damaged begins anew at round 0; else it is refused (RunError).
@@ -111,10 +115,15 @@ def run(
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
 
     def act() -> Result:
-        result = execute(
-            setup, chosen, name=federation.name, folder=folder, watcher=watcher, trackers=told, restart=restart,
-            model=model if isinstance(model, Model) else None,
-        )  # fmt: skip
+        shown = RoundsDone(method.name, watcher) if progress else None
+        try:
+            result = execute(
+                setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
+                restart=restart, model=model if isinstance(model, Model) else None,
+            )  # fmt: skip
+        finally:
+            if shown is not None:
+                shown.close()
         _warn(result.summary.get("missing", {}), wrong)
         return result
 
