@@ -21,7 +21,10 @@ class FedkinError(Exception):
 
 
 class ConfigError(FedkinError):
-    """A setting that is unknown, missing or out of range."""
+    """A setting that is unknown, missing or out of range; with several texts, one for each that is wrong."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
 
 
 class DataError(FedkinError):

@@ -111,7 +111,7 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(model, item, where) for item in error.errors())) from None
+        raise ConfigError(*(_explain(model, item, where) for item in error.errors())) from None
 
 
 def choose(registry: Mapping[str, T], name: object, where: str) -> T:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.running.experiment import Experiment, load
@@ -157,3 +158,53 @@ def test_sections_per_method_are_checked_before_anything_runs(section: Any, said
 def test_values_out_of_range_are_refused(path: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=path.split(".")[-1]):
         Experiment.of(changed(path, value))
+
+
+def said_of(table: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as error:
+        Experiment.of(table)
+    return str(error.value)
+
+
+def test_mistakes_in_several_sections_are_all_said_at_once(tmp_path: Path) -> None:
+    table = changed("training.lrr", 0.1)
+    table |= {"name": "a/b", "rnu": {}, "model": {"name": "mpl"}, "faults": 3}
+    table["method"] = {**table["method"], "alfa": 1}
+    table["run"] = {"sed": 1, "engine": "locl"}
+    del table["data"]
+    assert said_of(table).split("; ") == [
+        "rnu: no such section", "did you mean 'run'?",
+        "name: expected a text that can name a folder, got 'a/b'",
+        "[data]: this section is missing",
+        "model.name: no 'mpl'", "did you mean 'mlp'?",
+        "training.lrr: no such setting", "did you mean 'lr'?",
+        "method.alfa: no such setting", "did you mean 'alpha'?",
+        "faults: expected a section [faults], got 3",
+        "run.sed: no such setting", "did you mean 'seed'?",
+    ]  # fmt: skip
+    path = tmp_path / "e.toml"
+    path.write_text(tomli_w.dumps(changed("training.lrr", 0.1) | {"model": {"name": "mpl"}}))
+    with pytest.raises(ConfigError, match=r"e\.toml: model\.name: .*; training\.lrr: no such setting"):
+        load(path)
+
+
+def test_a_section_with_a_wrong_name_is_not_said_to_be_missing_too() -> None:
+    table = {name if name != "scenario" else "scenaro": part for name, part in TABLE.items()}
+    assert said_of(table) == "scenaro: no such section; did you mean 'scenario'?"
+
+
+def test_mistakes_in_the_sections_of_methods_are_said_once_each() -> None:
+    table = changed("methods", {
+        "fedavg": {"training.lrr": 1, "method.weigths": "equal"}, "local": {"training.rounds": 2}, "ifca": {},
+        "tfll": {}, "sfmtl-graph": {"trainin.lr": 1},
+    })  # fmt: skip
+    table["training"] = {**table["training"], "lr": -1}
+    text = said_of(table)
+    for part in (
+        "training.lr: ", "methods.fedavg: training.lrr: no such setting; did you mean 'lr'?",
+        "methods.fedavg: method.weigths: no such setting; did you mean 'weights'?",
+        "methods: no 'tfll'; did you mean 'tfl'?", "methods.sfmtl-graph: no section 'trainin'",
+    ):  # fmt: skip
+        assert text.count(part) == 1, (part, text)
+    for sections in (3, {"fedavg": {"method.weights": "equal"}}):
+        assert said_of({**table, "method": 3, "methods": sections}).count("method: expected a section") == 1

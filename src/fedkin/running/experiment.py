@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,49 +54,24 @@ class Experiment:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Experiment:
-        """Check a table; raises ConfigError naming every field that is wrong."""
-        for section in table:
-            if section not in SECTIONS:
-                raise ConfigError(f"{section}: no such section; {nearest(section, SECTIONS)}")
-        name = table.get("name")
-        if not isinstance(name, str) or not _names_a_folder(name):
-            raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
-        method, rest = _named(table, "method", "name")
-        run = parse(RunSettings, _section(table, "run", {}), "run")
-        choose(ENGINES, run.engine, "run.engine")
-        experiment = cls(
-            name=name,
-            data=_chosen(SOURCES, table, "data", "source"),
-            scenario=_chosen(SCENARIOS, table, "scenario", "name"),
-            model=_chosen(MODELS, table, "model", "name"),
-            training=parse(Training, _section(table, "training", {}), "training"),
-            method=parse(choose(METHODS, method, "method.name"), rest, "method"),
-            run=run,
-            table=table,
-            faults=parse(Faults, _section(table, "faults", {}), "faults"),
-            privacy=parse(Privacy, _section(table, "privacy", {}), "privacy"),
-            network=parse(NetworkSettings, _section(table, "network", {}), "network"),
-        )
-        for other in _section(table, "methods", {}):
-            changes_of(other, "methods")
-            experiment.for_method(other)
-        return experiment
+        """Check a table; raises one ConfigError naming every field that is wrong, in all sections."""
+        parts, wrong = _checked(table)
+        found = list(wrong)
+        try:
+            for other in _section(table, "methods", {}):
+                found += _wrong_for(table, other, wrong)
+        except ConfigError as error:
+            found += error.args
+        if found:
+            raise ConfigError(*found)
+        return cls(**parts, table=table)
 
     def for_method(self, method: str) -> Experiment:
         """Return the experiment as `compare` runs it for one method: with the changes in `[methods.NAME]`.
 
         A control, such as "flt@self", has the method's changes, then those that make the control, then its own.
         """
-        base, control = parted(method)
-        made = changes_of(method)
-        table = copy.deepcopy(dict(self.table))
-        sections = table.pop("methods", {})
-        changes = flat(_section(sections, base, {})) | made
-        changes |= flat(_section(sections, method, {})) if control is not None else {}
-        own = table["method"]
-        table["method"] = own if own["name"] == base else {"name": base}
-        for path, value in changes.items():
-            assign(table, path, value, f"methods.{method}")
+        table, changes = _varied(self.table, method)
         try:
             return Experiment.of(table)
         except ConfigError as error:
@@ -187,6 +162,24 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {said(error)}") from None
 
 
+def _name(table: Mapping[str, Any]) -> str:
+    name = table.get("name")
+    if not isinstance(name, str) or not _names_a_folder(name):
+        raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
+    return name
+
+
+def _method(table: Mapping[str, Any]) -> ServerMethod | PeerMethod:
+    name, rest = _named(table, "method", "name")
+    return parse(choose(METHODS, name, "method.name"), rest, "method")
+
+
+def _run(table: Mapping[str, Any]) -> RunSettings:
+    run = parse(RunSettings, _section(table, "run", {}), "run")
+    choose(ENGINES, run.engine, "run.engine")
+    return run
+
+
 def _names_a_folder(name: str) -> bool:
     usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
     return usual and len(name.encode()) <= 200
@@ -199,6 +192,57 @@ def _section(table: Mapping[str, Any], name: str, default: Any = None) -> Mappin
     if not isinstance(section, Mapping):
         raise ConfigError(f"{name}: expected a section [{name}], got {section!r}")
     return section
+
+
+def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return (the parts of an experiment by field, what is wrong); the sections of methods are not looked at."""
+    wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
+    misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
+    makers: dict[str, Callable[[], Any]] = {
+        "name": lambda: _name(table),
+        "data": lambda: _chosen(SOURCES, table, "data", "source"),
+        "scenario": lambda: _chosen(SCENARIOS, table, "scenario", "name"),
+        "model": lambda: _chosen(MODELS, table, "model", "name"),
+        "training": lambda: parse(Training, _section(table, "training", {}), "training"),
+        "method": lambda: _method(table),
+        "faults": lambda: parse(Faults, _section(table, "faults", {}), "faults"),
+        "privacy": lambda: parse(Privacy, _section(table, "privacy", {}), "privacy"),
+        "run": lambda: _run(table),
+        "network": lambda: parse(NetworkSettings, _section(table, "network", {}), "network"),
+    }
+    parts: dict[str, Any] = {}
+    # That a section is missing says nothing new where its name was misspelt.
+    for field in (field for field in makers if field not in misspelt):
+        try:
+            parts[field] = makers[field]()
+        except ConfigError as error:
+            wrong += error.args
+    return parts, wrong
+
+
+def _varied(table: Mapping[str, Any], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (the table of an experiment for one method, the changes that made it); raises ConfigError."""
+    base, control = parted(method)
+    changes = changes_of(method)
+    made = copy.deepcopy(dict(table))
+    sections = made.pop("methods", {})
+    changes = flat(_section(sections, base, {})) | changes
+    changes |= flat(_section(sections, method, {})) if control is not None else {}
+    own = made.get("method")
+    made["method"] = own if isinstance(own, Mapping) and own.get("name") == base else {"name": base}
+    for path, value in changes.items():
+        assign(made, path, value, f"methods.{method}")
+    return made, changes
+
+
+def _wrong_for(table: Mapping[str, Any], method: str, known: Sequence[str]) -> list[str]:
+    """What is wrong in the section of a method, beyond what is known to be wrong in the experiment."""
+    try:
+        changes_of(method, "methods")
+        _, wrong = _checked(_varied(table, method)[0])
+    except ConfigError as error:
+        return [str(error)]
+    return [f"methods.{method}: {one}" for one in wrong if one not in known]
 
 
 def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
