@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fedkin import codec
+from fedkin._version import __version__
 from fedkin.federation import Federation
 from fedkin.network import agreement
 from fedkin.network.hall import about_of
@@ -179,7 +180,7 @@ def test_only_consent_tells_the_labels(federation: Federation) -> None:
 # -- refused on both sides ------------------------------------------------------------------------------------
 
 
-def other_task(there: Clients) -> dict[str, Any]:
+def other_task(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     client = there.federation["c00"]
     narrow = Task(10, (1, 8, 7))
     train, test = (replace(s, x=s.x[..., :7]) for s in (client.train, client.test))
@@ -189,17 +190,27 @@ def other_task(there: Clients) -> dict[str, Any]:
     return {"task": narrow}
 
 
-def other_settings(there: Clients) -> dict[str, Any]:
+def other_settings(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"settings": settings_of(experiment(clients=2, training={"lr": 0.2}))}
 
 
-def other_seed(there: Clients) -> dict[str, Any]:
+def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"plan_of": lambda text, task: plan_of(text.replace("seed = 0", "seed = 1"), task)}
 
 
-REFUSALS: list[tuple[Callable[[Clients], dict[str, Any]], str, str]] = [
+def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def older(settings: str, task: Task, of: agreement.PlanOf) -> Any:
+        plan, own = agreement.agreed(settings, task, of)
+        return plan, replace(own, version="0.0.9")
+
+    patch.setattr("fedkin.network.node.agreed", older)
+    return {}
+
+
+REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], str, str]] = [
     (other_task, "shape (1, 8, 7) here and (1, 8, 8) there", "shape (1, 8, 8) here and (1, 8, 7) there"),
     (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
+    (other_version, f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there"),
     (other_seed, "the first values of the net differ", "the first values of the net differ"),
 ]  # fmt: skip
 
@@ -208,8 +219,9 @@ REFUSALS: list[tuple[Callable[[Clients], dict[str, Any]], str, str]] = [
     ("change", "client_says", "server_says"), REFUSALS, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_what_differs_is_refused_on_both_sides(
-    change: Callable[[Clients], dict[str, Any]], client_says: str, server_says: str, tmp_path: Path
-) -> None:
+    change: Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], client_says: str, server_says: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     plan = experiment(clients=1, rounds=1, network={"shape": [1, 8, 8], "classes": 10})
     heard: list[str] = []
     refused = threading.Event()
@@ -224,7 +236,7 @@ def test_what_differs_is_refused_on_both_sides(
             refused.set()
 
     with clients(experiment(clients=1).federation(NOWHERE), tmp_path / "nodes") as there:
-        there.start("c00", **change(there))
+        there.start("c00", **change(there, monkeypatch))
         with pytest.raises(Exception, match="stopped while clients were awaited"):
             served(plan, there.network, tmp_path / "there", say=say, watcher=Waiting())
         there.join()
@@ -248,4 +260,4 @@ def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> N
         link.offer("c00", "terms", codec.encode({**server.mine.tree(), "version": "9.9"}))
         there.start("c00")
         there.join("c00")
-        assert "fedkin is 0.1.0 here and 9.9 there: install the same version" in there.errors["c00"]
+        assert f"fedkin is {__version__} here and 9.9 there: install the same version" in there.errors["c00"]
