@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from fedkin.cli.commands import app
 from town import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
@@ -33,3 +38,23 @@ def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
     assert (folder / "report.html").exists(), done.stdout + done.stderr
     assert "accuracy, mean over clients" in done.stdout
     assert done.stderr.count("the run has ended") == 3
+
+
+def test_the_service_and_the_container_run_commands_that_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (unit,), (container,) = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.S) for kind in ("ini", "dockerfile"))
+    read = configparser.ConfigParser()
+    read.read_string(unit)
+    service = read["Service"]
+    program, command, *words = service["ExecStart"].split()
+    assert (Path(program).name, command, service["Restart"]) == ("fedkin", "join", "on-failure")
+    entry, more = (
+        json.loads(re.findall(rf"^{name} (\[.*\])$", container, flags=re.M)[0]) for name in ("ENTRYPOINT", "CMD")
+    )
+    assert (entry, more[0]) == (["fedkin"], "join")
+    group: Any = typer.main.get_command(app)
+    join = group.commands["join"]
+    for given, state in ((words, f"/var/lib/{service['StateDirectory']}/"), (more[1:], "/state/")):
+        found = join.make_context("join", list(given)).params
+        assert found["yes"]
+        assert str(found["state"]).startswith(state)
