@@ -274,7 +274,7 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
         there.join()
         there.errors.clear()
         there.start(["c03"])
-        there.network.awaited("c00")
+        there.network.opened("c03")
         there.start(["c00", "c01", "c02"])
         there.join()
         assert there.errors == {}

@@ -36,7 +36,7 @@ def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
     )
     folder = tmp_path / "federation" / "run"
     assert (folder / "report.html").exists(), done.stdout + done.stderr
-    assert "accuracy, mean over clients" in done.stdout
+    assert "ROC-AUC, mean over clients" in done.stdout
     assert done.stderr.count("the run has ended") == 3
 
 

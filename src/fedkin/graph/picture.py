@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.graph._check import Array, Labels
-from fedkin.graph.page import page_of
+from fedkin.graph._page import page_of
 from fedkin.graph.record import Graph
 
 __all__ = ["draw", "force_layout"]

@@ -76,6 +76,12 @@ class MemoryNetwork:
                 raise Missed(owner, prefix, f"nobody pulled it in {timeout:g} s")
             return self._waits(owner, prefix)[0]
 
+    def opened(self, name: str, timeout: float = 30.0) -> None:
+        """Wait until this participant is on the network; raises Missed if it does not come."""
+        with self._state:
+            if not self._state.wait_for(lambda: name in self._open, timeout):
+                raise Missed(name, "", f"it did not come in {timeout:g} s")
+
     def _waits(self, owner: str, prefix: str) -> list[tuple[str, str]]:
         return [(who, subject) for of, who, subject in self._waiting if of == owner and subject.startswith(prefix)]
 

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from fedkin._version import __version__
-from fedkin.graph.page import embedded, library, unpacking
+from fedkin.graph._page import embedded, library, unpacking
 from fedkin.report.answer import answer_html
 from fedkin.report.sections import section, sections
 
