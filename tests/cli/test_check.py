@@ -80,7 +80,8 @@ def test_harm_is_one_line_with_the_file_and_what_to_do(folders: Path, tmp_path: 
     shutil.copytree(folders, tmp_path / "here")
     path = tmp_path / "here" / name
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    # In the middle of a file; of a seal, in a hash, as another byte may make it no JSON at all.
+    data[data.rindex(b'"') - 1 if path.name == "seal.json" else len(data) // 2] ^= 1
     path.write_bytes(data)
     code, lines = checked(tmp_path / "here")
     assert code == 1
