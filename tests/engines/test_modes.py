@@ -47,7 +47,11 @@ def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance
         assert other[id].loss == pytest.approx(scores[id].loss, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", METHODS)
+# One of each kind is always run, the others with the slow tests: every case starts a process, which imports torch.
+_QUICK = ("local", "fedavg", "sfmtl-graph", "flt", "mapl", "tfl")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in _QUICK else pytest.mark.slow) for n in METHODS])
 def test_a_worker_gives_the_bits_of_one_by_one(name: str) -> None:
     setup = small_setup(METHODS[name](), per_round=5)
     reference, scores = after(setup, "one-by-one")

@@ -59,6 +59,7 @@ def test_too_few_points_for_umap_are_laid_out_by_pca(count: int) -> None:
     np.testing.assert_array_equal(g.umap(x, x[:1] + 1), g.pca(x, x[:1] + 1))
 
 
+@pytest.mark.slow  # umap compiles for a minute
 def test_umap_keeps_groups_apart_and_places_newcomers_with_theirs() -> None:
     pytest.importorskip("umap")
     x, labels = _blobs()
