@@ -116,15 +116,21 @@ class Place:
 
     def follow(self, name: str) -> Follow:
         """A reader of what a process says from now on."""
-        return Follow(self.folder / f"{name}.log")
+        return Follow(self, self.folder / f"{name}.log")
+
+    def failed(self) -> str:
+        """The last words of all, if one has ended with an error; empty if none has."""
+        if all((process.exitcode or 0) <= 0 for process in self.started):
+            return ""
+        return "\n".join(f"{path.name}\n{path.read_text()[-2000:]}" for path in sorted(self.folder.glob("*.log")))
 
 
 class Follow:
     """Reads a file that grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, place: Place, path: Path) -> None:
         path.touch()
-        self.path, self.left = path, b""
+        self.place, self.path, self.left = place, path, b""
         self.process = subprocess.Popen(["tail", "-n", "+1", "-f", str(path)], stdout=subprocess.PIPE)
 
     def until(self, words: str, within: float = 300) -> None:
@@ -138,9 +144,13 @@ class Follow:
                 if words in line.decode():
                     return
                 continue
-            ready, _, _ = select.select([number], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"no {words!r} within {within:g} s:\n{self.path.read_text()[-3000:]}"
-            self.left += os.read(number, 1 << 16)
+            ready, _, _ = select.select([number], [], [], 1.0)
+            if ready:
+                self.left += os.read(number, 1 << 16)
+                continue
+            failed = self.place.failed()
+            assert not failed, f"no {words!r}, since one has ended with an error:\n{failed}"
+            assert time.monotonic() < end, f"no {words!r} within {within:g} s:\n{self.path.read_text()[-3000:]}"
 
     def __enter__(self) -> Follow:
         return self

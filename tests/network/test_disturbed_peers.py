@@ -43,11 +43,6 @@ def made_for(folder: Path, town: Town, method: str, rounds: int, grace: float, s
     return made(folder, written, town, experiment(clients=8).federation(Path()), peers=True)
 
 
-@pytest.mark.xfail(
-    reason="open: when all peers start again at once, one may enter its round before a neighbour is there, and its "
-    "weights then differ in the fourth digit",
-    raises=AssertionError, strict=False,
-)  # fmt: skip
 def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
     mapl = {"method": {"warmup": 4, "hidden": 9}, "model": UNLIKE, "run": {"network": "regular:3"}}
     with made_for(tmp_path, town, "mapl", 20, 120.0, mapl) as place, halves(place) as (far, wires):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -221,7 +221,7 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         assert bob.now() == {"ann": Now(5, True, {3: 0})}
         ann.enter(4)
         bob.enter(3)
-        assert bob.now() == {"ann": Now(4, False, {3: 0})}
+        assert bob.now() == {"ann": Now(4, False, {3: 0}, frozenset({"bob"}))}
         assert told(bob, 3, "ann") == (7, 0)
         ann.settings = ann.settings.model_copy(update={"deadline": 0.001})
         for round in (4, 5, 6):
@@ -241,6 +241,82 @@ def test_the_newest_are_offered_again_also_from_round_10_on(tmp_path: Path) -> N
         ann.enter(11)
         bob.enter(10)
         assert told(bob, 10, "ann") == (10, 0)
+
+
+NAMES = ["ann", "bob", "cid"]
+
+
+@contextmanager
+def began_without_ann(network: MemoryNetwork, **settings: Any) -> Iterator[tuple[Neighbours, Neighbours, Neighbours]]:
+    """Ann, who starts again, and bob and cid, who are in round 3 and count on each other; ann cannot see cid yet."""
+    chosen = NetworkSettings(**{"clients": 3, "deadline": 60.0, "grace": 60.0, **settings})
+    with ExitStack() as stack:
+        made = []
+        for name in NAMES:
+            link = stack.enter_context(network.link(name))
+            made.append(Neighbours(link, NAMES, SAME, chosen, 1 << 20, done=2))
+            stack.callback(made[-1].close)
+        ann, bob, cid = made
+        network.cut("ann", "cid")
+        for one, other in ((bob, cid), (cid, bob)):
+            one.link.offer("ann", f"{one.run}/terms", codec.encode(SAME.tree()))
+            one.known |= {other.link.me, "ann"}
+            one.enter(3)
+        yield ann, bob, cid
+
+
+def looking(each: Neighbours, times: int) -> Event:
+    """Set when this one has asked the others so often where they are."""
+    seen, asked, now = Event(), list[int](), each.now
+
+    def counting(ids: Any = None) -> dict[str, Now]:
+        asked.append(1)
+        if len(asked) > times:
+            seen.set()
+        return now(ids)
+
+    each.now = counting  # type: ignore[method-assign]
+    return seen
+
+
+def test_who_starts_again_waits_for_those_on_whom_others_count_although_it_does_not_see_them_yet() -> None:
+    network = MemoryNetwork()
+    with began_without_ann(network) as (ann, _, _):
+        asked, waiting = looking(ann, 2), Thread(target=ann.gather)
+        waiting.start()
+        assert asked.wait(30)
+        assert waiting.is_alive()
+        network.mend("ann", "cid")
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert ann.known == {"bob", "cid"}
+
+
+def test_who_starts_again_waits_no_longer_for_one_that_the_others_have_given_up() -> None:
+    network = MemoryNetwork()
+    with began_without_ann(network) as (ann, bob, _):
+        asked, waiting = looking(ann, 2), Thread(target=ann.gather)
+        waiting.start()
+        assert asked.wait(30)
+        network.drop("cid")
+        bob.settings = bob.settings.model_copy(update={"grace": 0.1})
+        assert told(bob, 3, "cid") == "gone: the connection is lost"
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert ann.known == {"bob"}
+
+
+def test_who_has_ended_counts_on_nobody() -> None:
+    network = MemoryNetwork()
+    with began_without_ann(network) as (ann, bob, cid):
+        cid.link.close()
+        bob.stop.set()
+        bob.end(4)
+        waiting = Thread(target=ann.gather)
+        waiting.start()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert ann.known == {"bob"}
 
 
 def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:

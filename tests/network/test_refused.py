@@ -154,6 +154,22 @@ def test_something_that_speaks_no_tls_is_named(town: Town) -> None:
         thread.join()
 
 
+def test_one_whose_connection_ends_in_the_handshake_may_be_tried_again(town: Town) -> None:
+    # A forwarded port, or a proxy, takes a connection although nobody listens behind it yet.
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def end() -> None:
+            taken, _ = other.accept()
+            with taken:
+                taken.recv(10_000)
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with pytest.raises(NotReached, match="the connection was closed before the handshake had ended"):
+            probe(town["ann"], "server", f"tls/127.0.0.1:{other.getsockname()[1]}")
+        thread.join()
+
+
 # -- participants that pose as others -------------------------------------------------------------------------
 
 

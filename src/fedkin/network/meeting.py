@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from threading import Event
+from threading import Event, Lock
 
 from fedkin import codec
 from fedkin.engines.failures import words_of
@@ -34,12 +34,13 @@ class Now:
     """What another peer says of itself: its round, or the one that it will begin with while it waits for others.
 
     offered: the rounds of which it offers something to this peer, each with its last turn. Of a round before its own
-    it offers nothing more.
+    it offers nothing more. counts: on whom it counts in its round.
     """
 
     round: int
     waits: bool
     offered: Mapping[int, int]
+    counts: frozenset[str] = frozenset()
 
     @property
     def first(self) -> int | None:
@@ -70,10 +71,11 @@ class Meeting:
         self.run = blake2b(told.encode(), digest_size=4).hexdigest()
         self.most = limit + _ROOM
         self.sent = Sent(None) if sent is None else sent
-        self.done, self.round, self.waits = done, done + 1, True
+        self.done, self.round, self.waits, self.ended = done, done + 1, True, False
         # The rounds of which something is offered to each of the others, with the last turn.
         self.offered: dict[str, dict[int, int]] = {id: {} for id in self.others}
         self.known: set[str] = set()
+        self.telling = Lock()
         self.compared: dict[str, Future[str | None]] = {}
         self.heard: dict[str, int] = {}
         self.pool = ThreadPoolExecutor(max(2 * len(self.others), 1), thread_name_prefix="neighbour")
@@ -83,8 +85,9 @@ class Meeting:
     def gather(self) -> None:
         """Wait until those are there who begin, and compare what they have; raises Left, and RunError for what differs.
 
-        Where others are in a round already, it waits for nobody who is not there. If this peer goes on with a run, it
-        waits for one of them as long as it takes, and for the others for at most `grace`.
+        Where others are in a round already, it waits for those who are there and on whom they count, for at most
+        `deadline`, and for nobody else. If this peer goes on with a run, it waits for one of them as long as it takes,
+        and for the others for at most `grace`.
         """
         told = codec.encode(self.mine.tree())
         for id in self.others:
@@ -99,7 +102,7 @@ class Meeting:
         self.admit()
 
     def _wait(self) -> None:
-        waited, left = -1, self.settings.grace
+        waited, left = -1, self.settings.grace if self.done else self.settings.deadline
         while missing := self._awaited():
             if self.stop.is_set():
                 raise Left
@@ -114,9 +117,11 @@ class Meeting:
                 if words:
                     self._linger(id)
                     raise RunError(f"{id} cannot be a neighbour: {words}")
-            if not self.link.present().intersection(missing) and any(not there.waits for there in self.now().values()):
+            begun = [there for there in self.now().values() if not there.waits]
+            # One that they have met may not have been seen here yet: it is started again, as this peer is.
+            if begun and not self.link.present().union(*(there.counts for there in begun)).intersection(missing):
                 return
-            if self.done and self.known:
+            if begun or (self.done and self.known):
                 left -= time.monotonic() - since
                 if left <= 0:
                     return
@@ -175,12 +180,18 @@ class Meeting:
         self.round, self.waits = round, False
         self.tell(self.others)
 
+    def counted(self) -> frozenset[str]:
+        """Return those on whom this peer counts."""
+        return frozenset(self.known)
+
     def tell(self, ids: Iterable[str]) -> None:
         """Say to these where this peer is."""
-        for id in ids:
-            offered = [list(each) for each in sorted(self.offered[id].items())]
-            told = {"round": self.round, "waits": self.waits, "offered": offered}
-            self.link.offer(id, f"{self.run}/now", codec.encode(told))
+        with self.telling:
+            counts = [] if self.ended else sorted(self.counted())
+            for id in ids:
+                offered = [list(each) for each in sorted(self.offered[id].items())]
+                told = {"round": self.round, "waits": self.waits, "offered": offered, "counts": counts}
+                self.link.offer(id, f"{self.run}/now", codec.encode(told))
 
     def put(self, id: str, round: int, turn: int, data: bytes) -> None:
         """Offer the message of an exchange, and forget those of rounds that nobody asks for any more."""
@@ -203,7 +214,7 @@ class Meeting:
         try:
             tree = codec.decode(self.link.pull(id, f"{self.run}/now", SLICE, self.most))
             offered = {int(round): int(turn) for round, turn in tree["offered"]}
-            return Now(int(tree["round"]), bool(tree["waits"]), offered)
+            return Now(int(tree["round"]), bool(tree["waits"]), offered, frozenset(map(str, tree["counts"])))
         except (LinkError, MethodError, KeyError, TypeError, ValueError):
             return None
 
@@ -214,6 +225,7 @@ class Meeting:
 
     def end(self, round: int) -> None:
         """Stay until the others that are there have all that this peer offers."""
+        self.ended = True
         self.enter(round)
         until = time.monotonic() + self.settings.deadline
         while not self.stop.wait(AGAIN) and time.monotonic() < until:

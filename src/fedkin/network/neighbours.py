@@ -55,6 +55,9 @@ class Neighbours(Meeting):
         self.older: dict[tuple[str, int], Heard] = {}
         self.awaited: set[str] = set()  # whose connection is lost, and who is waited for
 
+    def counted(self) -> frozenset[str]:
+        return super().counted() - self.down.keys()
+
     def exchange(self, round: int, turn: int, near: Iterable[str], box: Outbox | None) -> dict[str, Heard]:
         """Offer to these neighbours (a box of None: the round has ended here), and return what they offer."""
         near = sorted(near)
@@ -139,6 +142,7 @@ class Neighbours(Meeting):
         down = self.down.setdefault(id, _Down())
         down.misses += 1
         down.again = round + 2 ** min(down.misses, _LONGEST)
+        self.tell(self.others)  # who starts again waits for those on whom others count
         return Heard(missing=words)
 
     def _is_down(self, id: str, round: int) -> str:

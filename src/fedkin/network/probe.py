@@ -63,6 +63,10 @@ def probe(identity: Identity, name: str, locator: str) -> None:
         except ssl.SSLCertVerificationError as error:
             why = _THEIRS.get(error.verify_code, f"its certificate is refused ({shown(error.verify_message, 100)})")
             raise Answered(f"{name} at {locator}: {why}") from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            # What forwards a port takes a connection, and ends it, while nobody listens behind it.
+            why = "the connection was closed before the handshake had ended"
+            raise NotReached(f"{name} at {locator}: {why}") from None
         except ssl.SSLError as error:
             raise Answered(f"{name} at {locator}: {_of_ours(error)}") from None
         except OSError as error:

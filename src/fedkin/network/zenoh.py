@@ -39,8 +39,8 @@ _ASKED = 15.0
 _AGAIN = 0.3
 # Parts of one offer that are asked for at a time.
 _AHEAD = 3
-# Seconds that a participant that answered the handshake has to be seen.
-_SEEN = 10.0
+# Seconds that a participant that answered the handshake has to be seen; much for where many share a machine.
+_SEEN = 30.0
 
 
 @dataclass(frozen=True)
