@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.network.identity import certificate_pem
+from fedkin.network.identity import Identity, certificate_pem
 from fedkin.network.joining import hash_of, read_join, write_join
 from fedkin.network.keys import write_private
+from fedkin.network.probe import _load
 from fedkin.network.status import FILE, read_status
 from fedkin.running.loop import Result
 from network.federations import experiment, same, state_in
@@ -98,7 +101,10 @@ def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], s
     # An other CA's participant whose own file says that this CA is right: the handshake is what refuses it.
     join = read_join(place.folder / "join.toml")
     write_join(join.model_copy(update={"ca": certificate_pem([other.ca]).decode()}), place.folder / "theirs.toml")
-    yield "handshake", "its certificate is from another CA", ["other-ca", "c07", "theirs.toml"], ""
+    yield (
+        "handshake", "its certificate is from another CA", ["other-ca", "c07", "theirs.toml"],
+        "refused: who dials does not take our certificate: it expects another CA",
+    )  # fmt: skip
     text = join.experiment.replace("lr = 0.3", "lr = 0.2")
     changed = join.model_copy(update={"experiment": text, "experiment_hash": hash_of(text)})
     write_join(changed, place.folder / "changed.toml")
@@ -118,6 +124,37 @@ def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], s
     )
 
 
+def dial(port: int, identity: Identity | None, plain: bool = False) -> None:
+    """Dial as one who does not look at the certificate of who answers; it is refused."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if identity is not None:
+        _load(context, identity)
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        if plain:
+            raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while raw.recv(100):
+                pass
+            return
+        with pytest.raises(ssl.SSLError, match="ALERT"), context.wrap_socket(raw) as wrapped:
+            wrapped.recv(1)
+
+
+def refused_in_the_handshake(town: Town) -> Iterable[tuple[Identity | None, bool, str]]:
+    """(with which certificate, whether without TLS, what the server says) of those who dial and are refused."""
+    alone = new_town("c07")
+    yield (
+        replace(town["c07"], key=alone.key, chain=(alone.ca,)),
+        False,
+        "the certificate of who dials is signed by itself",
+    )
+    yield town.expired("c07"), False, "the certificate of who dials has expired"
+    yield new_town("other-ca").signed("c07"), False, "the certificate of who dials is from another CA"
+    yield new_town().signed("c07"), False, "the certificate of who dials is from another CA of the same name"
+    yield None, False, "who dials has no certificate"
+    yield None, True, "who dials speaks no TLS"
+
+
 def test_who_is_refused_is_told_in_one_line_and_harms_nobody(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
     with place_of(tmp_path, town, "fedavg") as place:
@@ -135,7 +172,11 @@ def test_who_is_refused_is_told_in_one_line_and_harms_nobody(tmp_path: Path, tow
                 assert "Traceback" not in log, log
                 if server_says:
                     said.until(server_says)
+            for identity, plain, words in refused_in_the_handshake(town):
+                dial(place.ports["server"], identity, plain)
+                said.until(f"refused: {words}")
         ended(place, {"server": server, **nodes, "c07": place.join("c07")})
     equal(run, here, tmp_path / "here")
-    refused = [line for line in place.log("server").splitlines() if "is refused" in line]
-    assert len(refused) == 2
+    refused = [line for line in place.log("server").splitlines() if "refused: " in line]
+    assert len(refused) == 2 + 1 + 6
+    assert "zenoh" not in place.log("server").lower()

@@ -196,8 +196,10 @@ def _router(
     import signal
     from threading import Event
 
+    from fedkin.network.handshakes import refusals
     from fedkin.network.identity import load
     from fedkin.network.joining import read_join
+    from fedkin.network.link import Refusals
     from fedkin.network.router import Router
 
     invited = read_join(invitation)
@@ -208,7 +210,7 @@ def _router(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     place = listen or invited.members[invited.router].locator
-    with Router(identity, invited.members, [place]):
+    with Router(identity, invited.members, [place]), refusals(_say, Refusals().add):
         _say(f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
              "which name, and nothing else")  # fmt: skip
         stop.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -77,7 +77,7 @@ def serve(
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
     places = [listen or invited.members[invited.server].locator]
-    with _link(invited, identity, places, []) as link, stop_on_signals(folder) as stop:
+    with _link(invited, identity, places, [], console.print) as link, stop_on_signals(folder) as stop:
         result = networked.serve(
             plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
             watcher=LiveProgress(plan.method.name, stop, folder, json),
@@ -117,7 +117,8 @@ def join(
     console = screen(stderr=True, soft_wrap=True)
     with (
         held(folder), _ledger(plan, folder, identity.name, max_epsilon) as ledger,
-        _leaving(console.print) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
+        _leaving(console.print) as (_, stop),
+        _link(invited, identity, [], [invited.server], console.print) as link,
     ):  # fmt: skip
         client, task = joined(read, plan, link, folder, invited.server, _consent(yes, invited.server), ledger, stop)
         Node(
@@ -160,7 +161,8 @@ def peer(
     console = screen(stderr=True, soft_wrap=True)
     with (
         _ledger(plan, folder, me, max_epsilon) as ledger,
-        _link(invited, identity, [own] if own else [], dial) as link, _leaving(console.print) as (flag, stop),
+        _link(invited, identity, [own] if own else [], dial, console.print) as link,
+        _leaving(console.print) as (flag, stop),
     ):  # fmt: skip
         consent = _consent(yes, "its neighbours")
         client, task, shared = met(read, plan, link, folder, invited.participants, consent, ledger, stop)
@@ -199,15 +201,21 @@ def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
 
 
 @contextmanager
-def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str]) -> Iterator[Link]:
-    """This participant's link; those who dial look for the others again and again."""
+def _link(
+    invited: Join, identity: Identity, listen: list[str], dial: list[str], say: Callable[[str], None]
+) -> Iterator[Link]:
+    """This participant's link; those who dial look for the others again and again, who listens says whom it refuses."""
+    from fedkin.network.handshakes import refusals
     from fedkin.network.zenoh import ZenohLink
 
     if invited.router:
         if identity.name == invited.router:
             raise ConfigError(f"{identity.name} is the router, which takes no part: fedkin net router")
         listen, dial = [], []
-    with ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link:
+    with (
+        ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link,
+        refusals(say, link.refused.add) if listen else nullcontext(),
+    ):
         yield link
 
 
