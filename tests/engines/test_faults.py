@@ -240,8 +240,11 @@ def test_a_bug_that_all_clients_find_stops_the_run_in_any_case() -> None:
 def test_python_users_are_warned_of_clients_that_failed() -> None:
     federation = small_federation()
     broken = Fragile(rows=federation[NAMES[1]].size)
-    with pytest.warns(RuntimeWarning, match=rf"client '{NAMES[1]}' in round 1, phase 'train': failed: KeyError"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"client '{NAMES[1]}' in round 1, phase 'train': failed: KeyError"
+    ) as warned:
         result = fedkin.run(broken, federation, rounds=2)
+    assert warned[0].filename == __file__  # the line that called, not one of fedkin
     assert result.summary["missing"]["clients"] == {
         NAMES[1]: {
             "count": 2, "round": 1, "phase": "train",

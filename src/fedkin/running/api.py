@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,63 +88,79 @@ def run(
     True
     """
     leave_if_imported()
-    if not isinstance(method, (str, ServerMethod, PeerMethod)):
-        raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
-    if isinstance(method, str):
-        method = parse(choose(METHODS, method, "method"), options, "method")
-    elif options:
-        raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
-    if not isinstance(training, Training):
-        training = parse(Training, training or {}, "training")
-    if rounds is not None:
-        training = parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
-    if "seed" in (settings or {}):
-        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
-    chosen = parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
+    made = _method(method, options)
+    local = _training(training, rounds)
+    chosen = _settings(settings, seed)
     opened(chosen.device)
     model = _named(model)
     net, nets = _nets(model, federation, seed, chosen.torch_dtype)
-    method.check(federation)
-    training.count(len(federation.at(1).seen))
+    made.check(federation)
+    local.count(len(federation.at(1).seen))
     wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
     private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
-    setup = Setup(method, federation, net, training, seed, chosen, nets, faults=wrong, privacy=private)
+    setup = Setup(made, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
     if data_root is not None:
         setup = replace(setup, public=public_from(Path(data_root)))
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-
-    def act() -> Result:
-        shown = RoundsDone(method.name, watcher) if progress else None
-        try:
+    with nullcontext() if folder is None else _claimed(folder, setup, chosen):
+        if folder is not None and (done := _finished(folder, federation, restart)) is not None:
+            return done
+        shown = RoundsDone(made.name, watcher) if progress else None
+        with nullcontext() if shown is None else closing(shown):
             result = execute(
                 setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
                 restart=restart, model=model if isinstance(model, Model) else None,
             )  # fmt: skip
-        finally:
-            if shown is not None:
-                shown.close()
-        _warn(result.summary.get("missing", {}), wrong)
-        return result
+    _warn(result.summary.get("missing", {}), wrong)
+    return result
 
-    if folder is None:
-        return act()
+
+def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
+    """The method object; raises ConfigError for what is none, and for options beside an object."""
+    if not isinstance(method, (str, ServerMethod, PeerMethod)):
+        raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
+    if isinstance(method, str):
+        return parse(choose(METHODS, method, "method"), options, "method")
+    if options:
+        raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
+    return method
+
+
+def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:
+    if not isinstance(training, Training):
+        training = parse(Training, training or {}, "training")
+    return training if rounds is None else parse(Training, {**training.model_dump(), "rounds": rounds}, "training")
+
+
+def _settings(settings: Mapping[str, Any] | None, seed: int) -> RunSettings:
+    if "seed" in (settings or {}):
+        raise ConfigError("settings.seed: give the seed as run(..., seed=...)")
+    return parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
+
+
+def _claimed(folder: Path, setup: Setup, chosen: RunSettings) -> AbstractContextManager[None]:
+    """Hold the folder for this run; raises RunError for a folder of another run."""
+    method, nets = setup.method, [setup.net, *(setup.nets or {}).values()]
     described = {
-        "federation": federation.name,
+        "federation": setup.federation.name,
         "method": {"name": method.name, **method.model_dump(mode="json")},
-        "net": [each.fingerprint() for each in dict.fromkeys([net, *(nets or {}).values()])],
-        "training": training.model_dump(mode="json"),
-        "faults": wrong.model_dump(mode="json"),
-        **({"privacy": private.model_dump(mode="json")} if private.on else {}),
+        "net": [each.fingerprint() for each in dict.fromkeys(nets)],
+        "training": setup.training.model_dump(mode="json"),
+        "faults": setup.faults.model_dump(mode="json"),
+        **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
         "run": chosen.model_dump(mode="json"),
     }
-    with claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method)):
-        if (folder / "summary.json").exists():
-            Records(folder, restart).describe(federation.task, partial(facts_of, federation))
-            if (done := read_finished(folder, restart)) is not None:
-                return done
-        return act()
+    return claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method))
+
+
+def _finished(folder: Path, federation: Federation, restart: bool) -> Result | None:
+    """Read the run in this folder if it has ended; None if it has not."""
+    if not (folder / "summary.json").exists():
+        return None
+    Records(folder, restart).describe(federation.task, partial(facts_of, federation))
+    return read_finished(folder, restart)
 
 
 def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
@@ -151,7 +168,7 @@ def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
     if missing.get("kinds", {}).get("failed") and not faults.crash:
         warnings.warn(
             f"{sentence(missing)}; with settings={{'errors': 'stop'}} the first of these ends the run, with its cause",
-            RuntimeWarning, stacklevel=4,
+            RuntimeWarning, stacklevel=3,
         )  # fmt: skip
 
 
