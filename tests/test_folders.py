@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from fedkin.errors import RunError
-from fedkin.folders import held, holder, made
+from fedkin.folders import held, holder, made, made_private, write_private
 
 HOLD = (
     "import sys; from pathlib import Path; from fedkin.folders import held\n"
@@ -66,3 +67,19 @@ def test_new_folders_are_written_to_the_disk_in_the_folders_above(
     seen.clear()
     made(tmp_path / "a" / "b")
     assert seen == []
+
+
+def test_a_private_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.bin"
+    write_private(path, lambda file: file.write(b"one"))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    def full(file: BinaryIO) -> None:
+        file.write(b"tw")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write_private(path, full)
+    assert path.read_bytes() == b"one"
+    made_private(tmp_path, "states")
+    assert [left.name for left in tmp_path.iterdir()] == ["state.bin"]

@@ -6,15 +6,16 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
 from fedkin.errors import ConfigError, RunError
 
-__all__ = ["LOCKS", "held", "holder", "made", "made_private", "synced", "write_new"]
+__all__ = ["LOCKS", "held", "holder", "made", "made_private", "synced", "write_new", "write_private"]
 
 _LOCK, _HOLDER = "lock", "lock.json"
 # Files of a lock, which a killed process leaves.
@@ -69,6 +70,21 @@ def write_new(path: Path, data: bytes, hint: str, mode: int = 0o666, replace: bo
         raise ConfigError(f"{path}: exists; {hint}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a file that its owner alone may read, at once or not at all; raises OSError.
+
+    It is on the disk before this returns. What a kill leaves half-written is named *.new (see `made_private`).
+    """
+    aside = path.with_suffix(".new")
+    number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(number, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    synced(path.parent)
 
 
 @contextmanager

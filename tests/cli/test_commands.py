@@ -43,6 +43,13 @@ def said(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return code if isinstance(code, int) else 0, out, err
 
 
+def python(code: str, status: int) -> str:
+    """What this program writes to stderr in a process of its own; it must exit with this status."""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    return ended.stderr
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"]])
 def test_help_and_typos_import_little(words: list[str]) -> None:
     """What only reads options must not wait for torch and scipy."""
@@ -54,8 +61,7 @@ def test_help_and_typos_import_little(words: list[str]) -> None:
         "slow = {'torch', 'numpy', 'scipy', 'pyarrow', 'pydantic', 'networkx'} & set(sys.modules)\n"
         "sys.exit(f'{slow} are imported' if slow else 0)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    python(code, 0)
 
 
 def test_run_prints_figures_and_writes_records(experiment: Path) -> None:
@@ -169,10 +175,9 @@ def signalled(after_a_round: str) -> str:
         "sys.argv = ['fedkin', 'run', 'small.toml', '--out', 'cut']\n"
         "main()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 130, ended.stderr
-    assert "Traceback" not in ended.stderr
-    return ended.stderr
+    told = python(code, 130)
+    assert "Traceback" not in told
+    return told
 
 
 def test_resume_after_a_cut(experiment: Path) -> None:

@@ -154,6 +154,17 @@ def served(plan: Experiment, network: MemoryNetwork, folder: Path, **options: An
         return None
 
 
+def federated(plan: Experiment, federation: Federation, folder: Path) -> tuple[Result, Clients]:
+    """The experiment with all its clients, until it has ended without an error; its records are in folder/there."""
+    with clients(federation, folder / "nodes") as there:
+        there.start()
+        result = served(plan, there.network, folder / "there")
+        there.join()
+        assert there.errors == {}
+    assert result is not None
+    return result, there
+
+
 def state_in(folder: Path) -> dict[str, Any]:
     """The engine's state in the newest checkpoint."""
     state: dict[str, Any] = codec.read(max((folder / "checkpoint").glob("*.safetensors")))["engine"]

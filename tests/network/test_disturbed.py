@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from fedkin.network.status import FILE, read_status
 from network.federations import experiment
-from network.processes import accuracy, ended, kill, made, rounds, rows, simulated
+from network.processes import Place, accuracy, ended, kill, made, rounds, rows, simulated
 from town import Town, Wire
 
 pytestmark = pytest.mark.slow
@@ -33,36 +35,41 @@ def place_of(folder: Path, written: Mapping[str, Any], town: Town) -> Any:
     return made(folder, dict(written), town, experiment(clients=8).federation(Path()))
 
 
+@contextmanager
+def begun(place: Place, run: Path) -> Iterator[tuple[Wire, Process, dict[str, Process]]]:
+    """A server and its clients, half of which reach it over a wire."""
+    wire = Wire(place.ports["server"])
+    try:
+        far = place.by({"server": wire.port})
+        server = place.serve("--out", str(run))
+        yield wire, server, {name: place.join(name, file=far if name > "c03" else "join.toml") for name in NAMES}
+    finally:
+        wire.close()
+
+
 def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
     with place_of(tmp_path, table("ifca", 40, grace=120.0), town) as place:
         here = simulated(place, tmp_path / "here")
-        wire = Wire(place.ports["server"])
-        try:
-            far = place.by({"server": wire.port})
-            server = place.serve("--out", str(run))
-            nodes = {name: place.join(name, file=far if name > "c03" else "join.toml") for name in NAMES}
-            with place.follow("c00") as said, place.follow("c07") as away:
-                said.until("round 3:")
-                for name in KILLED:  # one after another
-                    kill(nodes[name])
-                    nodes[name] = place.join(name)
-                said.until("round 8:")
-                wire.cut(apart=True)  # half of the clients
-                away.until("the server is not reached")
-                wire.mend()
-                away.until("round 13:")
-                for again in ("round 20:", "round 27:"):
-                    kill(server)
-                    server = place.serve("--resume", str(run))
-                    said.until("joining once more")
-                    said.until(again)
-                kill(server, *nodes.values())
+        with begun(place, run) as (wire, server, nodes), place.follow("c00") as said, place.follow("c07") as away:
+            said.until("round 3:")
+            for name in KILLED:  # one after another
+                kill(nodes[name])
+                nodes[name] = place.join(name)
+            said.until("round 8:")
+            wire.cut(apart=True)  # half of the clients
+            away.until("the server is not reached")
+            wire.mend()
+            away.until("round 13:")
+            for again in ("round 20:", "round 27:"):
+                kill(server)
                 server = place.serve("--resume", str(run))
-                nodes = {name: place.join(name) for name in NAMES}
+                said.until("joining once more")
+                said.until(again)
+            kill(server, *nodes.values())
+            server = place.serve("--resume", str(run))
+            nodes = {name: place.join(name) for name in NAMES}
             ended(place, {"server": server, **nodes})
-        finally:
-            wire.close()
     assert rounds(run) == here.rounds
     assert sorted(rows(run)) == sorted(here.messages)
     assert sorted(rows(run, "clients")) == sorted(here.clients)
@@ -72,31 +79,24 @@ def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town
     run = tmp_path / "there"
     with place_of(tmp_path, table("fedavg", 150, grace=0.2), town) as place:
         simulated(place, tmp_path / "here")
-        wire = Wire(place.ports["server"])
-        try:
-            far = place.by({"server": wire.port})
-            server = place.serve("--out", str(run))
-            nodes = {name: place.join(name, file=far if name > "c03" else "join.toml") for name in NAMES}
-            with place.follow("c00") as said, place.follow("c07") as away:
-                said.until("round 3:")
-                for number, name in enumerate(KILLED):
-                    kill(nodes[name])
-                    said.until(f"round {10 + 10 * number}:")
-                    nodes[name] = place.join(name)
-                wire.cut(apart=True)
-                away.until("the server is not reached")
-                said.until("round 40:")
-                wire.mend()
-                away.until("round")
-                # A stopped process is noticed by Zenoh's lease, after which the others go on without it.
-                stopped = nodes["c04"].pid
-                assert stopped is not None
-                os.kill(stopped, signal.SIGSTOP)
-                said.until("round 90:")
-                os.kill(stopped, signal.SIGCONT)
+        with begun(place, run) as (wire, server, nodes), place.follow("c00") as said, place.follow("c07") as away:
+            said.until("round 3:")
+            for number, name in enumerate(KILLED):
+                kill(nodes[name])
+                said.until(f"round {10 + 10 * number}:")
+                nodes[name] = place.join(name)
+            wire.cut(apart=True)
+            away.until("the server is not reached")
+            said.until("round 40:")
+            wire.mend()
+            away.until("round")
+            # A stopped process is noticed by Zenoh's lease, after which the others go on without it.
+            stopped = nodes["c04"].pid
+            assert stopped is not None
+            os.kill(stopped, signal.SIGSTOP)
+            said.until("round 90:")
+            os.kill(stopped, signal.SIGCONT)
             ended(place, {"server": server, **nodes})
-        finally:
-            wire.close()
     found = rows(run)
     for name in NAMES[1:]:
         told = {row[0]: row[6] for row in found if row[1] == name}

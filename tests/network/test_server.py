@@ -12,7 +12,7 @@ from fedkin.engines import LocalEngine
 from fedkin.errors import ConfigError
 from fedkin.network.memory import MemoryNetwork
 from fedkin.report.collect import collect
-from network.federations import Ending, clients, experiment, same, served, simulated, state_in
+from network.federations import Ending, clients, experiment, federated, same, served, simulated, state_in
 from support import Losing
 
 METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]
@@ -22,24 +22,19 @@ METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]
 def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     plan = experiment(method)
     here = simulated(plan, tmp_path / "here")
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
-        there.start()
-        result = served(plan, there.network, tmp_path / "there")
-        there.join()
-        assert there.errors == {}
-        assert result is not None
-        assert result.rounds == here.rounds
-        assert sorted(result.clients) == sorted(here.clients)
-        assert result.messages == here.messages
-        assert not result.outcomes
-        assert len(result.intervals()) == len(here.intervals()) > 0
-        assert result.intervals() == here.intervals()
-        sure = [collect([tmp_path / name])["runs"][0]["sure"] for name in ("here", "there")]
-        assert sure[0]["own"] == sure[1]["own"]
-        kept = [state_in(tmp_path / name) for name in ("here", "there")]
-        assert same(kept[0]["server"], kept[1]["server"])
-        assert same(kept[0]["clients"], there.states())
-        assert kept[1]["clients"] == {}
+    result, there = federated(plan, plan.federation(Path()), tmp_path)
+    assert result.rounds == here.rounds
+    assert sorted(result.clients) == sorted(here.clients)
+    assert result.messages == here.messages
+    assert not result.outcomes
+    assert len(result.intervals()) == len(here.intervals()) > 0
+    assert result.intervals() == here.intervals()
+    sure = [collect([tmp_path / name])["runs"][0]["sure"] for name in ("here", "there")]
+    assert sure[0]["own"] == sure[1]["own"]
+    kept = [state_in(tmp_path / name) for name in ("here", "there")]
+    assert same(kept[0]["server"], kept[1]["server"])
+    assert same(kept[0]["clients"], there.states())
+    assert kept[1]["clients"] == {}
 
 
 def test_clients_with_unlike_bodies(tmp_path: Path) -> None:
@@ -47,14 +42,9 @@ def test_clients_with_unlike_bodies(tmp_path: Path) -> None:
     names = ["c00", "c01", "c02"]
     plan = experiment("fedproto", clients=3, model=bodies, network={"clients": names})
     here = simulated(plan, tmp_path / "here")
-    with clients(plan.federation(Path()), tmp_path / "nodes") as there:
-        there.start()
-        result = served(plan, there.network, tmp_path / "there")
-        there.join()
-        assert there.errors == {}
-        assert result is not None
-        assert result.rounds == here.rounds
-        assert same(state_in(tmp_path / "here")["clients"], there.states())
+    result, there = federated(plan, plan.federation(Path()), tmp_path)
+    assert result.rounds == here.rounds
+    assert same(state_in(tmp_path / "here")["clients"], there.states())
 
 
 def test_unlike_bodies_are_dealt_by_name(tmp_path: Path) -> None:

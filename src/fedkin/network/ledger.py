@@ -23,7 +23,7 @@ from fedkin.engines.accounting.epsilon import epsilon
 from fedkin.engines.privacy import Privacy, Spent
 from fedkin.engines.releases import KEY
 from fedkin.errors import ConfigError, MethodError, RunError
-from fedkin.folders import made_private, synced
+from fedkin.folders import made_private, synced, write_private
 from fedkin.untrusted import json_of, said
 
 __all__ = ["Ledger", "Page", "composed"]
@@ -228,15 +228,7 @@ class Page:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that its owner alone may read; it is on the disk before this returns."""
-    aside = path.with_suffix(".new")
     try:
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(number, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        synced(path.parent)
+        write_private(path, lambda file: file.write(data))
     except OSError as error:
         raise RunError(f"{path}: cannot be written, so that nothing is sent ({error})") from None

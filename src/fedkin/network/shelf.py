@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from fedkin import codec
 from fedkin.errors import MethodError, RunError
-from fedkin.folders import made_private, synced
+from fedkin.folders import made_private, write_private
 
 __all__ = ["Shelf"]
 
@@ -42,14 +41,9 @@ class Shelf:
         if self.folder is None:
             self.memory[round] = dict(tree)
         else:
-            path, aside = self._path(round), self.folder / f"round-{round:06d}.new"
+            path = self._path(round)
             try:
-                with aside.open("wb") as file:
-                    codec.write(tree, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                aside.replace(path)
-                synced(self.folder)
+                write_private(path, lambda file: codec.write(tree, file))
             except OSError as error:
                 raise RunError(f"{path}: the client's state cannot be written ({error})") from None
         self.drop(self.rounds()[:-_KEPT])
