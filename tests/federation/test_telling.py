@@ -83,6 +83,11 @@ def test_rare_categories_are_shown_before_they_leave() -> None:
     lines = told(ward=["icu", "icu", "rare"], y=[0, 1, 1]).words()
     assert lines[1] == "how often ward has each of its 2 values (rare ones may identify people: 'rare' 1, 'icu' 2)"
     assert "the values of the target, without their numbers: 0, 1" in lines
+    assert lines[-1] == "the names of its columns, and what each holds: ward (text), the target (number)"
+
+
+def test_columns_without_values_are_named_before_they_leave() -> None:
+    assert "age (empty)" in told(age=[None, None], y=[0, 1]).words()[-1]
 
 
 REFUSED: dict[str, tuple[Told, Told, str]] = {

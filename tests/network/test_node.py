@@ -14,6 +14,7 @@ import torch
 
 from fedkin import codec
 from fedkin._version import __version__
+from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.network import agreement
 from fedkin.network.hall import about_of
@@ -168,6 +169,57 @@ def test_what_leaves_is_shown_before_anything_is_sent(federation: Federation, tm
         assert lines[0].startswith("train: params (of the net: body.1.weight [8, 64], body.1.bias [8], head.weight")
         assert "about 2,448 bytes each time" in lines[0]
         assert not any("each class" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["age", "dose"], "names of its columns: age, dose"),
+        (["(class) cat", "(class) dog"], "names of its classes: cat, dog"),
+    ],
+)
+def test_names_of_columns_and_classes_are_shown_before_they_are_sent(
+    names: list[str], line: str, federation: Federation, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    named = replace(federation["c00"], about={"columns": names}, group="ward 3")
+
+    def no(told: list[str]) -> bool:
+        lines.extend(told)
+        return False
+
+    with by_hand(federation, tmp_path, client=named, consent=no) as server:
+        server.there.join("c00")
+        assert server.link.bytes_in == {}
+    assert line in lines
+    assert any("its group 'ward 3'" in told for told in lines)
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "nobody can be asked"])
+def test_a_client_that_cannot_take_part_says_so_with_consent_only(
+    answer: str, federation: Federation, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    named = replace(federation["c00"], about={"columns": ["age", "dose"]})
+
+    def ask(told: list[str]) -> bool:
+        lines.extend(told)
+        if answer == "nobody can be asked":
+            raise ConfigError(answer)
+        return answer == "yes"
+
+    other = settings_of(experiment(clients=2, training={"lr": 0.2}))
+    with by_hand(federation, tmp_path, client=named, consent=ask, settings=other) as server:
+        if answer == "yes":
+            hello = codec.decode(server.link.pull("c00", "hello", 30))
+            assert hello["agreement"]["columns"] == ["age", "dose"]
+            # No run has begun, so that nobody needs to know these samples again.
+            assert hello["about"]["digest"] != about_of(named, federation.task).digest
+        server.there.join("c00")
+        assert server.there.errors["c00"].startswith("this client cannot take part: training.lr is 0.2 here and 0.1")
+        assert answer == "yes" or server.link.bytes_in == {}
+    assert lines[0] == server.there.errors["c00"]
+    assert "names of its columns: age, dose" in lines
 
 
 def test_only_consent_tells_the_labels(federation: Federation) -> None:

@@ -209,10 +209,11 @@ def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_leaves_is_told_with_what_it_costs() -> None:
-    plan, _ = agreement.agreed(settings_of(PLAN), PLAN.federation(NOWHERE).task, plan_of)
+    federation = PLAN.federation(NOWHERE)
+    plan, _ = agreement.agreed(settings_of(PLAN), federation.task, plan_of)
     assert plan is not None
-    ledger = Ledger(limit=9.0)
-    lines = leaving(plan, page=ledger.page("", plan.privacy))
+    client, ledger = federation["c00"], Ledger(limit=9.0)
+    lines = leaving(plan, client, page=ledger.page("", plan.privacy))
     assert "n (a whole number; as it is)" in lines[0]
     assert "; with noise)" in lines[0]
     assert lines[1] == (
@@ -223,7 +224,7 @@ def test_what_leaves_is_told_with_what_it_costs() -> None:
     assert lines[3] == "nothing more is sent above epsilon 9 (set by this participant, over all runs)"
     assert lines[-1].endswith("without noise")
     ledger.page("run1", PRIVATE).keep("1 train - 0", 1, 4, FIELDS)
-    more = leaving(plan, page=ledger.page("", plan.privacy))
+    more = leaving(plan, client, page=ledger.page("", plan.privacy))
     assert f"epsilon so far: {PRIVATE.epsilon(4):.3g}, with all runs on this machine" in more
 
 

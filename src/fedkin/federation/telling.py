@@ -85,7 +85,8 @@ class Told:
             lines.append(f"the values of the target, without their numbers: {shown(', '.join(self.values), 200)}")
         if self.moments is not None:
             lines.append("count, mean and sum of squares of the target")
-        return lines
+        held = [f"{shown(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
+        return [*lines, f"the names of its columns, and what each holds: {', '.join(held)}"]
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,47 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from fedkin.data.own import CLASS
 from fedkin.engines.privacy import protects
 from fedkin.engines.setup import Plan
+from fedkin.federation import Client
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
 from fedkin.network.ledger import Page
+from fedkin.untrusted import shown
 
-__all__ = ["leaving"]
+__all__ = ["about", "leaving"]
 
 
-def leaving(plan: Plan, labels: bool = False, id: str = "", page: Page | None = None) -> list[str]:
-    """Return lines that say what a participant sends: each message of the method, and what is said about it.
+def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
+    """Return lines that say what a participant tells of itself before the first round.
 
-    labels: whether the participant tells its number of samples of each class. id: its name, where bodies differ. page:
-    its part of a ledger, under `[privacy]`.
+    labels: whether it tells its number of samples of each class. peer: whether there is no server, to whom alone it
+    tells its numbers of samples.
+    """
+    columns = [str(name) for name in client.about.get("columns", ())]
+    classes = [name.removeprefix(CLASS).strip() for name in columns if name.startswith(CLASS)]
+    inputs = [name for name in columns if not name.startswith(CLASS)]
+    told = ["its name", "the shape of its inputs", "the number of its classes or targets"]
+    if not peer:
+        told += ["its numbers of training and test samples", "a hash of its samples"]
+        told += ["its number of samples of each class"] if labels else []
+        told += [f"its group {shown(client.group)!r}"] if client.group is not None else []
+    lines = [f"about this {'peer' if peer else 'client'}: {', '.join(told)}"]
+    for what, names in (("columns", inputs), ("classes", classes)):
+        lines += [f"names of its {what}: {', '.join(map(shown, names))}"] if names else []
+    return lines
+
+
+def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None = None) -> list[str]:
+    """Return lines that say what a participant sends: each message of the method, and what it tells of itself.
+
+    labels: as for `about`. page: the participant's part of a ledger, under `[privacy]`.
     """
     method = plan.method
-    place = Place(method, plan.net_of(id), plan.task, plan.engine.largest_n, int(plan.engine.message_limit_mb * 2**20))
+    most = int(plan.engine.message_limit_mb * 2**20)
+    place = Place(method, plan.net_of(client.id), plan.task, plan.engine.largest_n, most)
     peers = isinstance(method, PeerMethod)
     names = sorted(method.shares) if isinstance(method, PeerMethod) else sorted(method.phases())
     lines, releases = list[str](), 0
@@ -34,13 +57,11 @@ def leaving(plan: Plan, labels: bool = False, id: str = "", page: Page | None = 
         told = [_fields(fields, place, plan.privacy.on) for fields in sets]
         releases += max(_releases(fields, place, plan) for fields in sets)
         size = max(count for _, count in told)
-        most = f", about {size:,} bytes each time" if size else ""
-        lines.append(f"{name}: {' or '.join(words for words, _ in told)}{most}")
+        large = f", about {size:,} bytes each time" if size else ""
+        lines.append(f"{name}: {' or '.join(words for words, _ in told)}{large}")
     if plan.privacy.on:
         lines += _noise(plan, releases, page)
-    counts = "its numbers of training and test samples"
-    counts += ", its number of samples of each class" if labels else ""
-    lines.append(f"about this {'peer' if peers else 'client'}: its name, {counts}, a hash of its samples")
+    lines += about(client, labels, peers)
     if not peers:
         exact = ", without noise" if plan.privacy.on else ""
         lines.append(f"evaluation: the loss and the task's figures over its test samples, and their number{exact}")

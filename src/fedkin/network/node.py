@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -20,13 +21,13 @@ from fedkin.engines.privacy import secret
 from fedkin.engines.remote import answered, work_tree
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import States
-from fedkin.errors import FedkinError, MethodError, RunError
+from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
 from fedkin.network.hall import about_of
-from fedkin.network.leaving import leaving
+from fedkin.network.leaving import about, leaving
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, Left, Link, Missed
 from fedkin.network.shelf import Shelf
@@ -65,8 +66,7 @@ class Node:
 
     def run(self) -> None:
         """Take part until the run has ended; raises Left, and RunError if the server refuses this client."""
-        told = Teller(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress)
-        with told:
+        with Teller(self.link, self.folder, "client", "", lambda: [self.server], lambda: self.progress) as told:
             self._take_part(told)
 
     def _take_part(self, told: Teller) -> None:
@@ -104,31 +104,39 @@ class Node:
         there, self.federation = Agreement.of(terms), str(terms.get("name", ""))
         settings = there.settings if self.settings is None else self.settings
         plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
-        own = Agreement(mine.settings, self._task(there.task), mine.net, mine.first, mine.version, mine.cannot)
-        own = replace(own, columns=tuple(map(str, self.client.about.get("columns", ()))))
+        own = replace(mine, task=self._task(there.task), columns=tuple(map(str, self.client.about.get("columns", ()))))
         words = unlike(own, there)
         if words or plan is None:
-            self.agreed = own
-            self._hello(wait=1)
-            raise RunError(f"this client cannot take part: {words or own.cannot}")
+            raise self._unable(own, f"this client cannot take part: {words or own.cannot}")
         if isinstance(plan.method, PeerMethod):
             raise RunError(f"method {plan.method.name!r} has no server: use fedkin peer")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)
-        if self.agreed != own and not self.consent(leaving(plan, self.labels, self.client.id, page)):
+        if self.agreed != own and not self.consent(leaving(plan, self.client, self.labels, page)):
             raise Left
         if plan.privacy.on and self.agreed is None:
-            self.about = self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
+            self._salt()
         self.agreed = own
         return plan
 
+    def _unable(self, own: Agreement, words: str) -> RunError:
+        """Tell the server why this client cannot take part, if its owner consents; returns the error that says so."""
+        with suppress(ConfigError):  # where nobody can be asked, the server is not told
+            if self.consent([words, *about(self.client, self.labels)]):
+                self.agreed = own
+                self._salt()
+                self._hello(wait=1)
+        return RunError(words)
+
+    def _salt(self) -> None:
+        self.about = self.about.model_copy(update={"digest": self.ledger.salted(self.about.digest)})
+
     def _task(self, there: Task | None) -> Task:
         """Return the federation's task, if this client has samples of some of its classes; else its own task."""
-        mine = self.task
-        if there is not None and mine.labels and mine.classes < there.classes:
-            mine = replace(mine, classes=there.classes)
-        return mine
+        if there is None or not self.task.labels or self.task.classes >= there.classes:
+            return self.task
+        return replace(self.task, classes=there.classes)
 
     def _join(self) -> dict[str, Any]:
         """Return where this client begins; raises RunError if the server refuses it."""
@@ -167,8 +175,8 @@ class _Desk:
         clients = {self.id: node.client}
         executor = OneByOne(plan.net, clients, Modules(opened(node.device)))
         self.page = node.ledger.page(self.run, plan.privacy)
-        about = [name for name, told in node.about if told and name != "digest"]
-        self.page.sent({"join": [*about, *node.ledger.beside]})
+        said = [name for name, told in node.about if told and name != "digest"]
+        self.page.sent({"join": [*said, *node.ledger.beside]})
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
         self.shelf = Shelf(None if node.folder is None else node.folder / self.run)

@@ -245,7 +245,7 @@ def exchange(
     run = experiment.run.model_copy(update={"checkpoint_every": 1, "engine": "peer", "mode": "one-by-one"})
     plan = replace(plan, engine=run)
     ledger = ledger or Ledger()
-    if not consent(leaving(plan, id=client.id, page=ledger.page("", plan.privacy))):
+    if not consent(leaving(plan, client, page=ledger.page("", plan.privacy))):
         raise Left
     limit = int(run.message_limit_mb * 2**20)
     with experiment.claimed(folder, resume, Path("data")):
