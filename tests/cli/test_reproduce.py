@@ -59,7 +59,7 @@ def ran(*words: str) -> str:
 
 def claims(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
     with path.open(newline="") as file:
-        return {(row["claim"], row["federation"]): (row["verdict"], row["difference"]) for row in csv.DictReader(file)}
+        return {(row["claim"], row["federation"]): (row["verdict"], row["found"]) for row in csv.DictReader(file)}
 
 
 @pytest.mark.slow
@@ -119,6 +119,23 @@ def test_quick_says_that_it_is_quick_and_keeps_apart(folder: Path) -> None:
     assert "tiny" in ran()
 
 
+def test_a_claim_with_a_margin_shows_what_was_found_and_what_was_needed(folder: Path) -> None:
+    both = {"better": "fedavg", "than": "fedavg-slow"}
+    made = [{"text": "plain", **both}, {"text": "margin", **both, "by": -9.0},
+            {"text": "figure", "better": "fedavg", "least": -5.0}]  # fmt: skip
+    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "claim": made}))
+    ran("tiny", "--quick", "--out", "runs")
+    pages = folder / "runs" / "quick" / "pages"
+    with (pages / "tiny-claims.csv").open(newline="") as file:
+        plain, margin, figure = csv.DictReader(file)
+    assert (margin["found"], margin["needed"], margin["verdict"]) == (plain["found"], "above -900.0", "holds")
+    assert plain["needed"] == "above 0"
+    assert (figure["needed"], figure["verdict"]) == ("above -500.0", "holds")
+    for text in ((pages / "tiny.md").read_text(), (pages / "index.md").read_text()):
+        assert f"| margin | six clients | **holds** | {plain['found']} | above -900.0 | 2 |" in text
+    assert f"| fedavg | {figure['found']} |" in (pages / "tiny.md").read_text()
+
+
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
     table = {**SMALL, "methods": ["local", "ifca"], "controls": ["self", "one"], "row": [], "claim": [], "seeds": [0]}
     (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps(table))
@@ -135,6 +152,7 @@ def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> N
     [
         ({"claim": [{"text": "x", "better": "fltt", "than": "local"}]}, "no row 'fltt'"),
         ({"claim": [{"text": "x", "better": "fedavg"}]}, "than"),
+        ({"claim": [{"text": "x", "better": "fedavg", "least": 0.5, "by": 0.1}]}, "by goes with than"),
         ({"methods": ["local", "fedavgg"]}, "did you mean 'fedavg'"),
         ({"row": [{"name": "fedavg", "method": "fedavg"}]}, "share a name"),
         ({"tune": {"candidates": 2, "rates": [0.1, 1.0], "hold_out": "half"}}, "hold_out"),

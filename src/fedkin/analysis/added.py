@@ -26,9 +26,13 @@ class Added(NamedTuple):
     @property
     def word(self) -> str:
         """What the interval says: "better", "worse", "cannot be told apart", or "one seed"."""
+        return self.against(0.0)
+
+    def against(self, needed: float) -> str:
+        """What the interval says if the difference must lie above `needed`, in the words of `word`."""
         if self.low is None or self.high is None:
             return "one seed"
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "cannot be told apart"
+        return "better" if self.low > needed else "worse" if self.high < needed else "cannot be told apart"
 
 
 def added(differences: Mapping[int, Mapping[str, float]], level: float = LEVEL) -> Added | None:

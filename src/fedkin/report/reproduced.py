@@ -23,11 +23,17 @@ from fedkin.tasks import METRICS
 __all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "verdicts"]
 
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
+_HEADS = ("claim", "federation", "verdict", "found", "needed", "seeds")
+_HOLDS = (
+    "*found*: the difference between the two rows, above 0 if the first is the better one (of a variance or of bytes, "
+    "the smaller one); for a claim about one row, its figure. In brackets is the 95 % interval over seeds; accuracies "
+    "are in points. A claim *holds* if the interval lies above what is *needed*, and *does not hold* if it lies below."
+)
 _UNTESTED, _UNRUN = "not testable here", "not run yet"
 
 
 class Verdict(NamedTuple):
-    """What the records say of a claim on one federation; found: by how much it holds, above 0 if it does.
+    """What the records say of a claim on one federation; found: the difference that it is about, or the figure itself.
 
     share: whether the metric is a share, which is written in points.
     """
@@ -39,14 +45,21 @@ class Verdict(NamedTuple):
     share: bool
 
     @property
-    def difference(self) -> str:
-        """By how much it holds, with its interval, in the unit of its figure."""
-        if self.found is None or self.claim.figure != "bytes":
-            return _added(self.found, self.share and self.claim.figure not in ("ari", "variance"))
-        found = self.found
-        ends = [end for end in (found.low, found.high) if end is not None]
-        bounds = f" ({' to '.join(_megabytes(end) for end in ends)})" if ends else ""
-        return _megabytes(found.value) + bounds
+    def cells(self) -> list[str]:
+        """What was found with its interval, what it must lie above, in the unit of its figure, and the seeds."""
+        if self.found is None:
+            return ["", "", ""]
+        ends = [end for end in (self.found.low, self.found.high) if end is not None]
+        bounds = f" ({' to '.join(map(self._text, ends))})" if ends else ""
+        needed = self._text(self.claim.needed) if self.claim.needed else "0"
+        return [self._text(self.found.value) + bounds, f"above {needed}", str(self.found.seeds)]
+
+    def _text(self, value: float) -> str:
+        """A difference with its sign, or a figure."""
+        sign = "" if self.claim.than is None else "+"
+        if self.claim.figure == "bytes":
+            return _megabytes(value) if sign else megabytes(value)
+        return _number(value, self.share and self.claim.figure not in ("ari", "variance"), sign)
 
 
 def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
@@ -65,9 +78,14 @@ def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
                 made.append(Verdict(claim, part.name, _UNRUN, None, False))
                 continue
             found = judged(claim, one.results)
-            word = "a figure is not known" if found is None else _WORDS.get(found.word, "one seed: no verdict")
-            made.append(Verdict(claim, part.name, word, found, _share(one)))
+            made.append(Verdict(claim, part.name, _word(found, claim), found, _share(one)))
     return made
+
+
+def _word(found: Added | None, claim: Claim) -> str:
+    if found is None:
+        return "a figure is not known"
+    return _WORDS.get(found.against(claim.needed), "one seed: no verdict")
 
 
 def page(name: str, table: PaperTable, done: Sequence[Done], quick: bool) -> str:
@@ -156,11 +174,13 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
 
 
 def _claims(found: Sequence[Verdict]) -> list[str]:
-    lines = [_line(["claim", "federation", "verdict", "difference", "seeds"]), _line(["---"] * 5)]
-    for one in found:
-        seeds = "" if one.found is None else str(one.found.seeds)
-        lines.append(_line([one.claim.text, one.federation, f"**{one.word}**", one.difference, seeds]))
-    return lines
+    return [_HOLDS, "", *_table_of([one.claim.text, one.federation, one.word, *one.cells] for one in found)]
+
+
+def _table_of(rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table of claims."""
+    lines = [_line(_HEADS), _line(["---"] * len(_HEADS))]
+    return lines + [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
 
 
 def figures_csv(done: Sequence[Done]) -> str:
@@ -187,19 +207,17 @@ def claims_csv(found: Iterable[Verdict]) -> str:
     """A line for each claim on each federation, which `index` reads."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["claim", "federation", "verdict", "difference", "seeds"])
+    writer.writerow(_HEADS)
     for one in found:
-        seeds = "" if one.found is None else one.found.seeds
-        writer.writerow([one.claim.text, one.federation, one.word, one.difference, seeds])
+        writer.writerow([one.claim.text, one.federation, one.word, *one.cells])
     return text.getvalue()
 
 
 def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
     """The index of all claims in Markdown; kept: the claims' CSV of each table that has a page."""
     about = (
-        "Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. A claim *holds* if the 95 % "
-        "interval over seeds of the difference that it names lies above 0, and *does not hold* if it lies below. Each "
-        "page says how far its setting is from the paper's."
+        f"Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. {_HOLDS} Each page says how "
+        "far its setting is from the paper's."
     )
     lines = ["# What the papers claim, and what is found here", "", about, ""]
     for name, table in tables.items():
@@ -210,10 +228,8 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
         if name in kept:
             rows = list(csv.reader(io.StringIO(kept[name])))[1:]
         else:
-            rows = [[one.claim.text, one.federation, one.word, "", ""] for one in verdicts(table, [])]
-        lines += [_line(["claim", "federation", "verdict", "difference", "seeds"]), _line(["---"] * 5)]
-        lines += [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
-        lines.append("")
+            rows = [[one.claim.text, one.federation, one.word, *one.cells] for one in verdicts(table, [])]
+        lines += [*_table_of(rows), ""]
     return "\n".join(lines)
 
 

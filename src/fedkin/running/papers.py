@@ -73,9 +73,10 @@ class Part(Settings):
 
 
 class Claim(Settings):
-    """A sentence of the paper: row `better` is better than row `than` in a figure, or its figure is at least `least`.
+    """A sentence of the paper: row `better` is better than row `than` in a figure, or its figure is above `least`.
 
-    by: how much better at least. on: federations where it is claimed (None: all). untestable: why it is not tested.
+    by: how much better at least; below 0: how much worse at most. on: federations where it is claimed (None: all).
+    untestable: why it is not tested.
     """
 
     text: str
@@ -92,7 +93,14 @@ class Claim(Settings):
         tested = self.better is not None and (self.than is None) != (self.least is None)
         if tested == (self.untestable is not None):
             raise ValueError("give better and than (or least) for a claim that is tested, or untestable for another")
+        if self.by and self.than is None:
+            raise ValueError("by goes with than: it is a difference between two rows")
         return self
+
+    @property
+    def needed(self) -> float:
+        """What the difference, or the figure itself, must lie above."""
+        return self.by if self.least is None else self.least
 
 
 class Quick(Settings):

@@ -157,8 +157,9 @@ def figure(result: Result, name: str) -> float | None:
 
 
 def judged(claim: Claim, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
-    """By how much a claim holds, above 0 if it does, with its interval over the seeds; None if it cannot be computed.
+    """What a claim is about, with its interval over the seeds, to be held against `claim.needed`; None if unknown.
 
+    It is the difference of the two rows, above 0 if `better` is the better one, or without `than` the figure itself.
     The mean is compared client by client; other figures run by run. Less is better for std, variance and bytes.
     """
     assert claim.better is not None
@@ -167,22 +168,19 @@ def judged(claim: Claim, results: Mapping[str, Mapping[int, Result]]) -> Added |
     if mine is None or (claim.than is not None and theirs is None):
         return None
     if theirs is not None and claim.figure == "mean":
-        found = differences(mine, theirs)
-    else:
-        each: dict[int, Mapping[str, float]] = {}
-        for seed, result in mine.items():
-            value = figure(result, claim.figure)
-            other = claim.least if theirs is None else figure(theirs[seed], claim.figure)
-            if value is None or other is None:
-                return None
-            plain = claim.figure in _LESS or claim.figure == "ari"
-            gap = value - other if plain else result.metric.better(value, other)
-            each[seed] = {"": -gap if claim.figure in _LESS else gap}
-        found = added(each)
-    if found is None or claim.by == 0:
-        return found
-    low, high = (None if end is None else end - claim.by for end in (found.low, found.high))
-    return Added(found.value - claim.by, low, high, found.seeds)
+        return differences(mine, theirs)
+    each: dict[int, Mapping[str, float]] = {}
+    for seed, result in mine.items():
+        value = figure(result, claim.figure)
+        other = 0.0 if theirs is None else figure(theirs[seed], claim.figure)
+        if value is None or other is None:
+            return None
+        if theirs is None or claim.figure == "ari":
+            gap = value - other
+        else:
+            gap = other - value if claim.figure in _LESS else result.metric.better(value, other)
+        each[seed] = {"": gap}
+    return added(each)
 
 
 def mean_over(results: Mapping[int, Result], name: str) -> list[float]:
