@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,14 @@ def test_a_digest_of_the_samples_is_not_told_as_it_is(tmp_path: Path) -> None:
     client = federation["c00"]
     assert told["about"]["digest"] != about_of(client, federation.task).digest
     assert told["about"]["n_train"] == client.size
+
+
+def test_names_of_columns_are_among_what_is_told_as_it_is(tmp_path: Path) -> None:
+    federation = PLAN.federation(NOWHERE)
+    named = replace(federation["c00"], about={"columns": ["age", "dose"]})
+    with by_hand(federation, tmp_path, PLAN, client=named) as server:
+        server.join()
+        assert server.train()["spent"]["open"]["join"] == ["columns", "group", "n_test", "n_train"]
 
 
 def test_what_leaves_is_told_with_what_it_costs() -> None:

@@ -175,8 +175,8 @@ class _Desk:
         clients = {self.id: node.client}
         executor = OneByOne(plan.net, clients, Modules(opened(node.device)))
         self.page = node.ledger.page(self.run, plan.privacy)
-        said = [name for name, told in node.about if told and name != "digest"]
-        self.page.sent({"join": [*said, *node.ledger.beside]})
+        told = (*node.about, ("columns", node.client.about.get("columns")))
+        self.page.sent({"join": [*(name for name, value in told if value and name != "digest"), *node.ledger.beside]})
         self.site = LocalSite(plan, clients, executor, States(), Clock(), noise=secret, store=self.page)
         self.door = Door(plan)
         self.shelf = Shelf(None if node.folder is None else node.folder / self.run)
