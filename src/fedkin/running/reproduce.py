@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedkin.running.controls import changes_of, named
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
-from fedkin.running.tuning import HoldOut, best, tune
+from fedkin.running.tuning import HoldOut, Tried, best, tune
 
 __all__ = ["Chosen", "Done", "figure", "judged", "mean_over", "reproduce", "runs_of"]
 
@@ -68,11 +69,15 @@ def reproduce(
         place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
         if finished and not _ended(table, table.names(planted), place):
             continue
+        heard = None if hears is None else partial(_heard, hears, part.name, total)
         chosen: dict[str, Chosen] = {}
         for row in table.rows():
-            if row.tuned_as is None:
-                chosen[row.name] = _tuned(table, base, row, data_root, place, restart, hears, seen, total)
-                seen += 0 if table.tune is None else _tries(table.tune)
+            if row.tuned_as is None and table.tune is not None:
+                found = _tuned(table.tune, base, row, data_root, place / "tuning" / row.name, restart, heard, seen)
+                chosen[row.name] = _chosen(found, dataset.task.metric.higher)
+                seen += _tries(table.tune)
+            elif row.tuned_as is None:
+                chosen[row.name] = Chosen({})
         for row in table.rows():
             if row.tuned_as is not None:
                 chosen[row.name] = chosen[row.tuned_as]
@@ -84,7 +89,7 @@ def reproduce(
                 results[name][seed] = run_experiment(
                     experiment.with_changes(**{"run.seed": seed}), data_root, place / "runs" / f"{name}-seed{seed}",
                     resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
-                    watcher=None if hears is None else hears(f"{part.name}: {name} seed {seed}", seen, total),
+                    watcher=None if heard is None else heard(f"{name} seed {seed}", seen),
                 )  # fmt: skip
                 seen += 1
         yield Done(part, base, results, chosen)
@@ -116,28 +121,29 @@ def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str
     return base.for_method(row.method).with_changes(**{**chosen, **row.set, **last})
 
 
+def _heard(hears: Hears, federation: str, total: int, what: str, seen: int) -> Watcher:
+    """The watcher of a run of this federation."""
+    return hears(f"{federation}: {what}", seen, total)
+
+
 def _tuned(
-    table: PaperTable, base: Experiment, row: Row, data_root: Path, place: Path, restart: bool, hears: Hears | None,
-    seen: int, total: int,
-) -> Chosen:  # fmt: skip
-    how = table.tune
-    if how is None:
-        return Chosen({})
-    hold = HoldOut.parse(row.hold_out or how.hold_out)
-    equal = Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving)
+    how: Equally, base: Experiment, row: Row, data_root: Path, place: Path, restart: bool,
+    heard: Callable[[str, int], Watcher] | None, seen: int,
+) -> Sequence[Tried]:  # fmt: skip
+    """The candidates of a row; seen: the runs that the table has done before."""
     found = tune(
-        _changed(base, row, {}, None), [row.method], equal, hold, how.seeds, data_root,
-        place / "tuning" / row.name, resume=True, restart=restart,
-        watcher=None if hears is None else lambda method, values, seed, done, of: hears(
-            f"{table.federation[0].name if len(table.federation) == 1 else place.name}: tuning {row.name} seed {seed}",
-            seen + done, total,
-        ),
+        _changed(base, row, {}, None), [row.method],
+        Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving),
+        HoldOut.parse(row.hold_out or how.hold_out), how.seeds, data_root, place, resume=True, restart=restart,
+        watcher=None if heard is None
+        else lambda method, values, seed, done, of: heard(f"tuning {row.name} seed {seed}", seen + done),
     )  # fmt: skip
-    tried = found[row.method]
-    metric = base.data.load(data_root).task.metric
-    one = best(tried, metric.higher)
+    return found[row.method]
+
+
+def _chosen(tried: Sequence[Tried], higher: bool) -> Chosen:
     failed = sum(each.failed is not None for each in tried)
-    if one is None:
+    if (one := best(tried, higher)) is None:
         return Chosen({}, failed=failed)
     return Chosen(one.settings, tuple(at_the_border(one.settings, [each.settings for each in tried])), failed)
 
