@@ -41,44 +41,10 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
 
     blocks: over what methods are tested against each other (`fedkin.report.ranks`).
     """
-    # One folder may be named twice: directly and within another, or through a link.
-    folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
-    if not folders:
-        raise RunError("name at least one run folder")
-        # Baselines for comparison come first; the rest keeps the given order.
-    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
-    metric = runs[0].metric
-    if odd := next((run for run in runs if run.metric != metric), None):
-        raise RunError(
-            f"{odd.folder}: clients are compared by {odd.metric.title}, in {runs[0].folder} by {metric.title}; "
-            "one report holds runs of one metric"
-        )
-    labels = labels_of(runs)
+    runs = _runs(places)
+    metric, labels = runs[0].metric, labels_of(runs)
     gained = [_gains(run, runs) for run in runs]
-    budget = GraphBudget.shared(run for run in runs if run.graphs)
-    places_left = FeatureBudget.shared(runs)
-    points = max(2, _CURVE_POINTS // max(1, sum(len(run.clients) for run in runs)))
     federations = _Federations()
-    entries = []
-    for run, label, gain in zip(runs, labels, gained, strict=True):
-        federation = federations.add(run)
-        ids = federations.ids(federation)
-        entries.append(
-            {
-                "label": label,
-                "method": run.method,
-                "seed": run.seed,
-                "federation": federation,
-                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
-                "clients": pack_values(run.values, ids, points, metric.share),
-                "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": sure_of(run, gain, ids),
-                "risks": risks_of(run),
-                "graph": graph_of(run, ids, budget),
-                "sharing": sharing_of(run, ids, budget),
-                "features": features_of(run, ids, places_left),
-            }
-        )
     titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
     return {
         "title": str(runs[0].summary.get("name", "run")),
@@ -89,7 +55,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
         "shown": labels.index(subject(runs, labels)),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
-        "runs": entries,
+        "runs": _each(runs, labels, gained, federations),
         "federations": federations.found,
         "table": [_row(name, runs, labels, gained) for name in titles],
         "phases": [
@@ -108,6 +74,52 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
         "chosen": chosen_on(runs, labels) if len({run.method for run in runs} - {LOCAL, FEDAVG}) > 1 else "",
         "rerun": rerun(runs, labels),
     }
+
+
+def _runs(places: Sequence[Path]) -> list[Run]:
+    """The runs of these folders, the baselines for comparison first; raises RunError."""
+    # One folder may be named twice: directly and within another, or through a link.
+    folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
+    if not folders:
+        raise RunError("name at least one run folder")
+    runs = sorted(map(read_run, folders), key=lambda run: (run.method != LOCAL, run.method != FEDAVG))
+    metric = runs[0].metric
+    if odd := next((run for run in runs if run.metric != metric), None):
+        raise RunError(
+            f"{odd.folder}: clients are compared by {odd.metric.title}, in {runs[0].folder} by {metric.title}; "
+            "one report holds runs of one metric"
+        )
+    return runs
+
+
+def _each(
+    runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], federations: _Federations
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What the page holds of each run; large runs leave room for each other."""
+    budget = GraphBudget.shared(run for run in runs if run.graphs)
+    places_left = FeatureBudget.shared(runs)
+    points = max(2, _CURVE_POINTS // max(1, sum(len(run.clients) for run in runs)))
+    found = []
+    for run, label, gain in zip(runs, labels, gained, strict=True):
+        federation = federations.add(run)
+        ids = federations.ids(federation)
+        found.append(
+            {
+                "label": label,
+                "method": run.method,
+                "seed": run.seed,
+                "federation": federation,
+                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
+                "clients": pack_values(run.values, ids, points, run.metric.share),
+                "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
+                "sure": sure_of(run, gain, ids),
+                "risks": risks_of(run),
+                "graph": graph_of(run, ids, budget),
+                "sharing": sharing_of(run, ids, budget),
+                "features": features_of(run, ids, places_left),
+            }
+        )
+    return found
 
 
 def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
