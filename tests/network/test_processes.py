@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 
@@ -25,7 +26,12 @@ from town import Town, new_town
 pytestmark = pytest.mark.slow
 
 NAMES = [f"c0{number}" for number in range(8)]
-UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
+UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 32}
+# Two clusters by classes, and what tells them apart where bodies differ.
+CLASSES: dict[str, dict[str, Any]] = {
+    "scenario": {"name": "mapl", "clients": 8, "clusters": 2, "per_class": 20, "test_per_class": 6},
+    "training": {"lr": 0.1, "local_steps": 10}, "run": {"network": "full"},
+}  # fmt: skip
 # Two groups, in which clients have the digits upright or on their side, and training that tells them apart at once.
 PLANTED: dict[str, dict[str, Any]] = {
     "scenario": {"rotations": [0, 90], "mask_rate": 0.0}, "model": {"name": "mlp", "hidden": [32]},
@@ -36,8 +42,13 @@ PLANTED: dict[str, dict[str, Any]] = {
 def place_of(folder: Path, town: Town, method: str, /, peers: bool = False, **sections: Mapping[str, Any]) -> Any:
     plan = experiment(method, clients=8, rounds=5, **{**PLANTED, **sections})
     written = {**plan.table, "network": {"classes": 10, "deadline": 120.0, "grace": 20.0}}
-    federation = experiment(clients=8, scenario=PLANTED["scenario"]).federation(Path())
-    return made(folder, written, town, federation, peers=peers)
+    return made(folder, written, town, plan.federation(Path()), peers=peers)
+
+
+def planted(place: Place) -> set[frozenset[str]]:
+    """The clients whose samples are of one kind."""
+    kinds = {name: client.group for name, client in place.plan.federation(Path()).items()}
+    return {frozenset(name for name in NAMES if kinds[name] == kind) for kind in kinds.values()}
 
 
 def equal(folder: Path, here: Result, kept: Path) -> None:
@@ -56,16 +67,20 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path, town: Tow
         here = simulated(place, tmp_path / "here")
         ended(place, {"server": place.serve("--out", str(run)), **{name: place.join(name) for name in NAMES}})
     equal(run, here, tmp_path / "here")
-    if method == "ifca":
+    if method in ("flt", "ifca"):
         groups = {name: who.group for name, who in read_status(run / FILE).others.items()}
         assert sorted(groups) == sorted(NAMES)
-        assert len(set(groups.values())) == here.rounds[-1]["groups"]["found"]
+        found = {frozenset(name for name in NAMES if groups[name] == each) for each in groups.values()}
+        if method == "flt":
+            assert found == planted(place)
+        else:
+            assert len(found) == here.rounds[-1]["groups"]["found"]
 
 
 @pytest.mark.parametrize(
     ("method", "sections"),
     [
-        ("mapl", {"method": {"warmup": 2, "hidden": 9}, "model": UNLIKE}),
+        ("mapl", {"method": {"warmup": 2}, "model": UNLIKE, **CLASSES}),
         ("dfedavgm", {"run": {"network": "regular:3"}}),
     ],
 )
@@ -76,11 +91,17 @@ def test_peers_are_the_simulation_bit_for_bit(
         here = simulated(place, tmp_path / "here")
         ended(place, {name: place.peer(name) for name in NAMES})
     known = state_in(tmp_path / "here")["clients"]
+    learned = networkx.Graph()
     for name in NAMES:
         folder = tmp_path / f"{name}-state"
+        weights = read_status(folder / FILE).weights
+        learned.add_weighted_edges_from((name, other, weights[other]) for other in weights.keys() - {name})
         assert same(state_in(folder)["clients"][name], known[name]), name
         assert sorted(rows(folder)) == sorted(row for row in here.messages if name in row), name
         assert (folder / "report.html").exists()
+    if method == "mapl":
+        found = networkx.community.louvain_communities(learned, seed=0)
+        assert {frozenset(each) for each in found} == planted(place), learned.edges(data="weight")
 
 
 # -- strangers ------------------------------------------------------------------------------------------------
