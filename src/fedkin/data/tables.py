@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,9 +60,10 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
     return table
 
 
-def read_any_csv(path: Path, delimiter: str | None = None) -> pa.Table:
+def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str] = ()) -> pa.Table:
     """All columns of a CSV file, in the types that their cells have in common.
 
+    names: columns of names, whose whole numbers and truth values stay texts as they are written: "01" is not "1".
     delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
     Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers.
     Raises OSError, ValueError and pyarrow's errors.
@@ -82,7 +83,34 @@ def read_any_csv(path: Path, delimiter: str | None = None) -> pa.Table:
             if pa.types.is_binary(kind):
                 raise Refused(f"column {name!r} holds a text that is not UTF-8")
         table = pa.Table.from_batches(_within(batches, most(size)), batches.schema)
-    return table if delimiter == "," else _with_commas(table)
+    table = table if delimiter == "," else _with_commas(table)
+    changed = [name for name in names if table.column_names.count(name) == 1 and _loses_its_text(table.column(name))]
+    if not changed:
+        return table
+    options = pc.ConvertOptions(
+        include_columns=changed, column_types=dict.fromkeys(changed, pa.string()), strings_can_be_null=True
+    )
+    with pc.open_csv(path, reading, parsing, options) as batches:
+        written = pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+    for name in changed:
+        table = table.set_column(table.column_names.index(name), name, _trimmed(written.column(name)))
+    return table
+
+
+def _loses_its_text(values: pa.ChunkedArray) -> bool:
+    """Whether these are whole numbers or truth values, which may have been written in several ways."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(values.type):
+        return bool(pc.all(pc.equal(values, pc.round(values)), min_count=0).as_py())
+    return bool(pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))
+
+
+def _trimmed(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """These texts of numbers without spaces around them, which readers of numbers ignore."""
+    import pyarrow.compute as pc
+
+    return pc.utf8_trim_whitespace(values)
 
 
 def _with_commas(table: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,79 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path: Path) -> None:
     assert table.column("ward").to_pylist() == [3, 4, 5]
     (tmp_path / "quoted.csv").write_text('a,b\n"1,5",2\n', encoding="utf-8")
     assert read_any_csv(tmp_path / "quoted.csv").column("a").to_pylist() == ["1,5"]
+
+
+# Two hospitals whose numbers differ in their zeros alone.
+_PADDED = "site,x,died\n" + "".join(f"{site},{row}.5,{row % 2}\n" for site in ("01", "1") for row in range(10))
+
+
+def test_ids_of_clients_in_csv_stay_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text(_PADDED)
+    (tmp_path / "one.csv.gz").write_bytes(gzip.compress(_PADDED.encode()))
+    (tmp_path / "semi.csv").write_text(_PADDED.replace(",", ";").replace(".", ","))
+    (tmp_path / "spaces.csv").write_text(_PADDED.replace("\n01", "\n 01").replace("\n1", "\n  1"))
+    for name in ("one.csv", "one.csv.gz", "semi.csv", "spaces.csv"):
+        found = read("csv", tmp_path / name, client="site")
+        assert {id: len(client.train) + len(client.test) for id, client in found.items()} == {"01": 10, "1": 10}
+        assert found.encoding is not None
+        assert found.encoding.names == ("x",)
+    text = pd.read_csv(tmp_path / "one.csv", dtype={"site": str})
+    frame = Federation.from_frame(text, target="died", client="site")
+    assert read("csv", tmp_path / "one.csv", client="site").fingerprint() == frame.fingerprint()
+
+
+def test_whole_numbers_without_zeros_are_the_clients_of_the_frame(tmp_path: Path) -> None:
+    whole = rows().assign(site=np.repeat([7, 12, 105], 30))
+    whole.to_csv(tmp_path / "one.csv", index=False)
+    frame = Federation.from_frame(whole, target="died", client="site", time="day")
+    found = read("csv", tmp_path / "one.csv", client="site", time="day")
+    assert (sorted(found), found.fingerprint()) == (["105", "12", "7"], frame.fingerprint())
+
+
+def test_ids_of_clients_in_parquet_stay_as_they_are_stored(tmp_path: Path) -> None:
+    text = pd.read_csv(io.StringIO(_PADDED), dtype={"site": str})
+    text.to_parquet(tmp_path / "text.parquet")
+    text.astype({"site": "category"}).to_parquet(tmp_path / "coded.parquet")
+    for name in ("text.parquet", "coded.parquet"):
+        assert sorted(read("parquet", tmp_path / name, client="site")) == ["01", "1"]
+    text.assign(site=[7] * 10 + [12] * 10).to_parquet(tmp_path / "whole.parquet")
+    assert sorted(read("parquet", tmp_path / "whole.parquet", client="site")) == ["12", "7"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_ids_of_clients_are_the_names_of_files_as_they_are(tmp_path: Path, kind: str) -> None:
+    text = pd.read_csv(io.StringIO(_PADDED), dtype={"site": str})
+    for site, own in text.groupby("site"):
+        getattr(own.drop(columns="site"), f"to_{kind}")(tmp_path / f"{site}.{kind}", index=False)
+    assert {path.name for path in tmp_path.iterdir()} == {f"01.{kind}", f"1.{kind}"}
+    assert sorted(read(kind, tmp_path)) == ["01", "1"]
+
+
+def test_a_folder_of_files_with_a_column_of_clients_keeps_its_texts(tmp_path: Path) -> None:
+    head, *lines = _PADDED.splitlines()
+    (tmp_path / "a.csv").write_text("\n".join([head, *lines[:10]]) + "\n")
+    (tmp_path / "b.csv").write_text("\n".join([head, *lines[10:], *(line.replace("1,", "x1,") for line in lines[10:])]))
+    assert sorted(read("csv", tmp_path, client="site")) == ["01", "1", "x1"]
+
+
+def test_planted_groups_and_truth_values_keep_their_texts_too(tmp_path: Path) -> None:
+    lines = [
+        f"{site},{group},{row}.5,{row % 2}" for site, group in (("True", "01"), ("false", "1")) for row in range(9)
+    ]
+    (tmp_path / "one.csv").write_text("\n".join(["site,kind,x,died", *lines]) + "\n")
+    found = read("csv", tmp_path / "one.csv", client="site", group="kind")
+    assert found.planted == {"True": "01", "false": "1"}
+
+
+@pytest.mark.parametrize("value", ["{row}.5", "2026-01-0{row}"])
+def test_a_column_of_measures_or_dates_is_still_no_column_of_clients(tmp_path: Path, value: str) -> None:
+    lines = [f"{value.format(row=row)},{row},{row % 2}" for row in range(1, 9)]
+    (tmp_path / "one.csv").write_text("\n".join(["when,x,died", *lines]) + "\n")
+    with pytest.raises(DataError, match="'when': expected texts or whole numbers"):
+        read("csv", tmp_path / "one.csv", client="when")
+
+
+def test_a_client_that_is_missing_is_still_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text(_PADDED + ",3.5,0\nNA,3.5,1\n")
+    with pytest.raises(DataError, match="column 'site' is empty in 2 rows, the first is row 20"):
+        read("csv", tmp_path / "one.csv", client="site")
