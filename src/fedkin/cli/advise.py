@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedkin.cli.options import ROOT, SET
 from fedkin.cli.screen import as_json, screen
-from fedkin.cli.tables import first_experiment
+from fedkin.cli.tables import say, several
 from fedkin.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def advise(
 def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
     from fedkin.running.changes import changed
     from fedkin.running.experiment import Experiment, load
-    from fedkin.untrusted import toml_of
 
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
@@ -90,14 +89,11 @@ def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int 
         if given:
             raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
         return load(data, more)
-    if not told["target"]:
-        raise ConfigError(f"--target: name the column to predict; fedkin inspect {data} lists the columns")
-    text, found = first_experiment(data, **told)
-    table = toml_of(text)
-    table["training"] = {**table["training"], **_TRAINING}
-    console = screen(stderr=True, soft_wrap=True)
-    for finding in found.findings:
-        console.print(f"{finding.kind}: {finding.text}")
+    from fedkin.running.first import Asked, first_experiment
+
+    first = first_experiment(data, Asked(**{**told, "leave_out": several(told["leave_out"])}))
+    table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
+    say(screen(stderr=True, soft_wrap=True), first.findings)
     return changed(table, more, Experiment.of, str(data))
 
 

@@ -1,4 +1,4 @@
-"""`fedkin inspect EXPERIMENT.toml`: the clients that an experiment makes of any source."""
+"""`fedkin inspect EXPERIMENT.toml`, or of data that are no table: their clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedkin.data.skew import Skew
     from fedkin.federation import Client, Federation
 
-__all__ = ["SHOWN", "bar", "inspect_experiment", "levels"]
+__all__ = ["SHOWN", "bar", "inspect_experiment", "inspect_federation", "levels"]
 
 SHOWN, _BAR = 40, 20
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -36,7 +36,11 @@ def inspect_experiment(path: Path, options: dict[str, Any], data_root: Path | No
 
     if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
         raise ConfigError(f"{given[0]}: for tables; {path} is an experiment file, which says this in [data]")
-    federation = load(path).federation(data_root if data_root is not None else Path("data"))
+    inspect_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
+
+
+def inspect_federation(federation: Federation, json: bool) -> None:
+    """Print the clients of a federation, their sizes and targets, and how unlike these are."""
     skew = _skew(federation)
     facts = [_facts(federation, federation[id]) for id in sorted(federation)]
     if json:

@@ -1,36 +1,40 @@
-"""`fedkin inspect` and `fedkin init`: a look at tables, and a first experiment file for them."""
+"""`fedkin inspect` and `fedkin init`: a look at data of one's own, and a first experiment file for them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
-from fedkin.cli.looking import SHOWN, bar, inspect_experiment, levels
+from fedkin.cli.looking import SHOWN, bar, inspect_experiment, inspect_federation, levels
 from fedkin.cli.options import ROOT
 from fedkin.cli.screen import as_json, screen
-from fedkin.errors import ConfigError
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.console import Console
 
-    from fedkin.data.inspection import ClientFacts, Inspection
-    from fedkin.data.sources._table import TableSource
-    from fedkin.federation.frame import Reading
+    from fedkin.data.inspection import ClientFacts, Finding, Inspection
 
-__all__ = ["first_experiment", "init", "inspect"]
+__all__ = ["init", "inspect", "say", "several"]
 
-_DATA = typer.Argument(..., help="A .csv or .parquet file, or a folder with one for each client.", metavar="DATA")
-_LOOKED = typer.Argument(
-    ...,
-    help="A .csv or .parquet file, a folder with one for each client, or an experiment file (.toml).",
-    metavar="DATA",
+_KINDS = ("A .csv or .parquet file, or a folder with one for each client; a .npz file; a folder of images "
+          "CLIENT/CLASS/*.png; a dataset that save_to_disk wrote")  # fmt: skip
+_DATA = typer.Argument(..., help=f"{_KINDS}.", metavar="DATA")
+_LOOKED = typer.Argument(..., help=f"{_KINDS}; or an experiment file (.toml).", metavar="DATA")
+_TARGET = typer.Option(
+    None, help="The column to predict (tables). Without it, the columns are listed.", metavar="COLUMN"
 )
-_TARGET = typer.Option(None, help="The column to predict. Without it, the columns are listed.", metavar="COLUMN")
-_CLIENT = typer.Option(None, help="The column of clients; not needed for a folder.", metavar="COLUMN")
+_PREDICTED = typer.Option(
+    None, help="The column to predict: needed for tables, and for a dataset without classes.", metavar="COLUMN"
+)
+_CLIENT = typer.Option(
+    None, help="The column of clients; not needed for a folder with a file for each.", metavar="COLUMN"
+)
 _TIME = typer.Option(None, help="A column of dates or times: each client's latest rows are tested.", metavar="COLUMN")
 _GROUP = typer.Option(None, help="The column of known groups of clients.", metavar="COLUMN")
 _KIND = typer.Option(None, help="classification, risk or regression. Default: found.", metavar="KIND")
@@ -49,17 +53,26 @@ def inspect(
     data_root: Path | None = ROOT,
     json: bool = typer.Option(False, "--json", help="Print the facts as JSON, and nothing else."),
 ) -> None:
-    """Look at a table, or at the clients of an experiment file: their sizes and targets, and what looks wrong."""
+    """Look at a table, or at the clients of other data or of an experiment: sizes, targets, and what looks wrong."""
+    options = {"target": target, "client": client, "time": time, "group": group, "kind": kind}
     if data.suffix == ".toml":
-        options = {"target": target, "client": client, "time": time, "group": group, "kind": kind}
         inspect_experiment(data, {**options, "leave_out": leave_out}, data_root, json)
         return
-    source = _source(data, target or "", client, time, group, kind, leave_out)
+    from fedkin.running.first import Asked, first_experiment, inspected_table, kind_of, table_source
+
+    asked = Asked(**options, leave_out=several(leave_out))
+    if kind_of(data) not in ("csv", "parquet"):
+        first = first_experiment(data, asked)
+        assert first.federation is not None
+        inspect_federation(first.federation, json)
+        if not json:
+            say(screen(soft_wrap=True), first.findings)
+        return
+    source = table_source(data, asked)
     if target is None:
         _columns(source.rows(Path())[0], json)
         return
-    table, owner = source.table(Path())
-    _, found = _inspected(source, table, owner, data)
+    _, found = inspected_table(source, data)
     if json:
         print(as_json(_as_dict(found)))
         return
@@ -68,15 +81,14 @@ def inspect(
     screen().print(_of_clients(found))
     if len(found.clients) > SHOWN:
         console.print(f"... and {len(found.clients) - SHOWN} more clients")
-    for finding in found.findings:
-        console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")
+    say(console, found.findings)
     if not found.findings:
         console.print("nothing looks wrong")
 
 
 def init(
     data: Path = _DATA,
-    target: str = typer.Option(..., help="The column to predict.", metavar="COLUMN"),
+    target: str | None = _PREDICTED,
     client: str | None = _CLIENT,
     time: str | None = _TIME,
     group: str | None = _GROUP,
@@ -84,55 +96,28 @@ def init(
     leave_out: str = _LEAVE,
     out: Path = _OUT,
 ) -> None:
-    """Write a first experiment file for a table. Columns that are row numbers or constant are left out."""
+    """Write a first experiment file for data. Columns that are row numbers or constant are left out."""
     from fedkin.folders import write_new
+    from fedkin.running.first import Asked, first_experiment
 
-    text, found = first_experiment(data, target, client, time, group, kind, leave_out)
-    write_new(out, text.encode(), "name another file: --out")
+    first = first_experiment(data, Asked(target, client, time, group, kind, several(leave_out)))
+    write_new(out, first.text.encode(), "name another file: --out")
     console = screen(soft_wrap=True)
-    for finding in found.findings:
-        console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")
+    say(console, first.findings)
+    for note in first.notes:
+        console.print(note)
     console.print(f"wrote {out}; run it with: fedkin compare {out} --methods local,fedavg,kin --seeds 0,1,2")
 
 
-def first_experiment(
-    data: Path, target: str, client: str | None, time: str | None, group: str | None, kind: str | None, leave_out: str
-) -> tuple[str, Inspection]:
-    """The text of a first experiment file for a table, and what was found in the table."""
-    from fedkin.data.inspection import without
-
-    source = _source(data, target, client, time, group, kind, leave_out)
-    table, owner = source.table(Path())
-    reading, found = _inspected(source, table, owner, data)
-    return _experiment(data, source, without(reading, found), found), found
+def several(names: str) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(name for name in names.split(",") if name)
 
 
-def _source(
-    data: Path, target: str, client: str | None, time: str | None, group: str | None, kind: str | None, leave_out: str
-) -> TableSource:
-    """The source that reads this path."""
-    from fedkin.data.sources.csv import Csv
-    from fedkin.data.sources.parquet import Parquet
-    from fedkin.settings import parse
-
-    names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
-    options = {"path": str(data.absolute()), "target": target, "client": client, "time": time, "group": group,
-               "kind": kind, "leave_out": [name for name in leave_out.split(",") if name]}  # fmt: skip
-    given = {name: value for name, value in options.items() if value is not None}
-    sources: list[Any] = [parse(each, given, "data") for each in (Csv, Parquet)]
-    for source in sources:
-        if any(name.endswith(source.endings) for name in names):
-            found: TableSource = source
-            return found
-    expected = ", ".join(ending for source in sources for ending in source.endings)
-    raise ConfigError(f"{data}: expected a file, or a folder of files, that ends with {expected}")
-
-
-def _inspected(source: TableSource, table: pa.Table, owner: str, data: Path) -> tuple[Reading, Inspection]:
-    from fedkin.data.inspection import inspect as inspected
-
-    reading = source.reading(owner)
-    return reading, inspected(table, reading, str(data))
+def say(console: Console, findings: Sequence[Finding]) -> None:
+    """Print what looks wrong."""
+    for finding in findings:
+        console.print(f"{finding.kind}: {finding.text}{_named(finding.about)}")
 
 
 def _columns(table: pa.Table, json: bool) -> None:
@@ -210,28 +195,3 @@ def _as_dict(found: Inspection) -> dict[str, Any]:
                      "mean": one.mean, "missing": one.missing} for one in found.clients],
         "findings": [{"kind": one.kind, "text": one.text, "about": list(one.about)} for one in found.findings],
     }  # fmt: skip
-
-
-def _experiment(data: Path, source: TableSource, reading: Reading, found: Inspection) -> str:
-    """The text of an experiment file."""
-    import tomli_w
-
-    wanted = {"source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
-              "time": reading.time, "group": reading.group, "kind": found.encoded.target.kind,
-              "leave_out": list(reading.leave_out) or None}  # fmt: skip
-    sizes = sorted(one.train for one in found.clients)
-    table = {
-        "name": data.name.split(".")[0] or "tables",
-        "data": {name: value for name, value in wanted.items() if value is not None},
-        "scenario": {"name": "natural"},
-        "model": {"name": "mlp", "hidden": [32]},
-        "training": {"rounds": 40, "local_steps": 5, "batch_size": min(32, max(4, sizes[len(sizes) // 2])), "lr": 0.1},
-        "method": {"name": "kin"},
-        "run": {"mode": "stacked"},
-    }
-    notes = [f"# {finding.kind}: {shown(finding.text)}" for finding in found.findings]
-    head = [
-        "# A first experiment, written by fedkin init. The rate is a guess: `fedkin tune` finds a better one.",
-        *notes,
-    ]
-    return "\n".join(head) + "\n" + tomli_w.dumps(table)

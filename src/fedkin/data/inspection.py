@@ -18,7 +18,7 @@ from fedkin.federation.split import rows_by_name
 
 __all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
-Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew"]
+Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale"]
 Labels = npt.NDArray[np.int64]
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".

@@ -19,9 +19,9 @@ from fedkin.federation import Scale, Task
 from fedkin.federation.split import hold_out
 from fedkin.untrusted import shown
 
-__all__ = ["Folder"]
+__all__ = ["ENDINGS", "Folder"]
 
-_ENDINGS = (".jpg", ".jpeg", ".png")
+ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 class Folder(Source):
@@ -65,7 +65,7 @@ class Folder(Source):
     def load(self, root: Path) -> Dataset:
         """Read the images; raises DataError naming the folder or the file, ConfigError without Pillow."""
         place = locate(root, self.path)
-        return self._dataset(place, self._files(place))[0]
+        return self._dataset(place, self.files(place))[0]
 
     def of_one(self, name: str, place: Path) -> tuple[Dataset, tuple[str, ...]]:
         """Read a single client's folder of CLASS/*.jpg, as `load` reads it in a folder of clients, and its classes."""
@@ -102,8 +102,8 @@ class Folder(Source):
         task = Task(len(classes), (channels, *size))
         return Dataset(place.name, part(~held), part(held), task, scale), classes
 
-    def _files(self, place: Path) -> list[tuple[str, Path]]:
-        """(domain, file) of every image, in alphabetical order."""
+    def files(self, place: Path) -> list[tuple[str, Path]]:
+        """(domain, file) of every image in this folder, in alphabetical order; raises DataError if there is none."""
         expected = "expected folders DOMAIN/CLASS/ of .jpg or .png images"
         if not place.is_dir():
             raise DataError(f"{place}: no such folder; {expected}{ROOTED}")
@@ -120,5 +120,5 @@ class Folder(Source):
 def _images(place: Path) -> list[Path]:
     """CLASS/IMAGE of a folder, in alphabetical order."""
     return [
-        file for file in sorted(place.glob("*/*")) if file.suffix.lower() in _ENDINGS and not file.name.startswith(".")
+        file for file in sorted(place.glob("*/*")) if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
     ]

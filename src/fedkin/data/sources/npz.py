@@ -21,7 +21,7 @@ from fedkin.federation.inputs import CODES
 from fedkin.federation.split import hold_out, rows_by_name
 from fedkin.untrusted import Refused, arrays_in, said
 
-__all__ = ["Npz"]
+__all__ = ["Npz", "opened"]
 
 _NAMES = ("x", "y", "client", "group", "split")
 Arrays = dict[str, npt.NDArray[Any]]
@@ -67,7 +67,7 @@ class Npz(Source):
     def load(self, root: Path) -> Dataset:
         """Read the file; raises DataError naming it, the array and what was expected."""
         path = locate(root, self.path)
-        arrays = _open(path)
+        arrays = opened(path)
         x = self._inputs(arrays["x"], path)
         task, y = self._task(arrays["y"], f"{path}: array y", tuple(x.shape))
         names = {key: as_names(arrays[key], f"{path}: array {key}", len(x)) for key in _NAMES[2:] if key in arrays}
@@ -152,8 +152,8 @@ class Npz(Source):
         return None if scale == Scale(divide=1.0) else scale
 
 
-def _open(path: Path) -> Arrays:
-    """The arrays of the file that fedkin uses."""
+def opened(path: Path) -> Arrays:
+    """The arrays of the file that fedkin uses; raises DataError naming the file and the array."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected a numpy .npz file with arrays x and y{ROOTED}")
     expected = "expected a numpy .npz file of plain arrays x and y"

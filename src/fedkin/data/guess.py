@@ -1,0 +1,129 @@
+"""Settings of the source for data of one's own, guessed from the data, which are then read with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedkin.data.dataset import Dataset
+from fedkin.data.saved import saved
+from fedkin.data.sources import SOURCES
+from fedkin.data.sources._images import size_of
+from fedkin.data.sources.folder import Folder
+from fedkin.data.sources.npz import opened
+from fedkin.errors import ConfigError, DataError
+from fedkin.federation.frame import CLASSES
+from fedkin.settings import parse
+from fedkin.untrusted import shown
+
+__all__ = ["Found", "listed", "of_arrays", "of_images", "of_saved", "usual"]
+
+# Settings of the source, and what it reads with them.
+Found = tuple[dict[str, Any], Dataset]
+
+# Larger pictures are stretched to this side, so that a first run does not take hours.
+_SIDE = 64
+# Numbers within these bounds are left as they are.
+_FAR, _WIDE = 3.0, (0.1, 10.0)
+
+
+def of_arrays(data: Path, kind: str | None = None) -> Found:
+    """Of a .npz file; kind: of the task, else found from y. Raises DataError and ConfigError."""
+    arrays = opened(data)
+    x, y = arrays["x"], arrays["y"]
+    told = {"source": "npz", "path": str(data), "channels": _channels(x), "kind": kind or _target_of(y, data)}
+    made = _read(told)
+    scale = _scale(made[1].train.x)
+    return _read({**told, **scale}) if scale else made
+
+
+def of_images(data: Path) -> Found:
+    """Of a folder CLIENT/CLASS/*.png: as they are if all are small and alike. Raises DataError and ConfigError."""
+    sizes = {size_of(path) for _, path in Folder(path=data).files(data)}
+    size = "same" if len(sizes) == 1 and max(max(sizes)) <= _SIDE else _SIDE
+    return _read({"source": "folder", "path": str(data), "folders": "clients", "size": size})
+
+
+def of_saved(data: Path, told: dict[str, Any]) -> Found:
+    """Of a folder that `save_to_disk` wrote. told: settings that are known. Raises DataError and ConfigError."""
+    held = saved(data)
+    client = told.get("client") or ("client" if "client" in held.roles else None)
+    target = told.get("target") or held.target(but=(client, told.get("group")))
+    if target is None:
+        raise ConfigError(f"--target: name the column to predict; {data} has {listed(list(held.roles))}")
+    image, tokens = held.image(but=target), held.tokens(but=target)
+    if (client, image, tokens) == (None, None, None):
+        raise ConfigError(
+            f"--client: name the column that says whose each row is; {data} has {listed(list(held.roles))}; only "
+            "pictures and token ids (input_ids, which a tokeniser makes of texts) can be dealt at random"
+        )
+    told = {"source": "hub", "path": str(data), **told, "train": held.train, "target": target, "client": client,
+            "image": image, "tokens": None if image else tokens}  # fmt: skip
+    return _read(told) if image is None else _pictures(told)
+
+
+def _pictures(told: dict[str, Any]) -> Found:
+    """Pictures as they are if all are small and of one size, else stretched."""
+    stretched = {**told, "size": _SIDE}
+    try:
+        made = _read(told)
+    except DataError:
+        # Of unlike sizes; whatever else is wrong is refused again.
+        return _read(stretched)
+    return made if max(made[1].train.x.shape[2:]) <= _SIDE else _read(stretched)
+
+
+def _read(told: dict[str, Any]) -> Found:
+    """The data set, and the settings that have a value."""
+    given = {name: value for name, value in told.items() if value is not None}
+    dataset: Dataset = parse(SOURCES[told["source"]], given, "data").load(Path())
+    return given, dataset
+
+
+def _channels(x: npt.NDArray[Any]) -> str | None:
+    """Where pictures of bytes, or of 1, 3 or 4 channels, have their channels."""
+    if x.ndim == 3 and x.dtype == np.uint8:
+        return "none"
+    return "last" if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4) else None
+
+
+def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
+    """Whether these are numbers to predict; raises ConfigError for classes that are not stored as whole numbers [n]."""
+    if y.dtype.kind not in "buif" or (y.dtype.kind != "f" and y.ndim != 2):
+        return None
+    whole = bool((y % 1 == 0).all())
+    if whole and y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all():
+        raise ConfigError(f"{path}: array y has a column for each class; store their numbers: y.argmax(1)")
+    if whole and y.size == len(y) and len(np.unique(y)) <= CLASSES:
+        shape = f"{y.dtype} {list(y.shape)}"
+        raise ConfigError(f"{path}: array y holds whole numbers as {shape}; store classes as whole numbers [n] "
+                          "(y.ravel().astype(int)), or say --kind regression")  # fmt: skip
+    return "regression"
+
+
+def _scale(x: torch.Tensor) -> dict[str, list[float]]:
+    """Mean and deviation of training samples far from 0, or spread widely or hardly; of pictures by channel."""
+    if x.dtype == torch.uint8:
+        return {}
+    rest = [0, 2, 3] if x.ndim == 4 else list(range(x.ndim))
+    deviation, mean = torch.std_mean(x.double(), rest, correction=0)
+    known = deviation[deviation > 0]
+    if not len(known) or usual(mean, known):
+        return {}
+    parts = {"mean": mean, "std": torch.where(deviation > 0, deviation, 1.0)}
+    return {name: [float(f"{value:.6g}") for value in part.reshape(-1).tolist()] for name, part in parts.items()}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names beside each other, cut where there are very many."""
+    return shown(", ".join(names), 400)
+
+
+def usual(mean: torch.Tensor, deviation: torch.Tensor) -> bool:
+    """Whether numbers of such means and deviations can be trained on as they are."""
+    return bool(mean.abs().max() <= _FAR and deviation.min() >= _WIDE[0] and deviation.max() <= _WIDE[1])

@@ -1,0 +1,240 @@
+"""A first experiment for data of one's own: tables, an archive of arrays, a folder of images, a saved dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import tomli_w
+import torch
+
+from fedkin.data.dataset import Dataset
+from fedkin.data.guess import listed, of_arrays, of_images, of_saved, usual
+from fedkin.data.inspection import Finding, Inspection, without
+from fedkin.data.inspection import inspect as inspected
+from fedkin.data.saved import is_saved
+from fedkin.data.sources import SOURCES
+from fedkin.data.sources.csv import Csv
+from fedkin.data.sources.folder import ENDINGS
+from fedkin.data.sources.parquet import Parquet
+from fedkin.errors import ConfigError
+from fedkin.federation.frame import Reading
+from fedkin.running.experiment import Experiment
+from fedkin.settings import parse
+from fedkin.untrusted import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedkin.data.sources._table import TableSource
+    from fedkin.federation import Federation
+
+__all__ = ["Asked", "First", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]
+
+Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
+
+# Nets of convolutions need as many pixels a side.
+_LEAST = 8
+# Where data say nothing of clients: as many, of at least so many samples.
+_CLIENTS, _SAMPLES = 10, 20
+_FOLDERS = (
+    'Each folder is a client. For domains that several share: data.folders = "domains", scenario.name = "domains".'
+)
+_SCALED = "mean and std are those of all clients' training samples."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody says of the data; what is needed, and what means nothing, depends on their kind."""
+
+    target: str | None = None
+    client: str | None = None
+    time: str | None = None
+    group: str | None = None
+    kind: str | None = None
+    leave_out: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, Any]:
+        """What is said, by name."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: list(value) if name == "leave_out" else value for name, value in told.items() if value}
+
+    def only(self, known: Collection[str], instead: str) -> None:
+        """Raise ConfigError for anything but these."""
+        for name in self.given():
+            if name not in known:
+                raise ConfigError(f"--{name.replace('_', '-')}: not for these data; {instead}")
+
+
+@dataclass(frozen=True)
+class First:
+    """A first experiment. table: as in an experiment file; federation: its clients, where they had to be made."""
+
+    table: dict[str, Any]
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    federation: Federation | None = None
+
+    @property
+    def text(self) -> str:
+        """The experiment file."""
+        head = [
+            "# A first experiment, written by fedkin init. The rate is a guess: `fedkin tune` finds a better one.",
+            *(f"# {finding.kind}: {shown(finding.text)}" for finding in self.findings),
+            *(f"# {note}" for note in self.notes),
+        ]
+        return "\n".join(head) + "\n" + tomli_w.dumps(self.table)
+
+
+def kind_of(data: Path) -> Kind:
+    """The source that reads this path; raises ConfigError if none does."""
+    tables: tuple[Any, ...] = (Csv, Parquet)
+    endings = {each: parse(each, {"path": str(data), "target": ""}, "data").endings for each in tables}
+    names = [path.name for path in data.iterdir()] if data.is_dir() else [data.name]
+    if is_saved(data):
+        return "hub"
+    for each, known in endings.items():
+        if any(name.endswith(known) for name in names):
+            return "csv" if each is Csv else "parquet"
+    if not data.is_dir() and data.suffix == ".npz":
+        return "npz"
+    if _holds_images(data, "*/*/*"):
+        return "folder"
+    if _holds_images(data, "*") or _holds_images(data, "*/*"):
+        raise ConfigError(f"{data}: its images do not say whose they are; put them in folders CLIENT/CLASS/, one for "
+                          "each client")  # fmt: skip
+    expected = ", ".join(ending for known in endings.values() for ending in known)
+    raise ConfigError(
+        f"{data}: {'' if data.exists() else 'no such file or folder; '}expected a file, or a folder of files, that "
+        f"ends with {expected}; a .npz file; a folder of images CLIENT/CLASS/*.png; or a dataset that save_to_disk "
+        "wrote"
+    )
+
+
+def _holds_images(data: Path, pattern: str) -> bool:
+    return data.is_dir() and any(path.suffix.lower() in ENDINGS for path in data.glob(pattern))
+
+
+def first_experiment(data: Path, asked: Asked) -> First:
+    """A first experiment on these data, which runs.
+
+    Raises ConfigError for what was asked and does not fit, or is missing, and DataError for data that cannot be read.
+    """
+    kind = kind_of(data)
+    if kind in ("csv", "parquet"):
+        return _of_table(data, asked)
+    notes: Sequence[str] = ()
+    path = data.absolute()
+    if kind == "npz":
+        asked.only(("kind",), "a .npz file says this in its arrays x, y and, if you have them, client, group and split")
+        told, dataset = of_arrays(path, asked.kind)
+        notes = [_SCALED] if "mean" in told else []
+    elif kind == "folder":
+        asked.only((), "a folder of images is CLIENT/CLASS/*.png, and needs nothing else")
+        told, dataset = of_images(path)
+        notes = [_FOLDERS]
+    else:
+        asked.only(("target", "client", "group", "kind", "leave_out"), "a saved dataset has splits of its own")
+        told, dataset = of_saved(path, asked.given())
+    return _checked(_named(data), told, dataset, notes)
+
+
+def _named(data: Path) -> str:
+    return data.absolute().name.split(".")[0] or "first"
+
+
+def _table(
+    name: str, data: Mapping[str, Any], scenario: Mapping[str, Any], model: Mapping[str, Any], size: int
+) -> dict[str, Any]:
+    """An experiment. size: of a typical client."""
+    # Nets of convolutions are trained faster one by one.
+    run = {"run": {"mode": "stacked"}} if model["name"] == "mlp" else {}
+    return {
+        "name": name,
+        "data": {name: value for name, value in data.items() if value is not None},
+        "scenario": dict(scenario),
+        "model": dict(model),
+        "training": {"rounds": 40, "local_steps": 5, "batch_size": min(32, max(4, size)), "lr": 0.1},
+        "method": {"name": "kin"},
+        **run,
+    }
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def table_source(data: Path, asked: Asked) -> TableSource:
+    """The source that reads this table."""
+    kind = kind_of(data)
+    given = {"target": "", **asked.given(), "path": str(data.absolute())}
+    source: Any = parse(SOURCES[kind], given, "data")
+    found: TableSource = source
+    return found
+
+
+def inspected_table(source: TableSource, data: Path) -> tuple[Reading, Inspection]:
+    """What the columns are for, and a look at the table."""
+    table, owner = source.table(Path())
+    reading = source.reading(owner)
+    return reading, inspected(table, reading, str(data))
+
+
+def _of_table(data: Path, asked: Asked) -> First:
+    source = table_source(data, asked)
+    if asked.target is None:
+        rows: pa.Table = source.rows(Path())[0]
+        raise ConfigError(f"--target: name the column to predict; {data} has {listed(rows.column_names)}")
+    whole, found = inspected_table(source, data)
+    reading = without(whole, found)
+    told = {"source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
+            "time": reading.time, "group": reading.group, "kind": found.encoded.target.kind,
+            "leave_out": list(reading.leave_out) or None}  # fmt: skip
+    sizes = sorted(one.train for one in found.clients)
+    made = _table(_named(data), told, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
+    return First(made, found.findings)
+
+
+# -- other data ----------------------------------------------------------------------------------------------------
+
+
+def _checked(name: str, told: Mapping[str, Any], dataset: Dataset, notes: Sequence[str]) -> First:
+    """The experiment with a scenario and a net that fit the data set, of which clients and net were made once."""
+    owner, count = dataset.train.client, len(dataset.train)
+    if owner is not None:
+        scenario: dict[str, Any] = {"name": "natural"}
+        sizes = np.sort(np.unique(owner, return_counts=True)[1])
+        size = int(sizes[len(sizes) // 2])
+    else:
+        clients = max(1, min(_CLIENTS, count // _SAMPLES, len(dataset.test)))
+        scenario, size = {"name": "iid", "clients": clients}, count // clients
+        notes = (*notes, f"The data do not say whose they are: they are dealt at random to {clients} clients.")
+    table = _table(name, told, scenario, _model(dataset), size)
+    experiment = Experiment.of(table)
+    federation = experiment.scenario.federation(dataset, experiment.run.seed)
+    experiment.setup(federation)
+    return First(table, tuple(_unusual(dataset)), tuple(notes), federation)
+
+
+def _model(dataset: Dataset) -> dict[str, Any]:
+    """A small net that takes these inputs."""
+    shape = tuple(dataset.train.x.shape[1:])
+    if dataset.train.x.dtype == torch.int64 and dataset.scale is None:
+        return {"name": "text-mean"}
+    if len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= _LEAST and dataset.task.labels:
+        return {"name": "small-plain"}
+    return {"name": "mlp", "hidden": [32]}
+
+
+def _unusual(dataset: Dataset) -> list[Finding]:
+    """Numbers to predict that a rate of .1 does not fit; those of a table are standardised."""
+    if dataset.task.kind != "regression" or dataset.target is not None:
+        return []
+    y = dataset.train.y.double()
+    deviation, mean = torch.std_mean(y, 0, correction=0)
+    if usual(mean, deviation):
+        return []
+    size = f"targets have means up to {mean.abs().max():.3g} and deviations up to {deviation.max():.3g}"
+    return [Finding("scale", f"{size}: subtract the mean and divide by the deviation, or training may diverge")]

@@ -1,0 +1,254 @@
+"""`fedkin init` and `fedkin inspect` of an archive of arrays, a folder of images and a saved dataset."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.records.files import read_json
+from fedkin.running.compare import read_result
+from fedkin.running.experiment import load
+
+Arrays = dict[str, npt.NDArray[Any]]
+SITES = ("north", "south", "west")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Arrays:
+    """The first 300 digits of the package: bytes [n, 8, 8], labels, three hospitals by turns."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x = (found.images[:300] * 15).astype(np.uint8)
+    return {"x": x, "y": found.target[:300], "client": np.array(SITES)[np.arange(300) % 3]}
+
+
+def said(*words: str | Path) -> str:
+    ended = CliRunner().invoke(app, [str(word) for word in words])
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def refused(*words: str | Path) -> str:
+    error = CliRunner().invoke(app, [str(word) for word in words]).exception
+    assert isinstance(error, FedkinError), error
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def started(data: Path, *more: str) -> tuple[dict[str, Any], Federation]:
+    """The experiment that `init` writes, which is run for one round, and its federation."""
+    file = data.with_name("first.toml")
+    assert f"wrote {file}" in said("init", data, *more, "--out", file)
+    out = data.with_name("out")
+    said("run", file, "--set", "training.rounds=1", "--set", "training.local_steps=2", "--out", out)
+    federation = load(file).federation(Path("nowhere"))
+    assert sorted(read_result(out).scores) == sorted(id for id, one in federation.items() if len(one.test))
+    assert read_json(out / "summary.json")["rounds"] == 1
+    return tomllib.loads(file.read_text()), federation
+
+
+def test_an_archive_with_clients_runs_on_its_clients(digits: Arrays, tmp_path: Path) -> None:
+    np.savez(tmp_path / "digits.npz", **digits)
+    table, federation = started(tmp_path / "digits.npz")
+    assert table["scenario"] == {"name": "natural"}
+    assert table["model"]["name"] == "small-plain"
+    assert sorted(federation) == sorted(SITES)
+    assert federation.task.shape == (1, 8, 8)
+    assert table["data"] == {"source": "npz", "path": str(tmp_path / "digits.npz"), "channels": "none"}
+
+
+def test_an_archive_without_clients_is_dealt_at_random(digits: Arrays, tmp_path: Path) -> None:
+    x = digits["x"].reshape(300, -1) / 15
+    split = np.where(np.arange(300) < 240, "train", "test")
+    np.savez(tmp_path / "flat.npz", x=x, y=digits["y"], split=split)
+    table, federation = started(tmp_path / "flat.npz")
+    assert table["scenario"] == {"name": "iid", "clients": 10}
+    assert table["model"]["name"] == "mlp"
+    assert sum(len(client.test) for client in federation.values()) == 60
+    inputs = np.concatenate([np.asarray(client.train.inputs(slice(None))) for client in federation.values()])
+    np.testing.assert_allclose((inputs.mean(), inputs.std()), (0, 1), atol=1e-4)
+    assert "dealt at random to 10 clients" in (tmp_path / "first.toml").read_text()
+    assert "mean and std are those of all clients' training samples" in (tmp_path / "first.toml").read_text()
+
+
+def test_numbers_to_predict_are_a_regression(digits: Arrays, tmp_path: Path) -> None:
+    x = digits["x"].reshape(300, -1) / 255
+    np.savez(tmp_path / "ink.npz", x=x, y=x.sum(1) * 100.5, client=digits["client"])
+    table, federation = started(tmp_path / "ink.npz")
+    assert (table["data"]["kind"], federation.task.kind) == ("regression", "regression")
+    assert "# scale: targets have means up to" in (tmp_path / "first.toml").read_text()
+    np.savez(tmp_path / "even.npz", x=x, y=digits["y"] % 2, client=digits["client"])
+    (tmp_path / "first.toml").unlink()
+    said("init", tmp_path / "even.npz", "--kind", "risk", "--out", tmp_path / "first.toml")
+    assert load(tmp_path / "first.toml").federation(Path()).task.kind == "risk"
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape"), [("last", (40, 8, 12, 3)), (None, (40, 3, 8, 12)), (None, (40, 1, 8, 3))]
+)
+def test_where_pictures_have_their_channels_is_seen(tmp_path: Path, channels: str | None, shape: Any) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", x=rng.normal(50, 9, size=shape), y=np.arange(40) % 2)
+    said("init", tmp_path / "a.npz", "--out", tmp_path / "first.toml")
+    experiment = load(tmp_path / "first.toml")
+    assert experiment.table["data"].get("channels") == channels
+    count = 3 if shape[1:] != (1, 8, 3) else 1
+    assert experiment.federation(Path()).task.numbers("x")[0] == count
+    assert [len(experiment.table["data"][name]) for name in ("mean", "std")] == [count, count]
+
+
+@pytest.fixture
+def images(digits: Arrays, tmp_path: Path) -> Path:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install fedkin[images]")
+    for place in range(120):
+        folder = tmp_path / "images" / digits["client"][place] / f"class-{digits['y'][place] % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(digits["x"][place]).resize((16, 12)).save(folder / f"{place}.png")
+    return tmp_path / "images"
+
+
+def test_each_folder_of_images_is_a_client(images: Path) -> None:
+    table, federation = started(images)
+    assert table["data"] == {"source": "folder", "path": str(images), "folders": "clients", "size": "same"}
+    assert sorted(federation) == sorted(SITES)
+    assert federation.task.shape == (3, 12, 16)
+    shown = json.loads(said("inspect", images, "--json"))
+    assert [(one["id"], one["train"] + one["test"]) for one in shown["clients"]] == [(id, 40) for id in SITES]
+
+
+def test_images_of_unlike_sizes_are_stretched(images: Path) -> None:
+    from PIL import Image
+
+    one = next(images.glob("*/*/*.png"))
+    Image.open(one).resize((90, 70)).save(one)
+    said("init", images, "--out", images / "first.toml")
+    assert load(images / "first.toml").federation(Path()).task.shape == (3, 64, 64)
+
+
+def test_clients_of_an_archive_are_inspected(digits: Arrays, tmp_path: Path) -> None:
+    np.savez(tmp_path / "digits.npz", **digits)
+    shown = json.loads(said("inspect", tmp_path / "digits.npz", "--json"))
+    assert [one["id"] for one in shown["clients"]] == sorted(SITES)
+    assert sum(one["train"] + one["test"] for one in shown["clients"]) == 300
+    assert "3 clients, 240 training and 60 test samples, classification" in said("inspect", tmp_path / "digits.npz")
+
+
+def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path: Path) -> None:
+    def saved(**arrays: Any) -> Path:
+        np.savez(tmp_path / "a.npz", **{"x": digits["x"], "y": digits["y"], **arrays})
+        return tmp_path / "a.npz"
+
+    whole: list[tuple[Path, tuple[str, ...], str]] = [
+        (tmp_path / "none.npz", (), "no such file"),
+        (tmp_path / "none", (), "no such file or folder; expected a file, or a folder of files, that ends with .csv"),
+        (images / "north", (), "put them in folders CLIENT/CLASS/"),
+        (images / "north" / "class-0", (), "put them in folders CLIENT/CLASS/"),
+        (images, ("--target", "y"), "--target: not for these data; a folder of images is CLIENT/CLASS/"),
+        (saved(), ("--client", "site"), "--client: not for these data; a .npz file says this in its arrays"),
+    ]
+    for data, more, text in whole:
+        assert text in refused("init", data, *more, "--out", tmp_path / "first.toml")
+        assert text in refused("inspect", data, *more)
+    arrays: list[tuple[Arrays, str]] = [
+        ({"y": np.eye(10)[digits["y"]]}, "array y has a column for each class; store their numbers: y.argmax(1)"),
+        ({"y": digits["y"].astype(float)}, "array y holds whole numbers as float64 [300]; store classes as whole"),
+        ({"y": digits["y"][:, None]}, "array y holds whole numbers as int64 [300, 1]; store classes as whole"),
+        ({"y": digits["y"][:20]}, "array y: expected shape [300]"),
+        ({"clients": digits["client"]}, "array clients is not one of x, y, client, group, split; expected client"),
+    ]
+    for parts, text in arrays:
+        assert text in refused("init", saved(**parts), "--out", tmp_path / "first.toml")
+    broken = next(images.glob("*/*/*.png"))
+    broken.write_bytes(b"no picture")
+    assert f"{broken}: cannot be read as an image" in refused("init", images, "--out", tmp_path / "first.toml")
+    assert not (tmp_path / "first.toml").exists()
+
+
+def test_a_table_without_a_target_names_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("site,age,died\nn,1,0\ns,2,1\n")
+    text = "--target: name the column to predict; "
+    assert f"{text}{tmp_path / 'a.csv'} has site, age, died" in refused("init", tmp_path / "a.csv")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.csv").write_text("age,died\n1,0\n2,1\n")
+    assert f"{text}{tmp_path / 'd'} has age, died, file" in refused("init", tmp_path / "d")
+
+
+@pytest.mark.slow  # the package is installed before the slow tests only
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+class TestSaved:
+    """Datasets that `save_to_disk` wrote."""
+
+    @pytest.fixture
+    def save(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'fedkin[hub]'")
+        datasets.disable_progress_bars()
+
+        def saved(columns: dict[str, Any], test: dict[str, Any] | None = None, **features: Any) -> Path:
+            def made(of: dict[str, Any]) -> Any:
+                held = datasets.Dataset.from_dict(of).features.copy()
+                named = {name: getattr(datasets, kind)(**more) for name, (kind, more) in features.items()}
+                return datasets.Dataset.from_dict(of, features=datasets.Features({**held, **named}))
+
+            whole = made(columns) if test is None else datasets.DatasetDict(train=made(columns), test=made(test))
+            whole.save_to_disk(str(tmp_path / "saved"))
+            return tmp_path / "saved"
+
+        return saved
+
+    def test_rows_of_clients(self, save: Callable[..., Path]) -> None:
+        rng = np.random.default_rng(0)
+        sites, wards = ([names[row % len(names)] for row in range(90)] for names in (SITES, ("icu", "er")))
+        ages, died = rng.normal(size=90).tolist(), rng.integers(0, 2, 90).tolist()
+        rows = {"site": sites, "age": ages, "ward": wards, "died": died}
+        data = save(rows)
+        assert f"--target: name the column to predict; {data} has site, age, ward, died" in refused("init", data)
+        text = refused("init", data, "--target", "died")
+        assert "--client: name the column that says whose each row is" in text
+        assert "--time: not for these data; a saved dataset" in refused("init", data, "--time", "age")
+        assert "did you mean 'died'" in refused("init", data, "--target", "dies", "--client", "site")
+        table, federation = started(data, "--target", "died", "--client", "site")
+        assert sorted(federation) == sorted(SITES)
+        assert table["scenario"] == {"name": "natural"}
+        said("inspect", data, "--target", "died", "--client", "site")
+
+    def test_pictures_with_a_test_split(self, save: Callable[..., Path], digits: Arrays) -> None:
+        from PIL import Image
+
+        def part(rows: slice) -> dict[str, Any]:
+            pictures = [Image.fromarray(one) for one in digits["x"][rows]]
+            return {"picture": pictures, "digit": digits["y"][rows].tolist()}
+
+        names = {"names": [str(digit) for digit in range(10)]}
+        data = save(part(slice(0, 80)), part(slice(80, 120)), digit=("ClassLabel", names), picture=("Image", {}))
+        table, federation = started(data)
+        assert table["data"] == {"source": "hub", "path": str(data), "train": "train", "target": "digit",
+                                 "image": "picture"}  # fmt: skip
+        assert table["scenario"] == {"name": "iid", "clients": 4}
+        assert sum(len(client.test) for client in federation.values()) == 40
+
+    def test_token_ids(self, save: Callable[..., Path]) -> None:
+        rng = np.random.default_rng(0)
+        ids = [rng.integers(1, 50, rng.integers(3, 9)).tolist() for _ in range(60)]
+        rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids],
+                "label": [row % 2 for row in range(60)], "client": [SITES[row % 3] for row in range(60)]}  # fmt: skip
+        table, federation = started(save(rows))
+        assert table["model"] == {"name": "text-mean"}
+        assert sorted(federation) == sorted(SITES)
+
+    def test_a_damaged_folder_is_one_line(self, save: Callable[..., Path]) -> None:
+        data = save({"label": [0, 1] * 10, "x": [1.0] * 20, "client": ["a", "b"] * 10})
+        (data / "dataset_info.json").write_text("{")
+        assert "dataset_info.json: cannot be read" in refused("init", data)
