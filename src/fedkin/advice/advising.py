@@ -23,7 +23,7 @@ from fedkin.federation.samples import hash_of
 from fedkin.learning.sgd import infer
 from fedkin.records.files import read_json, write_json
 
-__all__ = ["KEPT", "Plan", "advise"]
+__all__ = ["KEPT", "Plan", "advise", "check"]
 
 # The file that says what the runs in a folder are of.
 KEPT = "advice-plan.json"
@@ -56,19 +56,22 @@ def advise(
     rows: Mapping[str, Rows] | None = None,
     folder: Path | None = None,
     told: Told = _quiet,
+    goes_on: Callable[[int], bool] = lambda rate: True,
 ) -> Advice:
     """Who should train with whom, judged on training samples that were held out.
 
     Test samples are used for the figures beside, and for nothing else. rows: what is known of clients' training samples
     beside their values, by id. folder: where finished runs are kept, so that the same call goes on after a stop.
-    told(step, done, total) hears of the progress.
+    told(step, done, total) hears of the progress. goes_on(rate) is asked before each rate of the plan, by its number,
+    whether there is time for it; those that are left out are left out of the folder's plan too.
 
     Raises ConfigError for a task that cannot be advised on, DataError if fewer than two clients have enough samples.
     """
     plan = plan or Plan()
+    rounds = bench.training.rounds
     if plan.rounds is not None:
         bench = replace(bench, training=bench.training.model_copy(update={"rounds": plan.rounds}))
-    _check(federation)
+    check(federation)
     rows = dict(rows or {})
     folds, unknown, named = _judgeable(federation, plan, bench.seed, rows)
     if len(folds) < 2:
@@ -89,13 +92,33 @@ def advise(
     work = _work(inner, own, splits, names, plan, bench)
     _claim(folder, work, plan, bench)
     kept = None if folder is None else folder / "folds"
-    done = work.done(kept, lambda done, total: told("validation", done, total))
+    done = work.done(kept, lambda done, total: told("validation", done, total), goes_on)
+    if (tried := 1 + max(rate for rate, _, _ in done)) < len(plan.rates):
+        plan = replace(plan, rates=plan.rates[:tried])
+        work = replace(work, rates=work.rates[:tried])
+        if folder is not None:
+            write_json(folder / KEPT, _claimed(work, plan, bench))
     share = sum(each.share for each in own.values()) / len(own)
     judged = Judged.of(_trials(work, splits, final, names, plan, done), share)
-    return _advice(federation, bench, plan, back, unknown, judged, final, tuple(missing), work.rates, told, splits)
+    found = _advice(federation, bench, plan, back, unknown, judged, final, tuple(missing), work.rates, told, splits)
+    return replace(found, left_out=_left_out(plan, bench.training.rounds, rounds))
 
 
-def _check(federation: Federation) -> None:
+def _left_out(plan: Plan, rounds: int, whole: int) -> tuple[str, ...]:
+    """What a smaller plan than the usual one does not try, in words."""
+    usual = Plan()
+    rates = [f"{rate:.2g}" for rate in usual.rates[len(plan.rates) :]]
+    return tuple(
+        text for text, less in (
+            (f"{plan.folds} folds, not {usual.folds}", plan.folds < usual.folds),
+            (f"{rounds} rounds of each run, not {whole}", rounds < whole),
+            (f"no run with {' or '.join(rates)} times the rate", bool(rates)),
+        ) if less
+    )  # fmt: skip
+
+
+def check(federation: Federation) -> None:
+    """Raise ConfigError for a federation that cannot be advised on."""
     if federation.task.kind == "segmentation":
         raise ConfigError("advice is for classification, risk and regression; this task is segmentation")
     for client in federation.values():
@@ -167,14 +190,7 @@ def _claim(folder: Path | None, work: Work, plan: Plan, bench: Bench) -> None:
     """Note in the folder what its runs are of; raises RunError if they are of something else."""
     if folder is None:
         return
-    told = {
-        "federation": work.federation.fingerprint(), "folds": plan.folds, "factors": list(plan.rates),
-        "rounds": bench.training.rounds,
-        "model": bench.model.model_dump(mode="json"), "training": bench.training.model_dump(mode="json"),
-        "seed": bench.seed, "held_out": blake2b(
-            b"".join(each.fold.tobytes() for _, each in sorted(work.folds.items())), digest_size=8
-        ).hexdigest(),
-    }  # fmt: skip
+    told = _claimed(work, plan, bench)
     path = folder / KEPT
     if path.exists():
         if read_json(path) != told:
@@ -182,6 +198,17 @@ def _claim(folder: Path | None, work: Work, plan: Plan, bench: Bench) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, told)
+
+
+def _claimed(work: Work, plan: Plan, bench: Bench) -> dict[str, Any]:
+    return {
+        "federation": work.federation.fingerprint(), "folds": plan.folds, "factors": list(plan.rates),
+        "rounds": bench.training.rounds,
+        "model": bench.model.model_dump(mode="json"), "training": bench.training.model_dump(mode="json"),
+        "seed": bench.seed, "held_out": blake2b(
+            b"".join(each.fold.tobytes() for _, each in sorted(work.folds.items())), digest_size=8
+        ).hexdigest(),
+    }  # fmt: skip
 
 
 def _trials(

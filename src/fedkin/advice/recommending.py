@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.advice.advising import Plan, advise
-from fedkin.advice.budget import plan_within
+from fedkin.advice.budget import Budget
 from fedkin.advice.result import Advice
 from fedkin.advice.tables import rows_of, without_column
 from fedkin.advice.work import Bench
@@ -31,14 +31,14 @@ def recommend(
     data_root: Path,
     folder: Path,
     *,
-    minutes: float | None = None,
+    budget: Budget | None = None,
     plan: Plan | None = None,
     together: str | None = None,
     told: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Advice:
     """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
 
-    minutes: about as long it may take (None: everything is tried); plan: what to try instead. together: a column whose
+    budget: how long it may take (None: everything is tried); plan: what to try instead. together: a column whose
     equal values are never split between folds. What was done in `folder` is not done again.
     """
     if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
@@ -47,10 +47,13 @@ def recommend(
     dataset = experiment.data.load(data_root)
     federation = experiment.scenario.federation(dataset, experiment.run.seed)
     bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
-    chosen = plan if plan is not None else plan_within(minutes, federation, bench, folder)
     rows = rows_of(experiment, federation, data_root, together)
-    found = advise(federation, bench, chosen, rows=rows, folder=folder, told=told)
-    final = recommended(experiment, found, chosen)
+    if budget is not None and plan is None:
+        told("plan", 0, 1)
+        plan = budget.plan(federation, bench, folder)
+    more = {} if budget is None else {"goes_on": budget.goes_on}
+    found = advise(federation, bench, plan, rows=rows, folder=folder, told=told, **more)
+    final = recommended(experiment, found, plan)
     write_bytes(folder / RECOMMENDED, _text(found, final).encode())
     alone = final.with_changes(**{"training.lr": found.own_rate, "method": {"name": "local"}})
     told("recorded runs", 0, 2)
@@ -62,11 +65,11 @@ def recommend(
     return found
 
 
-def recommended(experiment: Experiment, found: Advice, plan: Plan) -> Experiment:
+def recommended(experiment: Experiment, found: Advice, plan: Plan | None) -> Experiment:
     """The experiment that does what is recommended: its method has the groups, by client."""
     table = experiment.resolved()
     table.pop("methods", None)
-    rounds = experiment.training.rounds if plan.rounds is None else plan.rounds
+    rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds
     method: dict[str, Any] = without_none(found.method.model_dump(mode="json"))
     table["method"] = {"name": found.method.name, **{name: value for name, value in method.items() if value}}
     table["training"] = {**table["training"], "lr": found.rate, "per_round": "all", "rounds": rounds}

@@ -57,8 +57,9 @@ class Advice:
 
     candidate: what is recommended, a name of CANDIDATES; judged: the best collaboration, which is judged even if nobody
     should take it. shape: who shares a model. method: what trains it. rate, own_rate: of shared models, and of models
-    of one client. stable: in so many of `folds` choices on the other folds the candidate was the same. models: those
-    of the end, on all training samples; alone, shared: the two that each client could use.
+    of one client. stable: in so many of `folds` choices on the other folds the candidate was the same. left_out: what
+    was not tried of the usual plan, in words. models: those of the end, on all training samples; alone, shared: the two
+    that each client could use.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Advice:
     alone: Mapping[str, Params]
     shared: Mapping[str, Params]
     net: Net
+    left_out: tuple[str, ...] = ()
 
     def __getitem__(self, id: str) -> OfClient:
         return next(client for client in self.clients if client.id == id)
@@ -141,8 +143,8 @@ class Advice:
         found = []
         if hurt and self.candidate != "all":
             found.append(f"One model for all would hurt {named(hurt)} (interval below 0).")
-        if len(self.rates) < 2 or self.folds < 5:
-            found.append(f"Within the budget, {self.folds} folds and {len(self.rates)} rate(s) were tried.")
+        if self.left_out:
+            found.append(f"Within the budget, {'; '.join(self.left_out)}.")
         return found + [f"Not tried: {why}." for why in self.missing]
 
     def rows(self) -> list[list[str]]:

@@ -66,18 +66,24 @@ class Work:
         return [(rate, chunk) for rate in range(len(self.rates)) for chunk in chunks]
 
     def done(
-        self, folder: Path | None, told: Callable[[int, int], None]
+        self, folder: Path | None, told: Callable[[int, int], None], goes_on: Callable[[int], bool] = lambda rate: True
     ) -> dict[tuple[int, int, int], dict[str, Values]]:
         """{(rate, split, shape): {id: what the model did on each validated sample}}; what is in `folder` is read.
 
-        told(runs done, runs in all) is called before each run, and at the end.
+        told(runs done, runs in all) is called before each run, and at the end; goes_on(rate) before the first rate and
+        each that is not in `folder`: if it says no, this rate and those after it are left out.
         """
         found: dict[tuple[int, int, int], dict[str, Values]] = {}
         jobs = self.jobs()
+        paths = [None if folder is None else folder / f"run-{number}.safetensors" for number in range(len(jobs))]
         for number, (rate, parts) in enumerate(jobs):
             told(number, len(jobs))
-            path = None if folder is None else folder / f"run-{number}.safetensors"
-            kept = _read(path) if path is not None and path.exists() else None
+            path = paths[number]
+            # What was done is read, however little time there is.
+            missing = [at for at, (other, _) in zip(paths, jobs, strict=True) if other == rate and not _there(at)]
+            if (number == 0 or (rate != jobs[number - 1][0] and missing)) and not goes_on(rate):
+                break
+            kept = _read(path) if path is not None and _there(path) else None
             if kept is None:
                 kept = self._run(rate, parts)
                 if path is not None:
@@ -147,6 +153,10 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
 def _write(path: Path, found: Mapping[str, Values]) -> None:
     made(path.parent)
     write_bytes(path, codec.encode({name: torch.from_numpy(np.array(values)) for name, values in found.items()}))
+
+
+def _there(path: Path | None) -> bool:
+    return path is not None and path.exists()
 
 
 def _read(path: Path) -> dict[str, Values]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -29,7 +30,9 @@ _TRAINING = {"rounds": 20, "local_steps": 10}
 
 def advise(
     data: Path = typer.Argument(
-        ..., help="A table (.csv, .parquet), a folder with one for each client, or an experiment file.", metavar="DATA"
+        ...,
+        help="As of fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
+        metavar="DATA",
     ),
     target: str | None = typer.Option(None, help="The column to predict (tables).", metavar="COLUMN"),
     client: str | None = typer.Option(
@@ -45,7 +48,9 @@ def advise(
         None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
     ),
     budget: float | None = typer.Option(
-        None, help="Minutes: fewer folds, rates and rounds are tried to keep to them.", metavar="MINUTES"
+        None,
+        help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
+        metavar="MINUTES",
     ),
     seed: int | None = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed."),
     changes: list[str] = SET,
@@ -56,10 +61,13 @@ def advise(
     json: bool = typer.Option(False, "--json", help="Print the advice as JSON, and nothing else."),
 ) -> None:
     """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
+    begun = perf_counter()  # before imports, which take seconds
+    from fedkin.advice.budget import Budget
     from fedkin.advice.recommending import RECOMMENDED, recommend
     from fedkin.folders import held
     from fedkin.report import write_report
 
+    limit = None if budget is None else Budget(budget, begun=begun)
     told = {"target": target, "client": client, "time": time, "group": group, "kind": kind, "leave_out": leave_out}
     plan = _experiment(data, told, changes, seed)
     folder = out if out is not None else Path("runs") / f"advice-{plan.name}"
@@ -68,8 +76,11 @@ def advise(
     root = data_root if data_root is not None else Path("data")
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder), _progress(json, folder) as step:
-        found = recommend(plan, root, folder, minutes=budget, together=together, told=step)
+        found = recommend(plan, root, folder, budget=limit, together=together, told=step)
         report = write_report([folder], folder / "report.html")
+    if limit is not None and limit.spent > 60 * limit.minutes:
+        late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
+        screen(stderr=True, soft_wrap=True).print(f"{late}; the advice is complete")
     if json:
         print(as_json(found.to_json()))
         return
