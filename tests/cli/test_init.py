@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from typer.testing import CliRunner
 
@@ -20,7 +19,7 @@ from fedkin.records.files import read_json
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import load
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Any]
 SITES = ("north", "south", "west")
 
 
