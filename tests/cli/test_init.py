@@ -165,6 +165,8 @@ def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path:
         ({"y": digits["y"].astype(float)}, "array y holds whole numbers as float64 [300]; store classes as whole"),
         ({"y": digits["y"][:, None]}, "array y holds whole numbers as int64 [300, 1]; store classes as whole"),
         ({"y": digits["y"][:20]}, "array y: expected shape [300]"),
+        ({"y": np.float64(3)}, "array y"),
+        ({"split": np.array(["train"] * 300)}, "no test samples; mark some, or leave the split out"),
         ({"clients": digits["client"]}, "array clients is not one of x, y, client, group, split; expected client"),
     ]
     for parts, text in arrays:

@@ -94,7 +94,7 @@ def _channels(x: npt.NDArray[Any]) -> str | None:
 
 def _target_of(y: npt.NDArray[Any], path: Path) -> str | None:
     """Whether these are numbers to predict; raises ConfigError for classes that are not stored as whole numbers [n]."""
-    if y.dtype.kind not in "buif" or (y.dtype.kind != "f" and y.ndim != 2):
+    if y.dtype.kind not in "buif" or y.ndim not in (1, 2) or (y.dtype.kind != "f" and y.ndim == 1):
         return None
     whole = bool((y % 1 == 0).all())
     if whole and y.ndim == 2 and y.shape[1] > 1 and (y >= 0).all() and (y.sum(1) == 1).all():

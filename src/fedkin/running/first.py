@@ -20,7 +20,7 @@ from fedkin.data.sources import SOURCES
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.parquet import Parquet
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, DataError
 from fedkin.federation.frame import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
@@ -207,10 +207,15 @@ def _checked(name: str, told: Mapping[str, Any], dataset: Dataset, notes: Sequen
         scenario: dict[str, Any] = {"name": "natural"}
         sizes = np.sort(np.unique(owner, return_counts=True)[1])
         size = int(sizes[len(sizes) // 2])
+    elif not len(dataset.test):
+        raise DataError(f"{told['path']}: no test samples; mark some, or leave the split out, so that a fifth is drawn")
     else:
         clients = max(1, min(_CLIENTS, count // _SAMPLES, len(dataset.test)))
         scenario, size = {"name": "iid", "clients": clients}, count // clients
-        notes = (*notes, f"The data do not say whose they are: they are dealt at random to {clients} clients.")
+        notes = (
+            *notes,
+            f"The data do not say whose they are: they are dealt at random to {clients} client{'s' * (clients != 1)}.",
+        )
     table = _table(name, told, scenario, _model(dataset), size)
     experiment = Experiment.of(table)
     federation = experiment.scenario.federation(dataset, experiment.run.seed)
