@@ -91,7 +91,7 @@ def test_peers_are_the_simulation_bit_for_bit(
         here = simulated(place, tmp_path / "here")
         ended(place, {name: place.peer(name) for name in NAMES})
     known = state_in(tmp_path / "here")["clients"]
-    learned = networkx.Graph()
+    learned: Any = networkx.Graph()
     for name in NAMES:
         folder = tmp_path / f"{name}-state"
         weights = read_status(folder / FILE).weights
