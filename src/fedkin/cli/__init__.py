@@ -6,7 +6,7 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedkin.cli.quiet import interrupted_by, leave, quietly
+from fedkin.cli.quiet import interrupted_by, leave
 
 if TYPE_CHECKING:
     from fedkin.cli.commands import app
@@ -31,13 +31,14 @@ def main() -> None:
     """
     # Once more when Python winds up: what the run left is written by then.
     atexit.register(interrupted_by, leave)
-    with quietly():
-        from fedkin.cli.ending import ended
+    # Imports take seconds, and say much when interrupted.
+    before = interrupted_by(leave)
+    from fedkin.cli.ending import ended
 
     def work() -> Any:
-        with quietly():
-            from fedkin.cli.commands import app
+        from fedkin.cli.commands import app
 
+        interrupted_by(before)  # no sooner: outside of `ended` an interrupt would be a traceback
         return app(standalone_mode=False)
 
     sys.exit(ended(work))
