@@ -112,8 +112,11 @@ class Link(ABC):
     """A participant's end of the network; leave it with `with` or `close`. All methods are safe between threads.
 
     me: the participant's name. refused: what came and was refused. bytes_in, bytes_out: bytes of offers that were
-    pulled from, and served to, each participant; what was sent again counts again.
+    pulled from, and served to, each participant; what was sent again counts again. latency: seconds that an offer may
+    take to come to a participant that is there, and its answer back, where that is long.
     """
+
+    latency: float = 0.0
 
     def __init__(self, me: str) -> None:
         self.me = me

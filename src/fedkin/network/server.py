@@ -199,7 +199,7 @@ class NetworkSite(Remote):
 
     def end(self) -> None:
         """Tell all clients that are there that the run has ended."""
-        until = time.monotonic() + _END
+        until = time.monotonic() + _END + self.link.latency
         with ThreadPoolExecutor(max(len(self.ids), 1)) as pool:
             for id in filter(self._there, self.ids):
                 pool.submit(self._one, id, {"what": "end"}, "end", until, 0.0)

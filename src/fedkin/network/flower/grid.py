@@ -1,0 +1,110 @@
+"""Calls over the grid that Flower gives to a server's app: each call is one Flower message, and its reply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TookTooLong
+from threading import Event, Lock, Thread
+from typing import Any
+
+from fedkin.network.calls import NotReached
+from fedkin.network.flower.carried import answer_of, message_of
+from fedkin.network.link import LinkError
+from fedkin.untrusted import said, shown
+
+__all__ = ["GridCalls"]
+
+_LOOK = 0.2  # seconds between two looks for replies
+
+
+class GridCalls:
+    """Calls to the nodes of a Flower deployment, by the names with which they were registered there.
+
+    grid: of `flwr.serverapp`. A node without a name, or with a name that another one has too, is not called.
+    """
+
+    def __init__(self, grid: Any, say: Callable[[str], None] = lambda line: None) -> None:
+        self.grid, self.say = grid, say
+        self.nodes: dict[str, int] = {}
+        self.told: set[str] = set()
+        self.open: dict[str, Future[Any]] = {}
+        self.changing, self.using, self.over = Lock(), Lock(), Event()
+        self.thread = Thread(target=self._collect, name="flower replies", daemon=True)
+        self.thread.start()
+
+    def names(self) -> set[str]:
+        """The names of the nodes that Flower says are online."""
+        try:
+            with self.using:
+                found = [(str(node.name), int(node.node_id)) for node in self.grid.get_nodes() if node.status == "online"]
+        except Exception as error:
+            raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
+        count = Counter(name for name, _ in found)
+        for name, node in found:
+            if not name:
+                self._once(f"node {node} was registered without a name, which is its client's id: it is not called")
+            elif count[name] > 1:
+                self._once(f"{count[name]} nodes are registered as {shown(name, 64)!r}: none of them is called")
+        self.nodes = {name: node for name, node in found if name and count[name] == 1}
+        return set(self.nodes)
+
+    def call(self, name: str, data: bytes, within: float) -> bytes:
+        """Return what this node's client answers; raises NotReached if nothing comes within so many seconds."""
+        node = self.nodes.get(name)
+        if node is None:
+            raise NotReached("its SuperNode is not connected")
+        reply: Future[Any] = Future()
+        try:
+            message = message_of(data, node, within)
+            with self.using:
+                (sent,) = self.grid.push_messages([message])
+        except Exception as error:
+            raise NotReached(f"Flower did not take a message ({said(error)})") from None
+        if sent is None:
+            raise NotReached("Flower did not take a message")
+        with self.changing:
+            self.open[sent] = reply
+        try:
+            return answer_of(reply.result(within))
+        except TookTooLong:
+            raise NotReached(f"no reply within {within:g} s") from None
+        except ValueError as error:
+            raise NotReached(said(error)) from None
+        finally:
+            with self.changing:
+                self.open.pop(sent, None)
+
+    def close(self) -> None:
+        """End; calls that wait raise NotReached."""
+        self.over.set()
+        self.thread.join(10)
+        with self.changing:
+            for reply in self.open.values():
+                if not reply.done():
+                    reply.set_exception(ValueError("the server has ended"))
+
+    def _collect(self) -> None:
+        """Hand out replies, by the message that they answer: an error does not say from which node it is."""
+        while not self.over.wait(_LOOK):
+            with self.changing:
+                waiting = set(self.open)
+            if not waiting:
+                continue
+            try:
+                with self.using:
+                    replies = list(self.grid.pull_messages(waiting))
+            except Exception as error:
+                self._once(f"Flower's SuperLink does not answer ({said(error)})")
+                continue
+            for reply in replies:
+                with self.changing:
+                    awaited = self.open.pop(reply.metadata.reply_to_message_id, None)
+                if awaited is not None:
+                    awaited.set_result(reply)
+
+    def _once(self, line: str) -> None:
+        if line not in self.told:
+            self.told.add(line)
+            self.say(line)

@@ -1,0 +1,60 @@
+"""A network inside one process that can only call, with switches for what happens to a real one."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from fedkin.errors import FedkinError
+from fedkin.network.calls import AnsweringLink, CallingLink, NotReached
+
+
+class CalledNetwork:
+    """Links of one process between a server and those whom it calls; the same form as `MemoryNetwork`.
+
+    lost: names whose next answer is lost on its way. calls: how many came to each.
+    """
+
+    def __init__(self, beat: float = 0.2) -> None:
+        self.lock, self.beat = Lock(), beat
+        self.ends: dict[str, AnsweringLink] = {}
+        self.known: set[str] = set()
+        self.lost: set[str] = set()
+        self.calls: dict[str, int] = {}
+        self.said: list[str] = []
+
+    def link(self, name: str) -> CallingLink | AnsweringLink:
+        if name == "server":
+            return CallingLink("server", _Calls(self), hold=0.5, beat=self.beat, within=5.0, say=self.said.append)
+        with self.lock:
+            self.known.add(name)
+            self.ends[name] = link = AnsweringLink(name)
+        return link
+
+
+class _Calls:
+    def __init__(self, network: CalledNetwork) -> None:
+        self.network = network
+
+    def names(self) -> set[str]:
+        with self.network.lock:
+            return set(self.network.known)
+
+    def call(self, name: str, data: bytes, within: float) -> bytes:
+        network = self.network
+        with network.lock:
+            end = network.ends.get(name)
+            network.calls[name] = network.calls.get(name, 0) + 1
+        if end is None:
+            raise NotReached("nobody is there")
+        try:
+            answer = end.answer(data)
+        except FedkinError as error:
+            raise NotReached(str(error)) from None
+        with network.lock:
+            if name in network.lost:
+                network.lost.discard(name)
+                raise NotReached("the answer was lost")
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
