@@ -3,10 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-network test lint format docs clean
+# Flower needs older versions of protobuf and packaging than the rest.
+FLOWER := .venv-flower
+
+.PHONY: demo demo-network test test-flower lint format docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes --no-deps
+FLOWER_PIP := $(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check
+FLOWER_LOCKED := $(FLOWER_PIP) --require-hashes --no-deps
 
 # pip takes only files whose hashes are in the constraints, and fedkin is built by what they name. torch for processors is
 # the first choice; where there is none, the one on PyPI, with the packages for GPUs that it names by exact versions.
@@ -19,6 +24,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt constraints/cpu.txt constrain
 	$(BIN)/python -m pip check --disable-pip-version-check
 	touch $@
 
+$(FLOWER)/.installed: pyproject.toml constraints/flower.txt constraints/cpu.txt constraints/torch.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER_LOCKED) -r constraints/flower.txt
+	$(FLOWER_LOCKED) -r constraints/cpu.txt 2>/dev/null || ($(FLOWER_LOCKED) -r constraints/torch.txt && $(FLOWER_PIP) torch==2.13.0)
+	$(FLOWER_PIP) --no-deps --no-build-isolation -e .
+	$(FLOWER)/bin/python -m pip check --disable-pip-version-check
+	touch $@
+
 demo: $(VENV)/.installed
 	$(BIN)/fedkin compare presets/digits-rotated.toml --methods local,fedavg,flt,kin,sfmtl-graph,tfl,mapl
 
@@ -28,6 +41,10 @@ demo-network: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# A SuperLink, SuperNodes and what holds their samples, as processes on this machine.
+test-flower: $(FLOWER)/.installed
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/test_flower.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -46,4 +63,4 @@ docs: $(VENV)/.installed
 	@echo "reference: site/index.html"
 
 clean:
-	rm -rf $(VENV) .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

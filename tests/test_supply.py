@@ -51,6 +51,8 @@ def test_everything_that_the_project_names_is_locked() -> None:
     names = ("ray", "network", "privacy", "hub", "onnx")
     extras = {name for extra in names for name in locked(ROOT / f"constraints/{extra}.txt")}
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
+    flower = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in project["optional-dependencies"]["flower"]}
+    assert flower <= {*locked(ROOT / "constraints/flower.txt")}  # an environment of its own, whole but for torch
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}
     assert f"$(PIP) {version})" in (ROOT / "Makefile").read_text()
@@ -60,4 +62,4 @@ def test_whatever_installs_asks_for_hashes() -> None:
     for path in (ROOT / "Makefile", ROOT / ".ci/run", ROOT / ".ci/audit"):
         for line in path.read_text().splitlines():
             if "install" in line and "-r " in line:
-                assert "--require-hashes" in line or "$(LOCKED)" in line, f"{path}: {line}"
+                assert re.search(r"--require-hashes|\$\((FLOWER_)?LOCKED\)", line), f"{path}: {line}"

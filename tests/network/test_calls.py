@@ -10,6 +10,8 @@ from typing import cast
 import pytest
 
 from fedkin.errors import MethodError
+from fedkin.flow import ServerMethod
+from fedkin.methods import METHODS
 from fedkin.network.calls import AnsweringLink, CallingLink
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.mailbox import Mailbox
@@ -158,7 +160,12 @@ def _clients(network: CalledNetwork, folder: Path, plan: Experiment) -> Clients:
     return Clients(cast(MemoryNetwork, network), plan.federation(NOWHERE), folder)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "flt"])
+SERVED = sorted(name for name, kind in METHODS.items() if issubclass(kind, ServerMethod))
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SERVED if name != "flt"]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize("method", ["flt", *SLOW])
 def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     plan = experiment(method, clients=3, rounds=2)
     here = simulated(plan, tmp_path / "here")

@@ -10,6 +10,7 @@ from fedkin.cli.advise import advise
 from fedkin.cli.check import check
 from fedkin.cli.compare import compare
 from fedkin.cli.export import export
+from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
 from fedkin.cli.loading import needing
 from fedkin.cli.net import net
@@ -62,6 +63,7 @@ app.command("export", cls=_TRAINS)(export)
 app.command("reproduce", cls=_TRAINS)(reproduce)
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
+app.add_typer(flower, name="flower")
 app.command("methods", cls=_TRAINS)(catalogue.methods)
 app.command("scenarios", cls=_TRAINS)(catalogue.scenarios)
 app.command("sources", cls=_TRAINS)(catalogue.sources)

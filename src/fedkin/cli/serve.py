@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,16 +12,28 @@ import typer
 from fedkin.cli._samples import joined, met, reader
 from fedkin.cli.experiments import ending, planned, rooted
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
-from fedkin.cli.progress import LiveProgress, StopFlag, stop_on_signals
+from fedkin.cli.progress import LiveProgress, stop_on_signals
 from fedkin.cli.screen import screen
+from fedkin.cli.taking import (
+    DATA,
+    DEVICE,
+    EPSILON,
+    GROUP,
+    HELD,
+    LABELS,
+    STATE,
+    TARGET,
+    YES,
+    consenting,
+    leaving,
+    ledger_in,
+)
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.network.identity import Identity
     from fedkin.network.joining import Join
-    from fedkin.network.ledger import Ledger
     from fedkin.network.link import Link
-    from fedkin.running.experiment import Experiment
 
 __all__ = ["join", "peer", "serve"]
 
@@ -34,22 +43,6 @@ _CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (defaul
 _LISTEN = typer.Option(
     None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
-_DATA = typer.Option(
-    ..., "--data", help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION."
-)
-_TARGET = typer.Option(None, "--target", help="The column to learn, in a table, if the experiment names none.")
-_GROUP = typer.Option(None, "--group", help="A group that it tells the server, for the records.")
-_HELD = typer.Option(
-    None, "--test-fraction", min=0, max=0.9,
-    help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
-)  # fmt: skip
-_STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
-_YES = typer.Option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
-_LABELS = typer.Option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
-_EPSILON = typer.Option(
-    None, "--max-epsilon", min=0, help="With [privacy]: release nothing more above this epsilon, over all runs here."
-)
-_DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
 
 
 def serve(
@@ -87,17 +80,17 @@ def serve(
 
 def join(
     invitation: Path = _JOIN,
-    data: str = _DATA,
+    data: str = DATA,
     key: Path = _KEY,
     certificate: Path | None = _CERTIFICATE,
-    target: str | None = _TARGET,
-    group: str | None = _GROUP,
-    test_fraction: float | None = _HELD,
-    state: Path | None = _STATE,
-    labels: bool = _LABELS,
-    max_epsilon: float | None = _EPSILON,
-    device: str = _DEVICE,
-    yes: bool = _YES,
+    target: str | None = TARGET,
+    group: str | None = GROUP,
+    test_fraction: float | None = HELD,
+    state: Path | None = STATE,
+    labels: bool = LABELS,
+    max_epsilon: float | None = EPSILON,
+    device: str = DEVICE,
+    yes: bool = YES,
 ) -> None:
     """Take part in a federation as a client, with samples of its own, until the run has ended."""
     from fedkin.folders import held
@@ -116,30 +109,30 @@ def join(
     folder = state if state is not None else invitation.parent / f"{identity.name}-state"
     console = screen(stderr=True, soft_wrap=True)
     with (
-        held(folder), _ledger(plan, folder, identity.name, max_epsilon) as ledger,
-        _leaving(console.print) as (_, stop),
+        held(folder), ledger_in(plan, folder, identity.name, max_epsilon) as ledger,
+        leaving(console.print) as (_, stop),
         _link(invited, identity, [], [invited.server], console.print) as link,
     ):  # fmt: skip
-        client, task = joined(read, plan, link, folder, invited.server, _consent(yes, invited.server), ledger, stop)
+        client, task = joined(read, plan, link, folder, invited.server, consenting(yes, invited.server), ledger, stop)
         Node(
             link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
             settings=networked.settings_of(plan), labels=labels, device=device, say=console.print,
-            consent=_consent(yes, invited.server), ledger=ledger,
+            consent=consenting(yes, invited.server), ledger=ledger,
         ).run()  # fmt: skip
 
 
 def peer(
     invitation: Path = _JOIN,
-    data: str = _DATA,
+    data: str = DATA,
     key: Path = _KEY,
     certificate: Path | None = _CERTIFICATE,
     listen: str | None = _LISTEN,
-    target: str | None = _TARGET,
-    test_fraction: float | None = _HELD,
-    state: Path | None = _STATE,
-    max_epsilon: float | None = _EPSILON,
-    device: str = _DEVICE,
-    yes: bool = _YES,
+    target: str | None = TARGET,
+    test_fraction: float | None = HELD,
+    state: Path | None = STATE,
+    max_epsilon: float | None = EPSILON,
+    device: str = DEVICE,
+    yes: bool = YES,
     json: bool = JSON,
 ) -> None:
     """Take part in a federation without a server, with samples of its own; the records are of this peer."""
@@ -160,11 +153,11 @@ def peer(
     dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
     console = screen(stderr=True, soft_wrap=True)
     with (
-        _ledger(plan, folder, me, max_epsilon) as ledger,
+        ledger_in(plan, folder, me, max_epsilon) as ledger,
         _link(invited, identity, [own] if own else [], dial, console.print) as link,
-        _leaving(console.print) as (flag, stop),
+        leaving(console.print) as (flag, stop),
     ):  # fmt: skip
-        consent = _consent(yes, "its neighbours")
+        consent = consenting(yes, "its neighbours")
         client, task, shared = met(read, plan, link, folder, invited.participants, consent, ledger, stop)
         result = networked.exchange(
             plan, link, client, task, invited.participants, folder, resume=True, device=device, stop=stop,
@@ -172,22 +165,6 @@ def peer(
             watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
     ending(plan, result, folder, json)
-
-
-@contextmanager
-def _ledger(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
-    """What this participant has released, in a folder beside its states: they go back, and this does not."""
-    from fedkin.folders import held
-    from fedkin.network.ledger import Ledger
-
-    if not plan.privacy.on:
-        ledger = Ledger(limit=limit)
-        ledger.page("", plan.privacy)
-        yield ledger
-        return
-    folder = state.parent / f"{name}-releases"
-    with held(folder):
-        yield Ledger(folder, limit)
 
 
 def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
@@ -217,50 +194,3 @@ def _link(
         refusals(say, link.refused.add) if listen else nullcontext(),
     ):
         yield link
-
-
-@contextmanager
-def _leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
-    """Leave after the current work on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
-    from fedkin.network.node import Left
-    from fedkin.running.loop import Stop
-
-    flag, stop = StopFlag(), Event()
-
-    def ask(number: int, frame: object) -> None:
-        if flag.asked:
-            raise KeyboardInterrupt
-        flag.asked = True
-        stop.set()
-        say("leaving after what is being done now; once more to leave at once")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield flag, stop
-    except (Left, Stop, KeyboardInterrupt):
-        for bar in flag.bars:
-            bar.stop()
-        say("left; the same command comes back")
-        sys.exit(130 if flag.asked else 0)
-    finally:
-        for bar in flag.bars:
-            bar.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _consent(yes: bool, to: str) -> Callable[[list[str]], bool]:
-    """Show what will leave this participant, and ask once."""
-
-    def ask(lines: list[str]) -> bool:
-        console = screen(stderr=True, soft_wrap=True)
-        console.print(f"what leaves this participant, to {to}:")
-        for line in lines:
-            console.print(f"  {line}")
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise ConfigError("nobody can be asked whether this may leave: read it, and give --yes")
-        return typer.confirm("may it leave?", err=True)
-
-    return ask

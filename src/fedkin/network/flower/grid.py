@@ -38,7 +38,9 @@ class GridCalls:
         """The names of the nodes that Flower says are online."""
         try:
             with self.using:
-                found = [(str(node.name), int(node.node_id)) for node in self.grid.get_nodes() if node.status == "online"]
+                found = [
+                    (str(node.name), int(node.node_id)) for node in self.grid.get_nodes() if node.status == "online"
+                ]
         except Exception as error:
             raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
         count = Counter(name for name, _ in found)

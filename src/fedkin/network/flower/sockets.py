@@ -5,6 +5,7 @@ Flower imports this for every message, so that it imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -66,11 +67,9 @@ class Listening:
     def __exit__(self, *_: object) -> None:
         """End, after calls that are being answered."""
         self.closed = True
-        with socket.socket(socket.AF_UNIX) as last:  # so that `accept` returns
-            try:
-                last.connect(str(self.path))
-            except OSError:
-                pass
+        # So that `accept` returns.
+        with socket.socket(socket.AF_UNIX) as last, contextlib.suppress(OSError):
+            last.connect(str(self.path))
         self.thread.join(10)
         self.socket.close()
         self.path.unlink(missing_ok=True)

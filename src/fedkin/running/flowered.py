@@ -1,0 +1,109 @@
+"""An experiment on a Flower deployment: the files of its app, and the server's rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedkin._version import __version__
+from fedkin.errors import ConfigError, RunError
+from fedkin.flow import PeerMethod
+from fedkin.folders import write_new
+from fedkin.network.calls import CallingLink
+from fedkin.network.flower.grid import GridCalls
+from fedkin.running.experiment import Experiment, load, read_table
+from fedkin.running.loop import Result, Watcher
+from fedkin.running.networked import serve, settings_of
+
+__all__ = ["played", "write_app"]
+
+_PACKAGE = "fedkin_app"
+_SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLink."""
+
+from pathlib import Path
+
+from fedkin.cli.server_app import server_app
+
+app = server_app(Path(__file__).with_name("experiment.toml"))
+'''
+_CLIENT = '''"""What Flower runs on a node for each message: it hands the message to `fedkin flower node` there."""
+
+from fedkin.network.flower.relay import client_app
+
+app = client_app()
+'''
+
+
+def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None = None) -> None:
+    """Write the app of an experiment that `flwr run` accepts; raises ConfigError for what cannot run there.
+
+    out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
+    """
+    plan = load(experiment)
+    _check(plan)
+    if any(folder.iterdir() if folder.is_dir() else ()):
+        raise ConfigError(f"{folder}: not empty; name a new folder")
+    package = folder / _PACKAGE
+    try:
+        package.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    root = data_root or Path("data")
+    files = {
+        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root.absolute())),
+        package / "__init__.py": "",
+        package / "server_app.py": _SERVER,
+        package / "client_app.py": _CLIENT,
+        package / "experiment.toml": tomli_w.dumps(read_table(experiment)),
+    }
+    for path, text in files.items():
+        write_new(path, text.encode(), "name a new folder")
+
+
+def _check(plan: Experiment) -> None:
+    if isinstance(plan.method, PeerMethod):
+        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin peer")
+    settings_of(plan)
+
+
+def _project(name: str, out: Path, root: Path) -> dict[str, Any]:
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {name}",
+            "license": "Apache-2.0", "dependencies": ["flwr>=1.41"],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {"app": {
+                "publisher": "fedkin",
+                "components": {
+                    "serverapp": f"{_PACKAGE}.server_app:app", "clientapp": f"{_PACKAGE}.client_app:app",
+                },
+                "config": {"out": str(out), "data-root": str(root), "restart": False},
+            }},
+        },
+    }  # fmt: skip
+
+
+def played(
+    plan: Experiment, grid: Any, config: Mapping[str, Any], say: Callable[[str], None], watcher: Watcher | None = None
+) -> tuple[Result, Path]:
+    """Run an experiment, or go on with it, with the nodes of this grid as its clients; returns its folder too.
+
+    grid: of `flwr.serverapp`. config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run
+    there is damaged.
+    """
+    _check(plan)
+    out, root = Path(str(config["out"])), Path(str(config["data-root"]))
+    if not out.is_absolute():
+        raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
+    say(f"records: {out}")
+    with CallingLink("server", GridCalls(grid, say), say=say) as link:
+        result = serve(
+            plan, link, out, resume=True, restart=bool(config["restart"]), data_root=root, say=say, watcher=watcher
+        )
+    return result, out

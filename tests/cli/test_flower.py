@@ -1,0 +1,83 @@
+"""`fedkin flower`: the app that it writes, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedkin.cli import main
+from fedkin.running.experiment import load
+from tiny import TABLE
+
+
+class Terminal:
+    """Runs whole commands in a folder."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.patch, self.capsys = patch, capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self.patch.setattr(sys, "argv", ["fedkin", "flower", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    def refused(self, *words: str) -> str:
+        code, out, err = self(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+        return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
+    peers = {**TABLE, "method": {"name": "dfedavgm"}}
+    (tmp_path / "peers.toml").write_text(tomli_w.dumps(peers))
+    np.savez(tmp_path / "ann.npz", x=np.zeros((8, 4), np.float32), y=np.arange(8) % 2)
+    return Terminal(monkeypatch, capsys)
+
+
+def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path: Path) -> None:
+    code, out, err = run("new", "app", "--experiment", "e.toml", "--out", "run")
+    assert (code, err) == (0, "")
+    assert "flwr run app" in out
+    project = tomllib.loads(Path("app/pyproject.toml").read_text())
+    app = project["tool"]["flwr"]["app"]
+    assert app["config"] == {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data"), "restart": False}
+    for module, _, name in (place.partition(":") for place in app["components"].values()):
+        tree = ast.parse(Path("app", *module.split(".")).with_suffix(".py").read_text())
+        # Flower looks for an assignment without importing the module.
+        assert any(isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name for line in tree.body)
+    assert load(Path("app/fedkin_app/experiment.toml")) == load(Path("e.toml"))
+    assert run.refused("new", "app", "--experiment", "e.toml", "--out", "run") == "app: not empty; name a new folder"
+
+
+def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
+    words = run.refused("new", "app", "--experiment", "peers.toml", "--out", "run")
+    assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin peer"
+    assert "no such experiment file" in run.refused("new", "app", "--experiment", "no.toml", "--out", "run")
+    assert not Path("app").exists()
+
+
+def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
+    more = ["--data", "ann.npz", "--state", "state", "--yes"]
+    words = run.refused("node", "e.toml", "--name", "a/b", "--socket", "s", *more)
+    assert words == "--name 'a/b': not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -"
+    words = run.refused("node", "e.toml", "--name", "ann", "--socket", "no/s", *more)
+    assert words == "--socket no/s: No such file or directory"
+    words = run.refused("node", "e.toml", "--name", "ann", "--socket", "s" * 200, *more)
+    assert words.endswith(": AF_UNIX path too long")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("s")
+        other.listen()
+        words = run.refused("node", "e.toml", "--name", "ann", "--socket", "s", *more)
+    assert words == "--socket s: another process answers at s"

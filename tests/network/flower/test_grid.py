@@ -1,0 +1,106 @@
+"""Calls over Flower's grid: which node is called, and why there is no answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
+
+from fedkin.network.calls import NotReached  # noqa: E402
+from fedkin.network.flower.carried import letter_of, message_of  # noqa: E402
+from fedkin.network.flower.grid import GridCalls  # noqa: E402
+from fedkin.network.flower.relay import SOCKET, relayed  # noqa: E402
+from fedkin.network.flower.sockets import Listening  # noqa: E402
+from fedkin.network.link import LinkError  # noqa: E402
+
+pytestmark = pytest.mark.slow  # Flower is in an environment of its own
+
+
+@dataclass
+class Node:
+    name: str
+    node_id: int
+    status: str = "online"
+
+
+@dataclass
+class Context:
+    node_config: dict[str, str]
+
+
+class Grid:
+    """As Flower's: its replies are those of the program at a node, or nothing."""
+
+    def __init__(self, nodes: list[Node], configuration: dict[int, dict[str, str]]) -> None:
+        self.nodes, self.configuration = nodes, configuration
+        self.replies: dict[str, Any] = {}
+        self.gone = False
+
+    def get_nodes(self) -> list[Node]:
+        if self.gone:
+            raise OSError("connection refused")
+        return self.nodes
+
+    def push_messages(self, messages: list[Any]) -> list[str]:
+        names = []
+        for message in messages:
+            name = str(len(self.replies))
+            message.metadata.__dict__["_message_id"] = name
+            node = message.metadata.dst_node_id
+            if node in self.configuration:
+                self.replies[name] = relayed(message, Context(self.configuration[node]))
+            names.append(name)
+        return names
+
+    def pull_messages(self, names: set[str]) -> list[Any]:
+        return [self.replies[name] for name in names if name in self.replies]
+
+
+def test_a_node_is_called_by_its_registered_name(tmp_path: Path) -> None:
+    said: list[str] = []
+    nodes = [Node("ann", 1), Node("bob", 2), Node("bob", 3), Node("", 4), Node("eve", 5, "offline")]
+    grid = Grid(nodes, {1: {SOCKET: str(tmp_path / "s")}})
+    calls = GridCalls(grid, said.append)
+    try:
+        assert calls.names() == {"ann"}
+        assert said == [
+            "2 nodes are registered as 'bob': none of them is called",
+            "node 4 was registered without a name, which is its client's id: it is not called",
+        ]
+        with Listening(tmp_path / "s", bytes.upper):
+            assert calls.call("ann", b"letter", 30) == b"LETTER"
+        with pytest.raises(NotReached, match="fedkin flower node is not reached"):
+            calls.call("ann", b"letter", 30)
+        with pytest.raises(NotReached, match="SuperNode is not connected"):
+            calls.call("eve", b"letter", 30)
+        grid.gone = True
+        with pytest.raises(LinkError, match=r"SuperLink does not answer \(connection refused\)"):
+            calls.names()
+    finally:
+        calls.close()
+
+
+def test_a_node_without_a_socket_or_an_answer_says_why() -> None:
+    grid = Grid([Node("ann", 1), Node("bob", 2)], {1: {}})
+    calls = GridCalls(grid)
+    try:
+        calls.names()
+        with pytest.raises(NotReached, match="started without --node-config 'fedkin-socket="):
+            calls.call("ann", b"letter", 30)
+        with pytest.raises(NotReached, match=r"no reply within 0.01 s"):
+            calls.call("bob", b"letter", 0.01)
+    finally:
+        calls.close()
+
+
+def test_a_message_of_another_app_is_refused() -> None:
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    assert letter_of(message_of(b"\0letter", 1, 30)) == b"\0letter"
+    other = Message(RecordDict({"fedkin": ConfigRecord({"letter": 1})}), dst_node_id=1, message_type="query")
+    with pytest.raises(ValueError, match="not a message of fedkin"):
+        letter_of(other)
