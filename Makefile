@@ -44,7 +44,7 @@ test: lint
 
 # A SuperLink, SuperNodes and what holds their samples, as processes on this machine.
 test-flower: $(FLOWER)/.installed
-	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/test_flower.py
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/flower
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -49,11 +50,9 @@ class Deployment:
         }  # fmt: skip
 
     def start(self, name: str, *words: str) -> None:
-        """Start a program in a group of its own, as it starts others."""
+        """Start a program, which starts others."""
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.started[name] = subprocess.Popen(
-                words, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
+            self.started[name] = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
 
     def done(self, *words: str, within: float = 120) -> subprocess.CompletedProcess[str]:
         """What a program did."""
@@ -64,8 +63,9 @@ class Deployment:
     def kill(self, name: str) -> None:
         """SIGKILL to a program and all that it started."""
         process = self.started.pop(name)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
+        for number in (process.pid, *_below(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.wait()
 
     def log(self, name: str) -> str:
@@ -73,7 +73,7 @@ class Deployment:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def until(self, name: str, words: str, within: float = 300) -> None:
+    def until(self, name: str, words: str, within: float = 1500) -> None:
         """Wait until a program has said this; fails if it has ended before."""
         end, process = time.monotonic() + within, self.started[name]
         while words not in self.log(name):
@@ -84,7 +84,7 @@ class Deployment:
                 continue
             assert words in self.log(name), f"{name} has ended: no {words!r}\n{self.tails()}"
 
-    def ended(self, name: str, within: float = 300) -> None:
+    def ended(self, name: str, within: float = 1500) -> None:
         """Wait until a program has ended well."""
         try:
             code = self.started[name].wait(within)
@@ -155,6 +155,18 @@ class Deployment:
         folder = self.folder / "simulated"
         execute(self.plan.setup(self.clients), self.plan.run, name=self.plan.name, folder=folder)
         return folder
+
+
+def _below(process: int) -> list[int]:
+    """The processes that this one has started, and those that they have; Flower gives some a group of their own."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for number in found:
+        found += [child for child, parent in parents.items() if parent == number]
+    return found[1:]
 
 
 @contextmanager

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
-from fedkin.cli.experiments import reported
+from fedkin.cli.ended import reported
 from fedkin.errors import FedkinError
 from fedkin.untrusted import said
 
+if TYPE_CHECKING:
+    from fedkin.network.flower.grid import GridCalls
+
 __all__ = ["server_app"]
+
+_LOOK = 5.0  # seconds between two looks at the SuperLink
+_GONE = 180.0  # seconds; a message of 25 MB takes 16
 
 
 class _Rounds:
@@ -46,15 +55,29 @@ def server_app(experiment: Path) -> Any:
 
 def _main(experiment: Path, grid: Any, context: Any) -> None:
     """Run an experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
+    from fedkin.network.flower.grid import GridCalls
     from fedkin.running.experiment import load
     from fedkin.running.flowered import played
 
+    calls = GridCalls(grid, _say)
+    Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
     try:
-        result, folder = played(load(experiment), grid, context.run_config, _say, _Rounds())
+        result, folder = played(load(experiment), calls, context.run_config, _say, _Rounds())
         reported([folder])
     except FedkinError as error:
         raise RuntimeError(said(error)) from None
     _say(f"the run has ended after {len(result.rounds)} rounds: {folder}")
+
+
+def _end_with(calls: GridCalls) -> None:
+    """End at once when the SuperLink is gone: it starts another one of this, which cannot go on with the same records.
+
+    A kill at any moment costs the round at hand and no more.
+    """
+    while not calls.over.wait(_LOOK):
+        if time.monotonic() - calls.answered > _GONE:
+            _say(f"Flower's SuperLink has not answered for {_GONE:g} s: submit the run again when it is back")
+            os._exit(1)
 
 
 def _say(line: str) -> None:

@@ -20,7 +20,7 @@ from fedkin.untrusted import said, shown
 __all__ = ["AnsweringLink", "CallingLink", "Calls", "NotReached"]
 
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
-_LOOK = 1.0  # seconds between two looks at who can be called
+_LOOK = 2.0  # seconds between two looks at who can be called
 _FIRST = 1.0  # seconds until somebody who was not reached is called again; twice as long each time
 _SETTLED = 1.0  # seconds in which a client that has offered something comes to wait for the next thing
 _MOST = 4 * LARGEST  # bytes of a letter

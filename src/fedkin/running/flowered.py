@@ -90,11 +90,15 @@ def _project(name: str, out: Path, root: Path) -> dict[str, Any]:
 
 
 def played(
-    plan: Experiment, grid: Any, config: Mapping[str, Any], say: Callable[[str], None], watcher: Watcher | None = None
+    plan: Experiment,
+    calls: GridCalls,
+    config: Mapping[str, Any],
+    say: Callable[[str], None],
+    watcher: Watcher | None = None,
 ) -> tuple[Result, Path]:
-    """Run an experiment, or go on with it, with the nodes of this grid as its clients; returns its folder too.
+    """Run an experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
 
-    grid: of `flwr.serverapp`. config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run
+    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run
     there is damaged.
     """
     _check(plan)
@@ -102,7 +106,7 @@ def played(
     if not out.is_absolute():
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
-    with CallingLink("server", GridCalls(grid, say), say=say) as link:
+    with CallingLink("server", calls, say=say) as link:
         result = serve(
             plan, link, out, resume=True, restart=bool(config["restart"]), data_root=root, say=say, watcher=watcher
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,18 +17,20 @@ from fedkin.untrusted import said, shown
 
 __all__ = ["GridCalls"]
 
-_LOOK = 0.2  # seconds between two looks for replies
+_LOOK = 0.3  # seconds between two looks for replies
 
 
 class GridCalls:
     """Calls to the nodes of a Flower deployment, by the names with which they were registered there.
 
-    grid: of `flwr.serverapp`. A node without a name, or with a name that another one has too, is not called.
+    grid: of `flwr.serverapp`. A node without a name, or with a name that another one has too, is not called. answered:
+    when the SuperLink answered last, by `time.monotonic`.
     """
 
     def __init__(self, grid: Any, say: Callable[[str], None] = lambda line: None) -> None:
         self.grid, self.say = grid, say
         self.nodes: dict[str, int] = {}
+        self.answered = time.monotonic()
         self.told: set[str] = set()
         self.open: dict[str, Future[Any]] = {}
         self.changing, self.using, self.over = Lock(), Lock(), Event()
@@ -43,6 +46,7 @@ class GridCalls:
                 ]
         except Exception as error:
             raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
+        self.answered = time.monotonic()
         count = Counter(name for name, _ in found)
         for name, node in found:
             if not name:
