@@ -70,7 +70,7 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
 
 def _releases(fields: Fields, place: Place, plan: Plan) -> int:
     """Return how many releases one message of these fields is."""
-    noised = [form for form in fields.values() if form.wanted(place) is not False and protects(form)]
+    noised = [form for form in fields.values() if _wanted(form, place) is not False and protects(form)]
     return len(noised) if isinstance(plan.privacy.clip, Mapping) else min(1, len(noised))
 
 
@@ -96,7 +96,7 @@ def _fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
     """Return one set of fields in words, and its size in bytes as far as it is known."""
     words, size = [], 0
     for name, form in fields.items():
-        if form.wanted(place) is False:
+        if _wanted(form, place) is False:
             continue
         told, count = _form(form, place)
         how = ("; with noise" if protects(form) else "; as it is") if noise else ""
@@ -105,11 +105,19 @@ def _fields(fields: Fields, place: Place, noise: bool) -> tuple[str, int]:
     return ", ".join(words) or "an empty message", size
 
 
+def _wanted(form: Form, place: Place) -> bool | None:
+    """Return whether the field is sent; None if it may be, also where that depends on what the server will ask."""
+    try:
+        return form.wanted(place)
+    except KeyError:  # `place.asked` is empty: nothing was asked yet
+        return None
+
+
 def _form(form: Form, place: Place) -> tuple[str, int]:
     match form:
         case Sometimes():
             told, size = _form(form.form, place)
-            return (told if form.condition is not None else f"perhaps: {told}"), size
+            return (f"perhaps: {told}" if _wanted(form, place) is None else told), size
         case Weights():
             return _weights(form, place)
         case Shaped():
