@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -46,7 +45,7 @@ class Deployment:
         return {
             **os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         }  # fmt: skip
 
     def start(self, name: str, *words: str) -> None:
@@ -144,11 +143,11 @@ class Deployment:
         """Start `flwr run`, which shows the server's log until it ends."""
         self.start(name, "flwr", "run", "app", "here", "--stream")
 
-    def stop(self) -> None:
-        """Stop the run that was started last."""
-        (number,) = re.findall(r"started run (\d+)", self.log("flwr"))
-        done = self.done("flwr", "stop", number, "here")
-        assert done.returncode == 0, done.stdout + done.stderr
+    def kill_app(self) -> None:
+        """SIGKILL to the server's part of the run, which the SuperLink has started."""
+        below = _below(self.started["superlink"].pid)
+        (app,) = [number for number in below if b"flwr-serverapp" in _command(number)]
+        os.kill(app, signal.SIGKILL)
 
     def simulated(self) -> Path:
         """Run the same experiment in this process; returns its folder."""
@@ -167,6 +166,12 @@ def _below(process: int) -> list[int]:
     for number in found:
         found += [child for child, parent in parents.items() if parent == number]
     return found[1:]
+
+
+def _command(process: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 @contextmanager

@@ -161,11 +161,11 @@ def _clients(network: CalledNetwork, folder: Path, plan: Experiment) -> Clients:
 
 
 SERVED = sorted(name for name, kind in METHODS.items() if issubclass(kind, ServerMethod))
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SERVED if name != "flt"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_at_a_time")
-@pytest.mark.parametrize("method", ["flt", *SLOW])
+@pytest.mark.parametrize("method", SERVED)
 def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     plan = experiment(method, clients=3, rounds=2)
     here = simulated(plan, tmp_path / "here")

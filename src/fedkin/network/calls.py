@@ -159,7 +159,7 @@ class CallingLink(_Boxed):
                         continue
                     self.threads[name] = Thread(target=self._carry, args=(name,), name=f"calls {name}", daemon=True)
                     self.threads[name].start()
-                self.state.wait_for(lambda: self.closed, _LOOK)
+                self.state.wait_for(lambda: self.closed, min(_LOOK, self.beat))
 
     def _carry(self, name: str) -> None:
         """Call one participant again and again."""
@@ -184,7 +184,7 @@ class CallingLink(_Boxed):
                 if said(error) != why and not self.closed:
                     why = said(error)
                     self.say(f"{name}: {shown(why, 300)}")
-                pause = _FIRST if gone or not pause else min(2 * pause, self.beat)
+                pause = min(_FIRST if gone or not pause else 2 * pause, self.beat)
 
     def _due(self, box: Mailbox, pause: float) -> bytes | None:
         """Return the next letter, once there is something in it or the pause is over; None when the link is closed."""
