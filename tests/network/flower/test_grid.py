@@ -20,6 +20,15 @@ from fedkin.network.link import LinkError  # noqa: E402
 pytestmark = pytest.mark.slow  # Flower is in an environment of its own
 
 
+@pytest.fixture(autouse=True)
+def _as_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make messages as in an app's process, which knows its run and node."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
 @dataclass
 class Node:
     name: str

@@ -25,7 +25,7 @@ def letter_of(message: Any) -> bytes:
     """Return the letter in a Flower message; raises ValueError for a message of something else."""
     try:
         array = message.content[_BODY]["letter"].numpy()
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError("not a message of fedkin") from None
     if array.dtype != np.uint8:
         raise ValueError("not a message of fedkin")
