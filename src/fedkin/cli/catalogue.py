@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,18 +23,40 @@ _NAME = typer.Argument(None, help="Show this one in full.")
 
 def methods(name: str | None = _NAME) -> None:
     """List the methods, or describe one with all its settings."""
-    from fedkin.methods import METHODS
-    from fedkin.settings import choose
-
+    known = _known("method")
     if name is not None:
-        method = choose(METHODS, name, "methods")
+        name, method = _one(known, name, "method", "methods")
         facts = {"paper": method.paper, "kind": method.kind, "travels": method.travels, "needs": _needs(method)}
         _describe(name, method, "method", facts)
         return
-    table = Table("method", "paper", "kind", "what travels", "needs", box=None, pad_edge=False)
-    for known, method in METHODS.items():
-        table.add_row(known, method.paper, method.kind, method.travels, _needs(method))
+    table = Table("method", "paper", "kind", "what travels", "needs", "from", box=None, pad_edge=False)
+    for each, method in known.items():
+        table.add_row(each, method.paper, method.kind, method.travels, _needs(method), _origin(method))
     screen().print(table)
+
+
+def _known(section: str) -> Mapping[str, Any]:
+    """All parts of a kind, with those of other packages."""
+    from fedkin.running.own import KINDS, add_installed
+
+    add_installed()
+    return KINDS[section].known
+
+
+def _one(known: Mapping[str, Any], name: str, section: str, where: str) -> tuple[str, Any]:
+    """A part by its name, or by FILE.py:CLASS."""
+    from fedkin.running.own import named_in
+    from fedkin.settings import choose
+
+    name = named_in([name], section, Path(), where)[0][0]
+    return name, choose(known, name, where)
+
+
+def _origin(part: type) -> str:
+    """Where a part comes from; nothing for fedkin's own."""
+    from fedkin.running.own import origin
+
+    return "" if (where := origin(part)) == "fedkin" else where
 
 
 def _needs(method: Any) -> str:
@@ -44,35 +67,29 @@ def _needs(method: Any) -> str:
 
 def scenarios(name: str | None = _NAME) -> None:
     """List the scenarios (which client gets which samples), or describe one."""
-    from fedkin.data.scenarios import SCENARIOS
-
-    _catalogue(SCENARIOS, name, "scenario")
+    _catalogue(name, "scenario")
 
 
 def sources(name: str | None = _NAME) -> None:
     """List the data sources, or describe one."""
-    from fedkin.data.sources import SOURCES
-
-    _catalogue(SOURCES, name, "data")
+    _catalogue(name, "data")
 
 
 def models(name: str | None = _NAME) -> None:
     """List the models, or describe one."""
-    from fedkin.learning.models import MODELS
-
-    _catalogue(MODELS, name, "model")
+    _catalogue(name, "model")
 
 
-def _catalogue(registry: Mapping[str, Any], name: str | None, section: str) -> None:
+def _catalogue(name: str | None, section: str) -> None:
+    registry = _known(section)
     if name is not None:
-        from fedkin.settings import choose
-
-        entry = choose(registry, name, section)
+        name, entry = _one(registry, name, section, section)
         _describe(name, entry, section, {"planted groups": entry.planted} if hasattr(entry, "planted") else {})
         return
-    table = Table(section, "what it is", box=None, pad_edge=False)
+    table = Table(section, "what it is", "from", box=None, pad_edge=False)
     for known, entry in registry.items():
-        table.add_row(known, (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " "))
+        about = (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " ")
+        table.add_row(known, about, _origin(entry))
     screen().print(table)
 
 

@@ -61,7 +61,7 @@ def compare(
         names, seeded, groups = _planned_before(folder)
     else:
         groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
-        names, seeded = wanted(plan, methods, seeds)
+        plan, names, seeded = wanted(plan, methods, seeds)
     root = rooted(folder, data_root, resume is not None)
     if controls:
         names = with_controls(names, plan.federation(root).planted is not None)

@@ -160,10 +160,12 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[list[str], list[int]]:
-    """The methods and seeds of these options; without them those of the experiment."""
-    names = listed(methods or plan.method.name, "--methods")
-    return names, numbers(seeds) if seeds is not None else [plan.run.seed]
+def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
+    """The experiment, methods and seeds of these options; without them those of the experiment."""
+    from fedkin.running.own import named_in
+
+    names, own = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
+    return plan.with_own(own), names, numbers(seeds) if seeds is not None else [plan.run.seed]
 
 
 def kept_plan(folder: Path, form: Any, key: str, kind: str) -> Any:

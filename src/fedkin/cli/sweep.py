@@ -49,7 +49,7 @@ def sweep(
     else:
         if not choices:
             raise ConfigError("--grid: name at least one setting and its values, such as method.q=1,0.1")
-        names, seeded = wanted(plan, methods, seeds)
+        plan, names, seeded = wanted(plan, methods, seeds)
         cells = [Choice.parse(text, "--grid") for text in choices]
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:

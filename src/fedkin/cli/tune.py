@@ -76,7 +76,7 @@ def tune(
         if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
             raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
                               "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
-        names, seeded = wanted(plan, methods, seeds)
+        plan, names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
         tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
     root = rooted(folder, data_root, resume is not None)

@@ -32,6 +32,7 @@ from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
+from fedkin.running.own import add_installed, named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
@@ -122,7 +123,9 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     if not isinstance(method, (str, ServerMethod, PeerMethod)):
         raise ConfigError(f"method: expected a name or a method object, such as FedAvg(), got {method!r}")
     if isinstance(method, str):
-        return parse(choose(METHODS, method, "method"), options, "method")
+        add_installed()
+        (name,), _ = named_in([method], "method", Path(), "method")
+        return parse(choose(METHODS, name, "method"), options, "method")
     if options:
         raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
     return method

@@ -6,28 +6,19 @@ import copy
 import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from fedkin.data.scenarios import SCENARIOS
-from fedkin.data.sources import SOURCES
 from fedkin.errors import ConfigError, nearest
-from fedkin.learning.models import MODELS
-from fedkin.methods import METHODS
+from fedkin.running.own import KINDS, taken_in
 from fedkin.untrusted import said, shown, toml_of
 
 __all__ = ["SECTIONS", "assign", "changed", "setting_value"]
 
 SECTIONS = (
-    "name", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
+    "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
 )  # fmt: skip
 
-# Sections whose other fields depend on the one that names their kind.
-_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "data": ("source", SOURCES),
-    "scenario": ("name", SCENARIOS),
-    "model": ("name", MODELS),
-    "method": ("name", METHODS),
-}
 _NONE = "none"
 _LOG = logging.getLogger("fedkin")
 
@@ -53,6 +44,7 @@ def changed(table: Mapping[str, Any], changes: Sequence[str], check: Callable[[d
     made = copy.deepcopy(dict(table))
     for change in wanted:
         assign(made, change.path, change.value, change.option)
+    made = taken_in(made, Path())
     _drop_others(made, table, {change.path for change in wanted})
     try:
         return check(made)
@@ -119,7 +111,7 @@ def _unset(table: dict[str, Any], path: str) -> None:
 
 def _drop_others(made: dict[str, Any], before: Mapping[str, Any], given: set[str]) -> None:
     """Drop, where another kind was chosen, settings of the file that this kind does not have."""
-    for section, (field, registry) in _KINDS.items():
+    for section, (field, registry, _) in KINDS.items():
         old, new = before.get(section), made.get(section)
         if f"{section}.{field}" not in given or not isinstance(old, Mapping) or not isinstance(new, dict):
             continue

@@ -28,6 +28,7 @@ from fedkin.records.tables import flat
 from fedkin.running.changes import SECTIONS, assign, changed
 from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import nets_for, public_from
+from fedkin.running.own import add_installed, check_read, taken_in
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
@@ -55,6 +56,7 @@ class Experiment:
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Experiment:
         """Check a table; raises one ConfigError naming every field that is wrong, in all sections."""
+        add_installed()
         parts, wrong = _checked(table)
         found = list(wrong)
         try:
@@ -77,6 +79,11 @@ class Experiment:
         except ConfigError as error:
             raise ConfigError(f"methods.{method}: {error}" if changes else str(error)) from None
 
+    def with_own(self, files: Sequence[str]) -> Experiment:
+        """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
+        own = list(dict.fromkeys([*self.table.get("own", []), *files]))
+        return Experiment.of({**self.table, "own": own}) if own else self
+
     def with_changes(self, **changes: Any) -> Experiment:
         """Return the experiment with other values of some fields, which are written `section.field`."""
         table = copy.deepcopy(dict(self.table))
@@ -86,7 +93,7 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""
-        table: dict[str, Any] = {"name": self.name}
+        table: dict[str, Any] = {"name": self.name, **({"own": self.table["own"]} if "own" in self.table else {})}
         for section in ("data", "scenario", "model", "training"):
             table[section] = getattr(self, section).model_dump(mode="json")
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
@@ -142,8 +149,11 @@ def _completed(text: str) -> str:
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError."""
-    return changed(read_table(path), changes, Experiment.of, str(path))
+    """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError.
+
+    Files that it names (`own`, FILE.py:CLASS) are read, relative to its folder; those of changes to the working folder.
+    """
+    return changed(taken_in(read_table(path), path.parent), changes, Experiment.of, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -198,6 +208,10 @@ def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return (the parts of an experiment by field, what is wrong); the sections of methods are not looked at."""
     wrong = [f"{name}: no such section; {nearest(name, SECTIONS)}" for name in table if name not in SECTIONS]
     misspelt = [field for field in SECTIONS if field not in table and any(f"'{field}'" in one for one in wrong)]
+    try:
+        check_read(table.get("own", []))
+    except ConfigError as error:
+        wrong += error.args
     makers: dict[str, Callable[[], Any]] = {
         "name": lambda: _name(table),
         "data": lambda: _chosen(SOURCES, table, "data", "source"),

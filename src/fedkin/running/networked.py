@@ -89,6 +89,10 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
     names: of all peers, or clients (None: those of `network.clients`); where bodies differ, they decide who has which.
     """
+    if "own" in experiment.table:
+        raise ConfigError(
+            "own: files stay where they are: over a network, install own parts as a package at every participant"
+        )
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     clients = experiment.network.clients if names is None else tuple(names)

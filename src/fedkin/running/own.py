@@ -1,0 +1,226 @@
+"""Parts that are not fedkin's own: methods, scenarios, sources and models from a file, or from an installed package.
+
+They are put among the built-in ones under the name that they give themselves, and are then used as those are. A file is
+read only where its user names it, in an experiment file or on the command line; never by what comes over a network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from inspect import isabstract
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedkin.data.scenarios import SCENARIOS, Scenario
+from fedkin.data.sources import SOURCES, Source
+from fedkin.errors import ConfigError, nearest
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning.models import MODELS, Model
+from fedkin.methods import METHODS
+from fedkin.untrusted import shown
+
+__all__ = ["KINDS", "add_installed", "check_read", "named_in", "origin", "taken_in"]
+
+_IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LOG = logging.getLogger("fedkin")
+
+
+class Kind(NamedTuple):
+    """Parts of one kind: the field of their section that names one, all by name, and what they are made from."""
+
+    field: str
+    known: dict[str, Any]
+    bases: tuple[type, ...]
+
+    def name_of(self, part: Any) -> str:
+        """Return the name that a part gives itself; raises ConfigError for what is no such part, or has none."""
+        of = " or ".join(base.__name__ for base in self.bases)
+        if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
+            raise ConfigError(f"expected a class that is a {of} and has all that one needs")
+        field = part.model_fields.get(self.field)  # type: ignore[attr-defined]
+        name = field.default if field is not None else part.__dict__.get(self.field)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
+        return name
+
+
+KINDS: Mapping[str, Kind] = {
+    "data": Kind("source", SOURCES, (Source,)),
+    "scenario": Kind("name", SCENARIOS, (Scenario,)),
+    "model": Kind("name", MODELS, (Model,)),
+    "method": Kind("name", METHODS, (ServerMethod, PeerMethod)),
+}
+
+
+class _Read(NamedTuple):
+    """A file that was read: the hash of its bytes, and its parts by section and name."""
+
+    digest: str
+    parts: dict[str, tuple[str, str]]
+
+
+_FILES: dict[str, _Read] = {}
+
+
+@cache
+def add_installed() -> None:
+    """Add the parts of other packages, by their entry points in fedkin.methods, .scenarios, .sources and .models.
+
+    One that cannot be used harms nobody: a warning names its package.
+    """
+    groups = {"methods": "method", "scenarios": "scenario", "sources": "data", "models": "model"}
+    for group, section in groups.items():
+        kind = KINDS[section]
+        for point in sorted(entry_points(group=f"fedkin.{group}"), key=lambda point: point.value):
+            where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"
+            try:
+                part = point.load()
+                name = kind.name_of(part)
+                if kind.known.setdefault(name, part) is not part:
+                    raise ConfigError(f"there is {name!r} already")
+            except Exception as error:  # whatever another package does
+                _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
+
+
+def origin(part: type) -> str:
+    """Return where a part comes from: "fedkin", a file, or the package that brings it."""
+    file = getattr(sys.modules.get(part.__module__), "__file__", None) or ""
+    return file if file in _FILES else part.__module__.partition(".")[0]
+
+
+def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return an experiment's table with the name of the class for each FILE.py:CLASS, after reading the file.
+
+    `own` lists the files then, with their hashes. Files that it lists already are read as well. Paths are relative to
+    `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
+    """
+    made = dict(table)
+    listed = made.get("own", [])
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ConfigError("own: expected a list of files, such as own = ['my.py']")
+    own = [_noted(text, folder) for text in listed]
+    for section, kind in KINDS.items():
+        inner = made.get(section)
+        name = inner.get(kind.field) if isinstance(inner, Mapping) else None
+        if isinstance(name, str) and _IN_FILE.fullmatch(name):
+            noted, known = _named(name, section, folder, f"{section}.{kind.field}")
+            own.append(noted)
+            made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
+    return {**made, "own": list(dict.fromkeys(own))} if own else made
+
+
+def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
+    """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
+    found, own = [], []
+    for name in names:
+        base, at, control = name.partition("@")
+        if _IN_FILE.fullmatch(base):
+            noted, base = _named(base, section, folder, where)
+            own.append(noted)
+        found.append(f"{base}{at}{control}")
+    return found, own
+
+
+def check_read(own: object) -> None:
+    """Raise ConfigError for files that were not read: what came from elsewhere than its user may not name files."""
+    for text in own if isinstance(own, list) else [own]:
+        path, _, digest = str(text).partition("#")
+        if path not in _FILES or _FILES[path].digest != digest:
+            named = shown(str(text), 200)
+            raise ConfigError(f"own: {named}: files are read for an experiment file that you name, only")
+
+
+def _noted(text: str, folder: Path) -> str:
+    """Read a file of `own`; returns it with its hash."""
+    path, _, digest = text.partition("#")
+    place = str((folder / path).resolve())
+    read = _read(place, "own")
+    if digest not in ("", read.digest):
+        raise ConfigError(
+            f"own: {place} has changed since this was begun (its hash was {digest}, and is {read.digest}): put it "
+            "back, or begin anew"
+        )
+    return f"{place}#{read.digest}"
+
+
+def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
+    """Read the file of FILE.py:CLASS; returns (the file with its hash, the name of the class)."""
+    split = _IN_FILE.fullmatch(text)
+    assert split is not None
+    place = str((folder / split["path"]).resolve())
+    read = _read(place, where)
+    known = {part: name for part, (of, name) in read.parts.items() if of == section}
+    if split["part"] not in known:
+        have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
+        raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
+    return f"{place}#{read.digest}", known[split["part"]]
+
+
+def _read(place: str, where: str) -> _Read:
+    """Import a file and put its parts among the others; returns what it has."""
+    try:
+        digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise ConfigError(f"{where}: {place}: {error.strerror or error}") from None
+    before = _FILES.get(place)
+    if before is not None and before.digest == digest:
+        return before
+    for section, name in before.parts.values() if before is not None else ():
+        del KINDS[section].known[name]
+    parts = dict(_parts(_module(place, where), place, where))
+    _FILES[place] = _Read(digest, parts)
+    return _FILES[place]
+
+
+def _module(place: str, where: str) -> Any:
+    """Import a file as the module of its name, so that processes that are started later can import it too."""
+    path = Path(place)
+    name, folder = path.stem, str(path.parent)
+    if not name.isidentifier():
+        raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
+    known = sys.modules.get(name)
+    spec = known.__spec__ if known is not None else importlib.util.find_spec(name)
+    if spec is not None and spec.origin != place:
+        raise ConfigError(f"{where}: {place}: there is a Python module {name!r} already; rename the file")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
+        raise ConfigError(
+            f"{where}: {place}, line {line}: {type(error).__name__}: {shown(' '.join(str(error).split()), 300)}"
+        ) from None
+    return module
+
+
+def _parts(module: Any, place: str, where: str) -> Iterable[tuple[str, tuple[str, str]]]:
+    """Put what a module defines among the parts; yields (class, (section, name))."""
+    for label, part in vars(module).items():
+        if not isinstance(part, type) or part.__module__ != module.__name__ or isabstract(part):
+            continue
+        for section, kind in KINDS.items():
+            if not issubclass(part, kind.bases):
+                continue
+            try:
+                name = kind.name_of(part)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {place}: {error}") from None
+            if kind.known.setdefault(name, part) is not part:
+                raise ConfigError(f"{where}: {place}: {label} is {name!r}, and there is a {section} {name!r} already")
+            yield label, (section, name)

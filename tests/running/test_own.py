@@ -1,0 +1,174 @@
+"""Own parts: from a file, under the name that they give themselves, and never from what somebody else sent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import fedkin
+from fedkin.errors import ConfigError
+from fedkin.running import own
+from fedkin.running.experiment import Experiment, load
+from fedkin.running.networked import settings_of
+
+METHOD = """
+from typing import ClassVar
+
+from fedkin.methods.fedavg import FedAvg
+
+
+class Mine(FedAvg):
+    name: ClassVar[str] = "my-average"
+    title: ClassVar[str] = "My average"
+"""
+MODEL = """
+from typing import Literal
+
+from fedkin.learning.models import Mlp
+
+
+class Broad(Mlp):
+    name: Literal["broad"] = "broad"
+    hidden: tuple[int, ...] = (12,)
+"""
+TABLE = {
+    "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
+    "training": {"rounds": 2, "lr": 0.1}, "method": {"name": "own_average.py:Mine"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Take out again what a test put among the parts."""
+    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    for section, kind in own.KINDS.items():
+        kind.known.clear()
+        kind.known.update(known[section])
+    own._FILES.clear()
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "own_average.py").write_text(METHOD)
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
+    return tmp_path
+
+
+def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(place: Path) -> None:
+    plan = load(place / "e.toml")
+    assert plan.method.name == "my-average"
+    digest = own._FILES[str(place / "own_average.py")].digest
+    assert plan.resolved()["own"] == [f"{place / 'own_average.py'}#{digest}"]
+    again = Experiment.of(plan.resolved())
+    federation = plan.federation(place)
+    found = [
+        fedkin.run(method, federation, rounds=2, training={"lr": 0.1}).rounds
+        for method in (again.method, f"{place / 'own_average.py'}:Mine", "fedavg")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert own.origin(type(plan.method)) == str(place / "own_average.py")
+
+
+def test_a_model_of_a_file_and_a_change_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "here").mkdir()
+    (place / "here" / "own_broad.py").write_text(MODEL)
+    monkeypatch.chdir(place / "here")
+    plan = load(place / "e.toml", ["model.name=own_broad.py:Broad", "model.hidden=[5]"])
+    assert plan.model.model_dump() == {"name": "broad", "hidden": (5,)}
+    assert [Path(text.partition("#")[0]).name for text in plan.table["own"]] == ["own_average.py", "own_broad.py"]
+
+
+def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path) -> None:
+    plan = load(place / "e.toml")
+    (place / "begun.toml").write_text(plan.to_toml())
+    assert load(place / "begun.toml").resolved() == plan.resolved()
+    (place / "own_average.py").write_text(METHOD + "\n# changed\n")
+    with pytest.raises(ConfigError, match=r"own_average.py has changed since this was begun \(its hash was [0-9a-f]+"):
+        load(place / "begun.toml")
+    assert load(place / "e.toml").method.name == "my-average"
+
+
+def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
+    names, files = own.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
+    assert names == ["fedavg", "my-average@self"]
+    plan = Experiment.of({**TABLE, "method": {"name": "fedavg"}}).with_own(files)
+    assert plan.for_method("my-average@self").run.alone
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("", "own_none.py:Mine", "method.name: .*own_none.py: No such file"),
+        (METHOD, "own_a.py:Mina", "method.name: own_a.py: no method 'Mina'; did you mean 'Mine'?"),
+        (MODEL, "own_b.py:Broad", "no method 'Broad'; the file has no method with a name"),
+        ("\nx = y\n", "own_c.py:Mine", "own_c.py, line 2: NameError: name 'y' is not defined"),
+        ("def f(:\n", "own_d.py:Mine", "own_d.py, line 1: SyntaxError"),
+        (
+            METHOD.replace('"my-average"', '"fedavg"'),
+            "own_e.py:Mine",
+            "Mine is 'fedavg', and there is a method 'fedavg'",
+        ),
+        (METHOD.replace('"my-average"', '"a/b"'), "own_f.py:Mine", "Mine has no name, or one that is no plain word"),
+        (METHOD, "numpy.py:Mine", "there is a Python module 'numpy' already; rename the file"),
+        (METHOD, "own-g.py:Mine", "its name cannot be that of a Python module; rename it"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str, name: str, words: str) -> None:
+    if text:
+        (tmp_path / name.partition(":")[0]).write_text(text)
+    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": name}}))
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(tmp_path / "e.toml")
+    assert "\n" not in str(caught.value)
+    assert "own_f" not in sys.modules or "my-average" not in own.KINDS["method"].known
+
+
+def test_what_somebody_sent_reads_no_file(place: Path) -> None:
+    path = place / "own_average.py"
+    with pytest.raises(ConfigError, match=r"method\.name: no 'own_average\.py:Mine'"):
+        Experiment.of(TABLE)
+    with pytest.raises(ConfigError, match="files are read for an experiment file that you name, only"):
+        Experiment.of({**TABLE, "own": [str(path)]})
+    assert own._FILES == {}
+    assert "own_average" not in sys.modules
+    with pytest.raises(ConfigError, match="own: files stay where they are: over a network, install own parts"):
+        settings_of(load(place / "e.toml"))
+
+
+PROGRAM = "from fedkin.running import own; own.add_installed(); print(own.KINDS['method'].known['my-average'].title)"
+
+
+def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:
+    (tmp_path / "own_average.py").write_text(METHOD)
+    about = tmp_path / "averages-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: averages\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[fedkin.methods]\nmine = own_average:Mine\nworse = own_worse:Worse\nno = own_average:ClassVar\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    wanted = "expected a class that is a ServerMethod or PeerMethod and has all that one needs"
+    assert done.stdout == "My average\n"
+    assert sorted(done.stderr.splitlines()) == [
+        f"averages: own_average:ClassVar cannot be used: ConfigError: {wanted}",
+        "averages: own_worse:Worse cannot be used: ModuleNotFoundError: No module named 'own_worse'",
+    ]
