@@ -8,27 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedkin.engines import (
     Engine,
-    Envelope,
-    Faults,
     LocalEngine,
     Outcome,
     Setup,
-    Transport,
     Witness,
 )  # fmt: skip
 from fedkin.engines.base import SERVER
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.simulation import Simulation
-from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.federation import Federation, Samples
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
-from fedkin.learning.models import Mlp
-from fedkin.learning.net import Net
-from fedkin.learning.training import Training
+from fedkin.testing import Losing as Losing
+from fedkin.testing import small_federation as small_federation
+from fedkin.testing import small_setup as small_setup
 from fedkin.views import ServerView
 
 
@@ -43,36 +39,6 @@ def cases() -> dict[str, ServerMethod | PeerMethod]:
         spec.loader.exec_module(module)
         found |= module.CASES
     return found
-
-
-def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: int = 5) -> Federation:
-    """Clients of unlike sizes in two planted groups: the second sees its labels reversed."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, width)) * 2
-    names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]
-    made = []
-    for number, name in enumerate(names):
-        group = number % 2
-
-        def draw(count: int, group: int = group) -> Samples:
-            y = rng.integers(0, classes, count)
-            x = centres[y] + rng.normal(size=(count, width))
-            y = classes - 1 - y if group else y
-            return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
-
-        made.append(Client(name, draw(18 + 3 * number), draw(12), group=f"g{group}"))
-    return Federation(made, Task(classes, (width,)), "small")
-
-
-def small_setup(
-    method: ServerMethod | PeerMethod, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
-    dropout: float = 0.0, seed: int = 0, **training: object,
-) -> Setup:  # fmt: skip
-    """A setup with a small MLP; a few steps a round, all clients."""
-    federation = federation if federation is not None else small_federation()
-    plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
-    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
-    return Setup(method, federation, net, Training.model_validate(plan), seed, faults=Faults(dropout=dropout))
 
 
 def local_site(engine: Engine) -> LocalSite:
@@ -90,16 +56,6 @@ def after(
     for number in range(1, rounds + 1):
         outcome = engine.round(number)
     return engine, outcome
-
-
-class Losing(Transport):
-    """Loses the messages of which `lose(envelope)` is true; it may be set at any time."""
-
-    def __init__(self, lose: Callable[[Envelope], bool] = lambda envelope: False) -> None:
-        self.lose = lose
-
-    def carry(self, envelope: Envelope) -> Envelope | None:
-        return None if self.lose(envelope) else envelope
 
 
 class Watched:

@@ -24,6 +24,7 @@ from fedkin.learning.net import BodyHead, Net
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.kept import Kept
+from fedkin.running.own import add_installed
 from fedkin.settings import choose, parse
 from fedkin.untrusted import said
 
@@ -180,6 +181,7 @@ class Loaded(Mapping[str, nn.Module]):
         """The net with what the run's method added to it."""
         table = dict(reading.settings_in(self.folder / "experiment.toml").get("method", {}))
         name = table.pop("name", None)
+        add_installed()
         if name not in METHODS:
             return net
         return parse(METHODS[name], table, "method").equip(net, self.task, key(0, "equip"))

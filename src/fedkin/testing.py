@@ -1,0 +1,320 @@
+"""What every method promises, as checks for your own: `check_method(Mine)` says which is broken, and what to do.
+
+The checks are those of fedkin's own methods, on a federation of six small clients in two groups.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin import codec
+from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Setup, Transport, Witness
+from fedkin.engines.base import SERVER
+from fedkin.engines.roster import Roster
+from fedkin.engines.server_side import ServerSide
+from fedkin.federation import Client, Federation, Samples, Task
+from fedkin.flow import Message, PeerMethod, ServerMethod
+from fedkin.learning.models import Mlp
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.views import ServerView
+
+__all__ = ["PROMISES", "Losing", "Promise", "check_method", "small_federation", "small_setup"]
+
+Method = ServerMethod | PeerMethod
+
+
+def check_method(method: Method | type[Method]) -> None:
+    """Check all promises that methods make; raises AssertionError with those that are broken, and what to do.
+
+    method: a method, or a class whose settings all have defaults. Takes seconds; use it in a test of your own.
+
+    >>> from fedkin.methods import FedAvg
+    >>> check_method(FedAvg)
+    """
+    made = method() if isinstance(method, type) else method
+    broken = []
+    for promise in PROMISES:
+        if promise.server_only and not isinstance(made, ServerMethod):
+            continue
+        try:
+            promise.check(made)
+        except AssertionError as error:
+            broken.append(f"- {promise.words}: {' '.join(str(error).split())[:300]}\n  {promise.remedy}")
+        except Exception as error:  # a method's own mistake
+            broken.append(f"- it fails: {_told(error)}")
+    broken = list(dict.fromkeys(broken))
+    if broken:
+        head = f"{type(made).__name__} does not keep what methods promise:"
+        raise AssertionError("\n".join([head, *broken]))
+
+
+def _told(error: Exception) -> str:
+    """A mistake of the method, with its file and line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({last.filename}, line {last.lineno})"
+
+
+# -- a small federation ----------------------------------------------------------------------------------------------
+
+
+def small_federation(clients: int = 6, seed: int = 0, classes: int = 4, width: int = 5) -> Federation:
+    """Return clients of unlike sizes in two planted groups: the second sees its labels reversed."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, width)) * 2
+    names = [f"site-{letter}" for letter in rng.permutation(list("qwertyuiopasdfghjklzxcvbnm"))[:clients]]
+    made = []
+    for number, name in enumerate(names):
+        group = number % 2
+
+        def draw(count: int, group: int = group) -> Samples:
+            y = rng.integers(0, classes, count)
+            x = centres[y] + rng.normal(size=(count, width))
+            y = classes - 1 - y if group else y
+            return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+
+        made.append(Client(name, draw(18 + 3 * number), draw(12), group=f"g{group}"))
+    return Federation(made, Task(classes, (width,)), "small")
+
+
+def small_setup(
+    method: Method, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0, seed: int = 0, **training: object,
+) -> Setup:  # fmt: skip
+    """Return a setup with a small MLP: a few steps a round, all clients; training: other fields of Training."""
+    federation = federation if federation is not None else small_federation()
+    plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
+    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
+    return Setup(method, federation, net, Training.model_validate(plan), seed, faults=Faults(dropout=dropout))
+
+
+class Losing(Transport):
+    """Loses the messages of which `lose(envelope)` is true; it may be set at any time."""
+
+    def __init__(self, lose: Callable[[Envelope], bool] = lambda envelope: False) -> None:
+        self.lose = lose
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        return None if self.lose(envelope) else envelope
+
+
+def _models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]]:
+    """Every client's model after some rounds."""
+    for number in range(1, rounds + 1):
+        engine.round(number)
+    return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
+
+
+def _hold(condition: bool, words: str) -> None:
+    if not condition:
+        raise AssertionError(words)
+
+
+def _near(what: str, one: Tensor, other: Tensor, relative: float, absolute: float) -> None:
+    torch.testing.assert_close(one, other, rtol=relative, atol=absolute, msg=lambda text: f"{what}: {text}")
+
+
+def _same_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    _hold(one.keys() == other.keys(), "other clients have models")
+    for id in one:
+        for name in one[id]:
+            _hold(torch.equal(one[id][name], other[id][name]), f"{name} of {id} differs")
+
+
+def _close(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float) -> None:
+    _hold(one.keys() == other.keys(), "other clients have models")
+    for id in one:
+        for name in one[id]:
+            _near(f"{name} of {id}", one[id][name], other[id][name], tolerance, tolerance)
+
+
+# -- the promises ----------------------------------------------------------------------------------------------------
+
+
+def _trains(method: Method) -> None:
+    setup = small_setup(method)
+    for id, params in _models(LocalEngine(setup)).items():
+        changed = not torch.equal(params["body.1.weight"], setup.net.initial["body.1.weight"])
+        _hold(changed, f"the model of {id} is what it was after 3 rounds")
+
+
+def _travels(method: Method) -> None:
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
+        setup = small_setup(method, dtype=dtype, per_round=4)
+        local, loopback = LocalEngine(setup), LoopbackEngine(setup)
+        _close(_models(local), _models(loopback), tolerance)
+        right = [{id: score.right for id, score in engine.evaluate().items()} for engine in (local, loopback)]
+        _hold(right[0] == right[1], "other predictions are right")
+    setup = small_setup(method)
+    traffic = [sorted(engine(setup).round(1).traffic) for engine in (LocalEngine, LoopbackEngine)]
+    _hold(traffic[0] == traffic[1], "other messages are counted")
+
+
+def _repeats(method: Method) -> None:
+    setup = small_setup(method, per_round=0.5)
+    _same_bits(_models(LocalEngine(setup)), _models(LocalEngine(setup)))
+
+
+def _draws(method: Method) -> None:
+    one, other = (_models(LocalEngine(small_setup(method, seed=seed))) for seed in (0, 1))
+    same = all(torch.equal(one[id]["body.1.weight"], other[id]["body.1.weight"]) for id in one)
+    _hold(not same, "all models are equal with seeds 0 and 1")
+
+
+def _unordered(method: Method) -> None:
+    federation = small_federation()
+    turned = federation.reorder(list(reversed(list(federation))))
+    one = _models(LocalEngine(small_setup(method, federation, per_round=4)))
+    _same_bits(one, _models(LocalEngine(small_setup(method, turned, per_round=4))))
+
+
+def _rests(method: Method, settled: int = 0, but: str = "\0") -> None:
+    """settled: rounds before which models are not compared. but: how the names of parameters begin that may change."""
+    engine = LocalEngine(small_setup(method, lr=0.0))
+    for number in range(1, settled + 1):
+        engine.round(number)
+    before = {id: dict(engine.model(id)) for id in engine.setup.federation}
+    for id, params in _models(engine).items():
+        for name, tensor in params.items():
+            if not name.startswith(but):
+                _near(f"{name} of {id}", tensor, before[id][name], 0.0, 1e-6)
+
+
+def _survives(method: Method) -> None:
+    for id, params in _models(LocalEngine(small_setup(method, dropout=0.5, seed=3)), rounds=6).items():
+        _hold(all(bool(torch.isfinite(tensor).all()) for tensor in params.values()), f"the model of {id} is not finite")
+
+
+def _waits(method: Method) -> None:
+    losing = Losing()
+    engine = LocalEngine(small_setup(method), transport=losing)
+    engine.round(1)
+    before = {pointer: tensor.clone() for pointer, tensor in codec.tensors_of(engine.state()).items()}
+    losing.lose = lambda envelope: envelope.sender == SERVER
+    engine.round(2)
+    after = codec.tensors_of(engine.state())
+    _hold(before.keys() == after.keys(), f"the state has other entries: {sorted(before.keys() ^ after.keys())[:3]}")
+    for pointer, tensor in before.items():
+        _hold(torch.equal(tensor, after[pointer]), f"{pointer} of the state has changed")
+
+
+def _ignores(method: Method) -> None:
+    federation = small_federation()
+    dropped = sorted(federation)[2]
+    # All is lost but what is asked before the draw.
+    losing = Losing(lambda envelope: envelope.receiver == dropped and envelope.phase != "size")
+    one = _models(LocalEngine(small_setup(method, federation), transport=losing), rounds=2)
+    with mock.patch.object(type(method), "sample", lambda self, server: [id for id in server.clients if id != dropped]):
+        _same_bits(one, _models(LocalEngine(small_setup(method, federation)), rounds=2))
+
+
+def _relabels(method: Method) -> None:
+    setup = small_setup(method).equipped()
+    ids = sorted(setup.federation)
+    names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
+    witness = Witness()
+    engine = LocalEngine(setup, observers=[witness])
+    engine.round(1)
+    sent, server = _replayed(setup, [replies for _, _, replies in witness.asks], names)
+    _hold(len(sent) == len(witness.asks) > 0, f"it asks {len(sent)} times, and {len(witness.asks)} times before")
+    for (_, ask, _), renamed in zip(witness.asks, sent, strict=True):
+        _hold({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
+        for id, message in ask.messages.items():
+            _close_trees(message, renamed[names[id]])
+    _close_trees(engine.server.state, server.state, names)
+
+
+def _replayed(
+    setup: Setup, replies: Sequence[Mapping[str, Message]], names: Mapping[str, str]
+) -> tuple[list[dict[str, Message]], ServerView[Any]]:
+    """Drive the server's round by hand with renamed replies, given in another order."""
+    federation = setup.federation.relabel(dict(names))
+    side = ServerSide(replace(setup, federation=federation).plan, Roster.of(federation))
+    side.turn_to(1)
+    flow, sent, answer = side.round(), [], None
+    for reply in [*replies, None]:
+        try:
+            ask = flow.send(answer)
+        except StopIteration:
+            break
+        sent.append(dict(ask.messages))
+        assert reply is not None
+        answer = {names[id]: message for id, message in reversed(list(reply.items()))}
+    return sent, side.view
+
+
+def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -> None:
+    """Check that trees are equal up to rounding; keys that are client ids are translated."""
+    names = names or {}
+    if isinstance(one, Tensor):
+        _near("an array", one, other, 1e-5, 1e-6)
+    elif isinstance(one, (dict, Message)):
+        _hold({names.get(key, key) for key in one} == set(other), f"other entries: {sorted(map(str, other))[:5]}")
+        for key in one:
+            _close_trees(one[key], other[names.get(key, key)], names)
+    else:
+        _hold(bool(one == other), f"{one!r} is {other!r}")
+
+
+def _resumes(method: Method) -> None:
+    setup = small_setup(method, per_round=3)
+    engine = LocalEngine(setup)
+    engine.round(1)
+    fresh = LocalEngine(setup)
+    fresh.restore(codec.decode(codec.encode(engine.state())))
+    for number in (2, 3):
+        engine.round(number)
+        fresh.round(number)
+    ids = sorted(setup.federation)
+    _same_bits({id: dict(engine.model(id)) for id in ids}, {id: dict(fresh.model(id)) for id in ids})
+
+
+def _counts(method: Method) -> None:
+    witness = Witness()
+    engine = LocalEngine(small_setup(method), observers=[witness])
+    counted = [message.bytes for number in (1, 2) for message in engine.round(number).traffic]
+    sent = [len(envelope.message.to_bytes()) for envelope in witness.envelopes]
+    _hold(sorted(counted) == sorted(size for size in sent if size), "bytes counted are not those of the messages")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One of the promises: its name, what it is in words, what to do where it is broken, and its check."""
+
+    name: str
+    words: str
+    remedy: str
+    check: Callable[[Method], None]
+    server_only: bool = False
+
+
+_STATE = "Keep all that a later round needs in `state`, as tensors, numbers, texts, lists and dicts."
+_SORTED = "Go through clients in the order of sorted ids, and take what comes from each by its id, never by its place."
+_RANDOM = "Draw from what `server.rng(...)` and `client.rng(...)` return, never from a global generator."
+
+PROMISES = (
+    Promise("trains", "training changes every client's model", "Yield a Fit, and keep what it returns.", _trains),
+    Promise("travels", "messages and states through bytes give the same run", _STATE, _travels),
+    Promise("repeats", "the same seed gives the same bits", _RANDOM, _repeats),
+    Promise("draws", "another seed gives other bits", _RANDOM, _draws),
+    Promise("unordered", "the order of clients changes no bit", _SORTED, _unordered),
+    Promise("rests", "with a learning rate of 0 models stay what they are",
+            "Mix models with weights that sum to 1, and start all clients from the same one.", _rests),
+    Promise("survives", "half of all messages lost leave models finite",
+            "Divide by the sum of the weights of those who answered, and do nothing where nobody did.", _survives),
+    Promise("waits", "a round in which nobody answers leaves the server's state as it was",
+            "Return from the round where there are no replies, before the state is changed.", _waits, server_only=True),
+    Promise("ignores", "a client that is lost is a client that was not drawn",
+            "Use the replies alone, not the list of those who were asked.", _ignores, server_only=True),
+    Promise("relabels", "other names of clients give the same under these names", _SORTED, _relabels, server_only=True),
+    Promise("resumes", "a run restored from its state goes on bit for bit", _STATE, _resumes),
+    Promise("counts", "bytes counted are those of the messages", "Do not change a Message that was sent.", _counts),
+)  # fmt: skip

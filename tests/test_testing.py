@@ -1,0 +1,51 @@
+"""What `check_method` says of methods that break a promise."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import Local
+from fedkin.testing import check_method
+
+
+class Global(FedAvg):
+    """It draws from numpy's global generator."""
+
+    name: ClassVar[str] = "global"
+
+    def sample(self, server: Any) -> list[str]:
+        return sorted(server.clients)[int(np.random.default_rng().integers(2**31)) % 3 :]
+
+
+class Careless(FedAvg):
+    """It makes a mistake in its own code."""
+
+    name: ClassVar[str] = "careless"
+
+    def sample(self, server: Any) -> list[str]:
+        return [{"site-a": 1}["site-z"]]  # type: ignore[list-item]
+
+
+def test_a_method_that_keeps_all_is_let_through() -> None:
+    check_method(Local())
+
+
+def test_a_broken_promise_is_named_with_what_to_do() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_method(Global)
+    first, *lines = str(caught.value).splitlines()
+    assert first == "Global does not keep what methods promise:"
+    told = "\n".join(lines)
+    assert "- the same seed gives the same bits: " in told
+    assert "Draw from what `server.rng(...)` and `client.rng(...)` return, never from a global generator." in told
+
+
+def test_a_mistake_is_told_once_with_its_line() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_method(Careless)
+    line = Careless.sample.__code__.co_firstlineno + 1
+    assert str(caught.value).splitlines()[1:] == [f"- it fails: KeyError: 'site-z' ({__file__}, line {line})"]
