@@ -63,3 +63,8 @@ def test_whatever_installs_asks_for_hashes() -> None:
         for line in path.read_text().splitlines():
             if "install" in line and "-r " in line:
                 assert re.search(r"--require-hashes|\$\((FLOWER_)?LOCKED\)", line), f"{path}: {line}"
+
+
+def test_nothing_for_gpus_is_installed_beside_torch_for_processors() -> None:
+    for path in sorted((ROOT / "constraints").glob("*.txt")):
+        assert not re.findall(r"^(?:nvidia|cuda|triton)[^=]*==", path.read_text(), re.MULTILINE), path.name
