@@ -117,10 +117,12 @@ class Meeting:
                 if words:
                     self._linger(id)
                     raise RunError(f"{id} cannot be a neighbour: {words}")
-            begun = [there for there in self.now().values() if not there.waits]
-            # One that they have met may not have been seen here yet: it is started again, as this peer is.
-            if begun and not self.link.present().union(*(there.counts for there in begun)).intersection(missing):
-                return
+            begun = list[Now]()
+            if not self.link.present().intersection(missing):
+                begun = [there for there in self.now().values() if not there.waits]
+                # One on whom they count may not have been seen here yet: it is started again, as this peer is.
+                if begun and not {id for there in begun for id in there.counts}.intersection(missing):
+                    return
             if begun or (self.done and self.known):
                 left -= time.monotonic() - since
                 if left <= 0:
