@@ -49,3 +49,8 @@ def test_a_process_tells_each_reason_at_powers_of_ten_and_passes_on_what_else_is
         "Python's", "another library's",
         f"without an endafter {said} 12 ('', 'handshake', 'who dials has no certificate')",
     ])  # fmt: skip
+
+
+def test_it_can_be_imported_without_zenoh_so_that_who_needs_it_says_so_in_one_line() -> None:
+    code = "import sys; sys.modules['zenoh'] = None; import fedkin.network.handshakes"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""

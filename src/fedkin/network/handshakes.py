@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Thread
 
-import zenoh
-
 __all__ = ["reason_of", "refusals"]
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
@@ -67,6 +65,8 @@ def refusals(say: Callable[[str], None], note: Callable[[str, str, str], None]) 
 @cache
 def _logged() -> None:
     """Have Zenoh write what it warns of in handshakes; it takes this once in a process."""
+    import zenoh  # whoever has a link has it
+
     zenoh.init_log_from_env_or("zenoh_link_tls=warn")
 
 
