@@ -135,6 +135,22 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
     assert "own_f" not in sys.modules or "my-average" not in own.KINDS["method"].known
 
 
+def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: Path) -> None:
+    path = place / "own_average.py"
+    path.write_text(METHOD + "\n\nclass Same(FedAvg):\n    name: ClassVar[str] = 'fedavg'\n")
+    with pytest.raises(ConfigError, match="Same is 'fedavg', and there is a method 'fedavg' already"):
+        load(place / "e.toml")
+    assert "my-average" not in own.KINDS["method"].known
+    path.write_text(METHOD)
+    assert load(place / "e.toml").method.name == "my-average"
+    path.write_text(METHOD + "\nx = y\n")
+    with pytest.raises(ConfigError, match="NameError"):
+        load(place / "e.toml")
+    assert "my-average" not in own.KINDS["method"].known
+    path.write_text(METHOD)
+    assert load(place / "e.toml").method.name == "my-average"
+
+
 def test_what_somebody_sent_reads_no_file(place: Path) -> None:
     path = place / "own_average.py"
     with pytest.raises(ConfigError, match=r"method\.name: no 'own_average\.py:Mine'"):

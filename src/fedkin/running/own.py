@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -176,8 +176,11 @@ def _read(place: str, where: str) -> _Read:
         return before
     for section, name in before.parts.values() if before is not None else ():
         del KINDS[section].known[name]
-    parts = dict(_parts(_module(place, where), place, where))
-    _FILES[place] = _Read(digest, parts)
+    _FILES.pop(place, None)
+    found = _parts(_module(place, where), place, where)
+    for _, section, name, part in found:
+        KINDS[section].known[name] = part
+    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found})
     return _FILES[place]
 
 
@@ -209,18 +212,18 @@ def _module(place: str, where: str) -> Any:
     return module
 
 
-def _parts(module: Any, place: str, where: str) -> Iterable[tuple[str, tuple[str, str]]]:
-    """Put what a module defines among the parts; yields (class, (section, name))."""
+def _parts(module: Any, place: str, where: str) -> list[tuple[str, str, str, type]]:
+    """Return (class, section, name, part) of what a module defines; raises ConfigError if one cannot be used."""
+    found: list[tuple[str, str, str, type]] = []
     for label, part in vars(module).items():
         if not isinstance(part, type) or part.__module__ != module.__name__ or isabstract(part):
             continue
-        for section, kind in KINDS.items():
-            if not issubclass(part, kind.bases):
-                continue
+        for section in (section for section, kind in KINDS.items() if issubclass(part, kind.bases)):
             try:
-                name = kind.name_of(part)
+                name = KINDS[section].name_of(part)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {place}: {error}") from None
-            if kind.known.setdefault(name, part) is not part:
+            if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
                 raise ConfigError(f"{where}: {place}: {label} is {name!r}, and there is a {section} {name!r} already")
-            yield label, (section, name)
+            found.append((label, section, name, part))
+    return found
