@@ -61,7 +61,7 @@ def test_help_and_typos_import_little(words: list[str]) -> None:
         "slow = {'torch', 'numpy', 'scipy', 'pyarrow', 'pydantic', 'networkx'} & set(sys.modules)\n"
         "sys.exit(f'{slow} are imported' if slow else 0)\n"
     )
-    python(code, 0)
+    assert "are imported" not in python(code, 0)
 
 
 def test_run_prints_figures_and_writes_records(experiment: Path) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedkin.cli import app
-from fedkin.errors import FedkinError
+from cli.invoked import refused, said
 from fedkin.federation import Federation
 from fedkin.records.files import read_json
 from fedkin.running.compare import read_result
@@ -31,19 +29,6 @@ def digits() -> Arrays:
     found = load_digits()
     x = (found.images[:300] * 15).astype(np.uint8)
     return {"x": x, "y": found.target[:300], "client": np.array(SITES)[np.arange(300) % 3]}
-
-
-def said(*words: str | Path) -> str:
-    ended = CliRunner().invoke(app, [str(word) for word in words])
-    assert ended.exit_code == 0, ended.output
-    return ended.output
-
-
-def refused(*words: str | Path) -> str:
-    error = CliRunner().invoke(app, [str(word) for word in words]).exception
-    assert isinstance(error, FedkinError), error
-    assert "\n" not in str(error)
-    return str(error)
 
 
 def started(data: Path, *more: str) -> tuple[dict[str, Any], Federation]:

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from fedkin.cli import app
-from fedkin.errors import FedkinError
+from cli.invoked import refused, said
 
 
 @pytest.fixture
@@ -28,19 +26,6 @@ def stays(tmp_path: Path) -> Path:
     for name, own in frame.groupby("hospital"):
         own.drop(columns="hospital").to_parquet(tmp_path / "each" / f"{name}.parquet")
     return tmp_path
-
-
-def said(*words: str | Path) -> str:
-    ended = CliRunner().invoke(app, [str(word) for word in words])
-    assert ended.exit_code == 0, ended.output
-    return ended.output
-
-
-def refused(*words: str | Path) -> str:
-    error = CliRunner().invoke(app, [str(word) for word in words]).exception
-    assert isinstance(error, FedkinError), error
-    assert "\n" not in str(error)
-    return str(error)
 
 
 def test_columns_are_listed_where_no_target_is_named(stays: Path) -> None:

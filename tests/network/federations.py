@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedkin import codec
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import Client, Federation
 from fedkin.network.agreement import PlanOf
 from fedkin.network.memory import MemoryNetwork
 from fedkin.network.node import Left, Node
@@ -41,6 +42,16 @@ def experiment(
     for name, fields in sections.items():
         table[name] = dict(fields) if name == "model" else {**table.get(name, {}), **fields}
     return Experiment.of(table)
+
+
+def write_samples(folder: Path, name: str, client: Client) -> None:
+    """Write a client's samples with their split, as `--data NAME.npz` reads them."""
+    parts = [(client.train, "train"), (client.test, "test")]
+    np.savez(
+        folder / f"{name}.npz", x=torch.cat([part.inputs(slice(None)) for part, _ in parts]).numpy(),
+        y=torch.cat([part.labels() for part, _ in parts]).numpy(),
+        split=np.concatenate([np.full(len(part), word) for part, word in parts]),
+    )  # fmt: skip
 
 
 def simulated(plan: Experiment, folder: Path, **options: Any) -> Result:

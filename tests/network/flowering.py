@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
-import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -24,6 +22,7 @@ from fedkin.federation import Federation
 from fedkin.network.identity import certificate_pem
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
+from network.federations import write_samples
 from town import Town, free_port
 
 PROGRAMS = Path(sys.executable).parent
@@ -183,7 +182,7 @@ def deployed(folder: Path, table: Mapping[str, Any], town: Town, federation: Fed
     (folder / "superlink.key").write_bytes(town["superlink"].key_pem)
     names = sorted(federation)
     for name in names:
-        _write_samples(folder, name, federation)
+        write_samples(folder, name, federation[name])
     for name in (*names, "mallory"):
         _write_key(folder, name)
     (folder / "experiment.toml").write_text(tomli_w.dumps(table))
@@ -204,16 +203,6 @@ def deployed(folder: Path, table: Mapping[str, Any], town: Town, federation: Fed
     finally:
         for name in list(made.started):
             made.kill(name)
-
-
-def _write_samples(folder: Path, name: str, federation: Federation) -> None:
-    client = federation[name]
-    parts = [(client.train, "train"), (client.test, "test")]
-    np.savez(
-        folder / f"{name}.npz", x=torch.cat([part.inputs(slice(None)) for part, _ in parts]).numpy(),
-        y=torch.cat([part.labels() for part, _ in parts]).numpy(),
-        split=np.concatenate([np.full(len(part), word) for part, word in parts]),
-    )  # fmt: skip
 
 
 def _write_key(folder: Path, name: str) -> None:

@@ -18,10 +18,8 @@ from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import tomli_w
-import torch
 
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
@@ -31,6 +29,7 @@ from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
 from fedkin.network.keys import write_private
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, execute
+from network.federations import write_samples
 from town import Town, free_port
 
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
@@ -175,12 +174,7 @@ def made(
         write_private(folder / f"{name}.key", town[name].key_pem)
         (folder / f"{name}.crt").write_bytes(certificate_pem(town[name].chain))
     for name, client in federation.items():
-        parts = [(client.train, "train"), (client.test, "test")]
-        np.savez(
-            folder / f"{name}.npz", x=torch.cat([part.inputs(slice(None)) for part, _ in parts]).numpy(),
-            y=torch.cat([part.labels() for part, _ in parts]).numpy(),
-            split=np.concatenate([np.full(len(part), word) for part, word in parts]),
-        )  # fmt: skip
+        write_samples(folder, name, client)
     text = tomli_w.dumps(table)
     (folder / "experiment.toml").write_text(text)
     if peers:
