@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from fedkin.engines.executors.mapped import (
 from fedkin.engines.executors.orders import Done, Letter, Order, apart, whose
 from fedkin.engines.executors.packed import PackedNet, pack
 from fedkin.engines.executors.scratch import Scratch
-from fedkin.engines.executors.starting import begin, check_script, ended, leave_if_imported
+from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
 from fedkin.engines.executors.worker import serve
 from fedkin.errors import RunError
 from fedkin.federation import Client, Samples
@@ -62,7 +61,7 @@ class _Worker:
 
     def __init__(self, number: int, clients: SharedClients, nets: _Nets, folder: Path) -> None:
         self.number, self.folder, self.clients, self.nets = number, folder, clients, nets
-        context = multiprocessing.get_context("spawn")
+        context = clean_context()
         self.pipe, theirs = context.Pipe()
         self.process = begin(context, f"worker {number}", serve, theirs, str(folder / _CLIENTS))
         theirs.close()
