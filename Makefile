@@ -8,6 +8,9 @@ FLOWER := .venv-flower
 
 .PHONY: demo demo-network test test-flower lint format docs clean
 
+# Where it is set, every process that a test starts compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes --no-deps
 FLOWER_PIP := $(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check
