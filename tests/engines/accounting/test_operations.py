@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
 from fedkin.engines import LocalEngine, Setup
-from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.accounting.operations import Operations, counting
 from fedkin.engines.executors.jobs import FitJob, InferJob
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp
@@ -137,3 +140,54 @@ def test_a_run_reports_the_operations_of_its_rounds() -> None:
     total = sum(row["flops"] for row in result.rounds)
     assert result.summary["flops"] == {"local_training": total}
     assert total > 0
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(12, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]  # type: ignore[no-any-return]
+
+
+NETS = {
+    "dense": lambda: nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(6), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 3)),
+    "convolutions": lambda: nn.Sequential(nn.Conv1d(6, 4, 3, groups=2), nn.ReLU(), nn.ConvTranspose1d(4, 2, 3)),
+    "attention": lambda: nn.TransformerEncoderLayer(12, 2, 16, batch_first=True),
+    "recurrent": Recurrent,
+}
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("trains", [True, False])
+def test_counts_are_those_of_torch_s_own_counter(kind: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = NETS[kind](), torch.randn(5, 6, 12)
+    net.train(trains)
+
+    def work() -> None:
+        with torch.set_grad_enabled(trains):
+            value = net(x).square().sum()
+            if trains:
+                value.backward()
+
+    with counting() as ours:
+        work()
+    assert torch.backends.mha.get_fastpath_enabled()
+    with FlopCounterMode(display=False) as theirs:
+        monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)  # it counts no fused layers
+        work()
+    assert ours.total == theirs.get_total_flops() > 0
+
+
+@pytest.mark.slow
+def test_a_run_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys, fedkin, numpy as np\n"
+        "x, y = np.random.default_rng(0).normal(size=(80, 4)).astype('f4'), np.arange(80) % 2\n"
+        "federation = fedkin.Federation.from_arrays(x, y, np.array(['a', 'b']).repeat(40))\n"
+        "for mode in ('one-by-one', 'stacked'):\n"
+        "    fedkin.run('mapl', federation, rounds=1, settings={'mode': mode})\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""

@@ -60,5 +60,5 @@ def clean_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedkin.engines", "fedkin.methods", "fedkin.learning.models", "torch._dynamo"])
+    context.set_forkserver_preload(["fedkin.engines", "fedkin.methods", "fedkin.learning.models"])
     return context
