@@ -180,6 +180,7 @@ def signalled(after_a_round: str) -> str:
     return told
 
 
+@pytest.mark.slow
 def test_resume_after_a_cut(experiment: Path) -> None:
     """SIGTERM while a run is under way: it stops after the round, and --resume ends it like an uncut one."""
     whole = CliRunner().invoke(app, ["run", str(experiment), "--out", "whole", "--json"])
@@ -263,6 +264,7 @@ def test_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"fedkin {__version__}"
 
 
+@pytest.mark.slow
 def test_the_second_ctrl_c_stops_at_once(experiment: Path) -> None:
     said = signalled("    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n")
     assert "go on with --resume cut" in said

@@ -110,6 +110,7 @@ def command(*words: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", FEDKIN, *words], text=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_standard_output() -> None:
     with Path("/dev/full").open("w") as full:
@@ -118,6 +119,7 @@ def test_a_full_disk_behind_standard_output() -> None:
     assert ended.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone() -> None:
     there, here = os.pipe()
     os.close(there)
@@ -127,6 +129,7 @@ def test_a_reader_that_has_gone() -> None:
     assert ended.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_run_goes_on_though_its_progress_cannot_be_shown(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(tomli_w.dumps(TABLE))
@@ -175,6 +178,7 @@ def test_ctrl_c_at_any_import_is_quiet(place: int) -> None:
     assert interrupted(after[place * len(after) // 24]) == (130, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_run_is_quiet_and_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(tomli_w.dumps({**TABLE, "training": {**TABLE["training"], "rounds": 40}}))
     ended = command("run", "a.toml", "--out", "o", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -221,6 +221,7 @@ def test_sparkline_in_few_columns() -> None:
     assert sparkline([0, 1], 10, ascii_only=True) == "_#"
 
 
+@pytest.mark.slow
 def test_run_on_a_real_terminal(tmp_path: Path) -> None:
     """Through a pseudo-terminal: the live view is there while it runs, and gone from the end of the output."""
     path = tmp_path / "small.toml"

@@ -41,6 +41,7 @@ def test_what_was_chosen_is_what_compare_runs() -> None:
     assert tomllib.loads(Path("c/fedavg-seed0/experiment.toml").read_text())["training"]["lr"] == chosen
 
 
+@pytest.mark.slow
 def test_the_best_of_methods_that_were_tuned_is_chosen_on_validation() -> None:
     methods = "local,fedavg,ifca,mapl"
     words = [*TUNE[:2], "--methods", methods, "--try", "training.lr=0.001,0.5", "--out", "tuned"]

@@ -68,6 +68,7 @@ def test_every_stage_can_be_swapped(stages: dict[str, Any]) -> None:
     assert score(groups_of(engine), federation) == 1.0
 
 
+@pytest.mark.slow
 def test_umap_separates_groups_without_a_warning() -> None:
     pytest.importorskip("umap")
     federation = grouped(18)

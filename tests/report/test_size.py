@@ -47,6 +47,7 @@ def test_a_thousand_clients_stay_below_15_mb(thousand: Path, tmp_path: Path) -> 
     assert all(frame["side"] == 200 for frame in graph["frames"])
 
 
+@pytest.mark.slow
 def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
     thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def killed(tmp_path: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_few_kills(tmp_path: Path) -> None:
     found = killed(tmp_path, "--only", "run fedavg one-by-one", "--every", "60", "--random", "0")
     assert found["total"]["kills"] >= 3
