@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # Flower needs older versions of protobuf and packaging than the rest.
 FLOWER := .venv-flower
 
+# The site needs neither torch nor fedkin: it reads the sources.
+DOCS := .venv-docs
+
 .PHONY: demo demo-network test test-flower lint format docs clean
 
 # Where it is set, every process that a test starts compiles the package anew.
@@ -59,11 +62,15 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed
-	$(BIN)/pdoc --output-directory site fedkin.flow fedkin.views fedkin.federation fedkin.graph fedkin.data fedkin.methods fedkin.learning \
-		fedkin.engines fedkin.network fedkin.running.api fedkin.running.experiment fedkin.running.settings fedkin.running.trackers \
-		fedkin.running.compare fedkin.report
-	@echo "reference: site/index.html"
+$(DOCS)/.installed: constraints/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints/docs.txt
+	touch $@
+
+# Nothing is fetched but these packages; a link or a name that leads nowhere fails.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "site: site/index.html"
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(DOCS) site .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

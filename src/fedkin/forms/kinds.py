@@ -241,5 +241,7 @@ class Bytes(Form):
         return found
 
 
-NET, HEAD, BODY = Weights(), Weights(only="head."), Weights(but="head.")
+NET = Weights()
+HEAD = Weights(only="head.")
+BODY = Weights(but="head.")
 COUNT = Whole(1)

@@ -1,0 +1,244 @@
+"""Pages: links and anchors lead somewhere, commands exist, experiments are valid, every page is on the site."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+import typer
+
+import fedkin
+from fedkin.cli.commands import app
+from fedkin.methods import METHODS
+from fedkin.running.experiment import load
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
+
+
+def site() -> ModuleType:
+    """What mkdocs does beyond its settings."""
+    found = importlib.util.spec_from_file_location("fedkin_site", ROOT / ".ci" / "site.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = 1
+        while (name := slug if number == 1 else f"{slug}-{number - 1}") in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def wrong_links(page: Path, text: str) -> list[str]:
+    """Links of a text that lead nowhere: files, folders and anchors. Addresses elsewhere are not asked."""
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"(https?|mailto):", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        outside = page.is_relative_to(DOCS) and not file.resolve().is_relative_to(DOCS)
+        if not file.exists() or outside or (anchor and anchor not in slugs(file)):
+            wrong.append(target)
+    paths = re.findall(r"`((?:docs|presets|tests|benchmarks|src)/[\w./-]+\.\w+)`", text)
+    return wrong + [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links(page: Path) -> None:
+    assert wrong_links(page, prose(page)) == []
+
+
+def test_links_that_lead_nowhere_are_seen() -> None:
+    text = "[a](data.md) [b](dta.md) [c](data.md#iid) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"
+    assert wrong_links(DOCS / "tasks.md", text) == ["dta.md", "data.md#idd", "../README.md", "docs/dta.md"]
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Lines that call fedkin, in blocks of shell and in indented blocks; a backslash joins lines."""
+    blocks = [body for language, body in FENCE.findall(text) if language.split(" ")[0] in ("", "sh")]
+    blocks += [line[4:] for line in FENCE.sub("", text).replace("\\\n", "").splitlines() if line.startswith("    ")]
+    for block in blocks:
+        for line in block.replace("\\\n", "").splitlines():
+            for part in re.split(r"; do |&& ", line):
+                if part.strip().startswith("fedkin ") and "..." not in part:
+                    yield part.strip()
+
+
+def fault(line: str) -> str | None:
+    """What is wrong with a command line: a command or an option that does not exist, a value that cannot be read."""
+    words = shlex.split(line, comments=True)[1:]
+    for stop in ("&", "|", ">", "2>", "2>/dev/null"):
+        words = words[: words.index(stop)] if stop in words else words
+    words = [word.removesuffix(";") for word in words if word != "done"]
+    command: Any = typer.main.get_command(app)
+    context = None
+    try:
+        while isinstance(command, click.Group) and words and words[0] != "--version":
+            name, command, words = command.resolve_command(click.Context(command), words)
+            assert command is not None, name
+        context = command.make_context("fedkin", list(words))
+    except click.exceptions.Exit:
+        return None  # --version, and commands without arguments, which print their help
+    except click.ClickException as error:
+        return f"{line}: {error.format_message()}"
+    finally:
+        if context is not None:
+            context.close()
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands(page: Path) -> None:
+    assert [found for line in command_lines(page.read_text(encoding="utf-8")) if (found := fault(line))] == []
+
+
+def test_commands_are_read() -> None:
+    text = "```sh\nfedkin run a.toml \\\n  --seeed 1\n```\n\n    fedkin runs dif A B\n    OTHER fedkin nothing\n"
+    lines = list(command_lines(text))
+    assert lines == ["fedkin run a.toml   --seeed 1", "fedkin runs dif A B"]
+    assert "--seeed" in str(fault(lines[0]))
+    assert "dif" in str(fault(lines[1]))
+    assert fault("fedkin run a.toml --seed 1   # what it does") is None
+    assert "x" in str(fault("fedkin run a.toml --seed x"))
+    assert len([line for page in PAGES for line in command_lines(page.read_text(encoding="utf-8"))]) > 80
+
+
+# A whole experiment needs these; a page may show some sections only.
+WHOLE = """
+name = "shown"
+[data]
+source = "digits"
+[scenario]
+name = "iid"
+[model]
+name = "mlp"
+[method]
+name = "fedavg"
+"""
+KNOWN = {
+    "name",
+    "data",
+    "scenario",
+    "model",
+    "training",
+    "method",
+    "methods",
+    "run",
+    "network",
+    "privacy",
+    "faults",
+    "trackers",
+}
+
+
+def experiments() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each block of TOML that is an experiment, or a part of one, with where it stands."""
+    for name, page in zip(NAMES, PAGES, strict=True):
+        text = page.read_text(encoding="utf-8")
+        found = [body for language, body in FENCE.findall(text) if language.startswith("toml")]
+        found += re.findall(r"<<'TOML'\n(.*?)^TOML$", text, flags=re.M | re.S)
+        for number, body in enumerate(found):
+            table = tomllib.loads(body)
+            if "project" not in table:  # the pyproject.toml of a package with parts of its own
+                yield f"{name}, block {number + 1} of TOML", table
+
+
+def test_experiments(tmp_path: Path) -> None:
+    import tomli_w
+
+    places = []
+    for number, (place, table) in enumerate(experiments()):
+        places.append(place)
+        assert set(table) <= KNOWN, place
+        if any(".py:" in str(section.get("name")) for section in table.values() if isinstance(section, dict)):
+            continue  # its file is the reader's: tests/test_tutorials.py and tests/running/test_own.py run such ones
+        whole = {**tomllib.loads(WHOLE), **table}
+        file = tmp_path / f"{number}.toml"
+        file.write_text(tomli_w.dumps(whole))
+        assert load(file) is not None, place
+    assert len(places) > 8
+
+
+def test_every_page_is_on_the_site() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w./-]+\.md)", text)
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert sorted(listed) == sorted(pages), "add new pages to `nav` in mkdocs.yml"
+
+
+def test_every_method_has_its_page_and_its_place() -> None:
+    text = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w-]+)`", text)
+    assert set(METHODS) <= set(named)
+    pages = {page.name for page in (DOCS / "methods").glob("*.md")} - {"index.md"}
+    assert {target.partition("#")[0] for target in re.findall(r"\]\(([\w.#-]+)\)", text)} >= pages
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = site()
+    reference = pages.reference()
+    for module in pages.PUBLIC:
+        written = reference[f"reference/{module}.md"]
+        for name in importlib.import_module(module).__all__:
+            assert f"::: {module}.{name}\n" in written or f"`{name}`: " in written, f"{module}.{name}"
+    for name in fedkin.__all__:
+        assert f"::: fedkin.{name}\n" in reference["reference/fedkin.md"] or name == "__version__"
+    for name, method in METHODS.items():
+        assert f"::: {method.__module__}.{method.__name__}\n" in reference["reference/fedkin.methods.md"], name
+    rooms = {
+        path.stem
+        for path in (ROOT / "src" / "fedkin").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    shown = {module.split(".")[1] for module in pages.PUBLIC if "." in module}
+    assert rooms - {"__init__"} == shown | set(pages.INSIDE), "a new room is for users (PUBLIC) or not (INSIDE)"
+
+
+def test_names_of_pages_are_links_on_the_site() -> None:
+    text = "See `docs/data.md`.\n```sh\ncat `docs/data.md`\n```\n[`docs/data.md`](x)\n"
+    assert site().linked(text, "methods/kin.md") == text.replace("`docs/data.md`.", "[data.md](../data.md).")
+
+
+def test_the_gains_on_the_page_of_choosing_are_those_of_the_results() -> None:
+    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    table = re.findall(r"<!-- table: gains -->\n(.*?)<!-- end -->", text, flags=re.S)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(rows) == 15
+    student = 4.302653 / math.sqrt(3)  # the 97.5 % point with two degrees of freedom, for a mean of three seeds
+    for at, name in enumerate(("all-rotated-mnist", "all-mapl-fashion-mnist", "all-flt-cifar10"), 1):
+        with (DOCS / "results" / f"{name}.csv").open(encoding="utf-8") as file:
+            known = {line["method"]: line for line in csv.DictReader(file) if line["graph"] in ("", "learned")}
+        for row in rows:
+            line = known[row[0].strip("`")]
+            assert line["seeds"] == "0 1 2"
+            mean, half = 100 * float(line["gain.mean"]), 100 * student * float(line["gain.sd"])
+            assert row[at] == f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})", (name, row[0])

@@ -1,0 +1,161 @@
+"""The tutorials and the notebook, from the first line to the last: every block runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.cli.commands import app
+from fedkin.running import own
+from town import free_port
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.M | re.S)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder, from which nothing that a page defines is known afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
+    modules = set(sys.modules)
+    yield
+    for section, kind in own.KINDS.items():
+        kind.known.clear()
+        kind.known.update(known[section])
+    own._FILES.clear()
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def like(shown: str, line: str) -> bool:
+    """Whether a line is the one that is shown; figures to .02, for other processors, and `...` at the end is anything."""
+    shown, line = " ".join(shown.split()), " ".join(line.split())
+    if shown.endswith("..."):
+        return line.startswith(shown.removesuffix("...").rstrip())
+    number = re.compile(r"\d*\.\d+")
+    if number.sub("#", shown) != number.sub("#", line):
+        return False
+    pairs = zip(number.findall(shown), number.findall(line), strict=True)
+    return all(abs(float(one) - float(other)) <= 0.02 + 0.02 * abs(float(one)) for one, other in pairs)
+
+
+def missing(shown: str, printed: str) -> str | None:
+    """The first line that is shown and was not printed, in this order; lines of `...` stand for any others."""
+    lines = iter(printed.splitlines())
+    for one in shown.splitlines():
+        if one.strip() not in ("", "...") and not any(like(one, line) for line in lines):
+            return one
+    return None
+
+
+def called(words: list[str]) -> str:
+    """What a command prints on standard output."""
+    if words[0] == "python":
+        return subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True).stdout
+    assert words[0] == "fedkin", words
+    done = CliRunner().invoke(app, words[1:])
+    assert done.exit_code == 0, f"{words}: {done.output}\n{done.exception!r}"
+    return done.stdout
+
+
+def follow(page: Path) -> int:
+    """Do what a page says; the number of blocks of output that were compared."""
+    names: dict[str, Any] = {"__name__": "page"}
+    printed, compared = "", 0
+    for language, title, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if title:
+            Path(title).write_text(body, encoding="utf-8")
+        elif language == "sh":
+            printed = "\n".join(called(shlex.split(line)) for line in body.splitlines())
+        elif language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as heard:
+                exec(compile(body, str(page), "exec"), names)
+            printed = heard.getvalue()
+        elif language == "text":
+            assert missing(body, printed) is None, f"{page.name}: not printed: {missing(body, printed)}\n{printed}"
+            compared += 1
+        else:
+            raise AssertionError(f"{page.name}: a block of {language!r} that nobody tries")
+    return compared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "blocks"), [("first-run", 2), ("my-table", 3), ("my-method", 2), ("my-model", 4)])
+def test_tutorial(page: str, blocks: int) -> None:
+    assert follow(DOCS / "tutorials" / f"{page}.md") == blocks
+
+
+def test_what_is_not_printed_is_seen() -> None:
+    printed = "a 0.51\nb 3\nrecords: runs/first\n"
+    assert missing("a 0.52\n...\nrecords: ...\n", printed) is None
+    assert missing("a 0.62\n", printed) == "a 0.62"
+    assert missing("b 3\na 0.51\n", printed) == "a 0.51"
+    assert missing("b 4\n", printed) == "b 4"
+
+
+@pytest.mark.slow
+def test_a_real_network(tmp_path: Path) -> None:
+    blocks = [
+        body for language, _, body in BLOCK.findall((DOCS / "tutorials" / "network.md").read_text(encoding="utf-8"))
+    ]
+    assert len(blocks) == 5
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, words in (("python", '"$@"'), ("fedkin", '-c "from fedkin.cli import main; main()" "$@"')):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
+        (commands / name).chmod(0o755)
+    script = "set -e\n" + "".join(blocks).replace("7447", str(free_port()))
+    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
+    assert done.stderr.count("the run has ended") == 2
+    assert "north" in done.stdout.rpartition("records:")[2]  # what `fedkin net status` says
+
+
+def shown_by(cell: dict[str, Any], names: dict[str, Any]) -> str:
+    """What Jupyter would show of a cell: what it prints, then the value of its last line."""
+    source = ast.parse("".join(cell["source"]))
+    last = source.body.pop() if isinstance(source.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(io.StringIO()) as heard:
+        exec(compile(source, "first.ipynb", "exec"), names)
+        value = (
+            eval(compile(ast.Expression(last.value), "first.ipynb", "eval"), names)
+            if isinstance(last, ast.Expr)
+            else None
+        )
+    return heard.getvalue() + ("" if value is None else repr(value))
+
+
+@pytest.mark.slow
+def test_notebook() -> None:
+    book = json.loads((DOCS / "notebooks" / "first.ipynb").read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["metadata"]["kernelspec"]["language"]) == (4, "python")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    compared = 0
+    for cell in book["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        found = shown_by(cell, names)
+        kept = "".join("".join(out.get("text", out.get("data", {}).get("text/plain", ""))) for out in cell["outputs"])
+        assert missing(kept, found) is None, f"{''.join(cell['source'])}\n{found}"
+        assert bool(kept) == bool(found)
+        compared += bool(kept)
+    assert compared >= 4
