@@ -70,7 +70,7 @@ $(DOCS)/.installed: constraints/docs.txt
 # Nothing is fetched but these packages; a link or a name that leads nowhere fails.
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
-	@echo "site: site/index.html"
+	@echo "site: site/index.html (for its search: python3 -m http.server -d site)"
 
 clean:
 	rm -rf $(VENV) $(FLOWER) $(DOCS) site .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

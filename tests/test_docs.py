@@ -93,7 +93,12 @@ def command_lines(text: str) -> Iterator[str]:
                     yield part.strip()
 
 
-def fault(line: str) -> str | None:
+def mentions(text: str) -> list[str]:
+    """Commands in backticks, of which many name no arguments."""
+    return [" ".join(found.split()) for found in re.findall(r"`(fedkin [^`]+)`", FENCE.sub("", text))]
+
+
+def fault(line: str, mentioned: bool = False) -> str | None:
     """What is wrong with a command line: a command or an option that does not exist, a value that cannot be read."""
     words = shlex.split(line, comments=True)[1:]
     for stop in ("&", "|", ">", "2>", "2>/dev/null"):
@@ -109,6 +114,8 @@ def fault(line: str) -> str | None:
     except click.exceptions.Exit:
         return None  # --version, and commands without arguments, which print their help
     except click.ClickException as error:
+        if mentioned and (isinstance(error, click.MissingParameter) or "requires an argument" in error.message):
+            return None
         return f"{line}: {error.format_message()}"
     finally:
         if context is not None:
@@ -118,7 +125,9 @@ def fault(line: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands(page: Path) -> None:
-    assert [found for line in command_lines(page.read_text(encoding="utf-8")) if (found := fault(line))] == []
+    text = page.read_text(encoding="utf-8")
+    found = [fault(line) for line in command_lines(text)] + [fault(line, mentioned=True) for line in mentions(text)]
+    assert [one for one in found if one] == []
 
 
 def test_commands_are_read() -> None:
@@ -128,6 +137,10 @@ def test_commands_are_read() -> None:
     assert "--seeed" in str(fault(lines[0]))
     assert "dif" in str(fault(lines[1]))
     assert fault("fedkin run a.toml --seed 1   # what it does") is None
+    assert "DATA" in str(fault("fedkin inspect"))
+    assert fault("fedkin inspect", mentioned=True) is None
+    assert "--seeed" in str(fault("fedkin inspect --seeed", mentioned=True))
+    assert mentions("Use `fedkin net\n status`.") == ["fedkin net status"]
     assert "x" in str(fault("fedkin run a.toml --seed x"))
     assert len([line for page in PAGES for line in command_lines(page.read_text(encoding="utf-8"))]) > 80
 
@@ -158,6 +171,25 @@ KNOWN = {
     "faults",
     "trackers",
 }
+
+
+def test_changed_settings_exist(tmp_path: Path) -> None:
+    general = tmp_path / "E.toml"
+    general.write_text(WHOLE)
+    tried = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for line in [*command_lines(text), *mentions(text)]:
+            words = shlex.split(line, comments=True)
+            changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+            named = [word for word in words[2:3] if word.endswith(".toml")]
+            if changes and named and ".py:" not in line:
+                file = ROOT / named[0] if named[0].startswith("presets/") else general
+                method = any(change.startswith("method.name=") for change in changes)
+                owned = [one for one in changes if file != general or method or not one.startswith("method.")]
+                assert load(file, owned) is not None, line
+                tried += len(owned)
+    assert tried > 15
 
 
 def experiments() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -44,7 +44,7 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def like(shown: str, line: str) -> bool:
-    """Whether a line is the one that is shown; figures to .02, for other processors, and `...` at the end is anything."""
+    """Whether a line is the one that is shown; figures to .02, for other processors; `...` at the end is anything."""
     shown, line = " ".join(shown.split()), " ".join(line.split())
     if shown.endswith("..."):
         return line.startswith(shown.removesuffix("...").rstrip())
@@ -123,7 +123,7 @@ def test_a_real_network(tmp_path: Path) -> None:
     script = "set -e\n" + "".join(blocks).replace("7447", str(free_port()))
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=600, check=False
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
     assert done.stderr.count("the run has ended") == 2
