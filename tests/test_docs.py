@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+COMMANDS = typer.main.get_command(app)
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 
 
@@ -104,7 +105,7 @@ def fault(line: str, mentioned: bool = False) -> str | None:
     for stop in ("&", "|", ">", "2>", "2>/dev/null"):
         words = words[: words.index(stop)] if stop in words else words
     words = [word.removesuffix(";") for word in words if word != "done"]
-    command: Any = typer.main.get_command(app)
+    command: Any = COMMANDS
     context = None
     try:
         while isinstance(command, click.Group) and words and words[0] != "--version":

@@ -53,6 +53,8 @@ def test_everything_that_the_project_names_is_locked() -> None:
     assert wanted <= {*locked(ROOT / "constraints.txt"), *extras, "torch"}
     flower = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in project["optional-dependencies"]["flower"]}
     assert flower <= {*locked(ROOT / "constraints/flower.txt")}  # an environment of its own, whole but for torch
+    site = {_plain(re.split(r"[<>=~!\[; ]", one)[0]) for one in (ROOT / ".ci/docs.in").read_text().split()}
+    assert site <= {*locked(ROOT / "constraints/docs.txt")}  # an environment of its own, without fedkin
     files = [(ROOT / f"constraints/{name}.txt").read_text() for name in ("cpu", "torch")]
     (version,) = {pinned for text in files for pinned in re.findall(r"^torch==[0-9.]+", text, re.MULTILINE)}
     assert f"$(PIP) {version})" in (ROOT / "Makefile").read_text()
