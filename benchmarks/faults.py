@@ -1,6 +1,6 @@
 """Every method under faults: 30 % of all exchanges lost in each round, and 5 % of what arrives is garbage.
 
-    OMP_NUM_THREADS=1 python benchmarks/faults.py [--rounds 40] [--seeds 0,1,2] [--out docs/results/faults.md]
+    OMP_NUM_THREADS=1 python benchmarks/faults.py [--rounds 40] [--seeds 0,1,2] [--out FILE]
 
 presets/digits-rotated.toml, each method as there, without and with the faults, in all seeds.
 The table has the mean accuracy over clients in the last round (mean and standard deviation over seeds), the difference

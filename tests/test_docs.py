@@ -78,6 +78,17 @@ def test_links(page: Path) -> None:
     assert wrong_links(page, prose(page)) == []
 
 
+def test_pages_that_code_and_presets_name_are_there() -> None:
+    files = [file for folder in ("src", "presets", "benchmarks") for file in sorted((ROOT / folder).rglob("*.*"))]
+    named = {
+        (str(file.relative_to(ROOT)), page)
+        for file in files if file.suffix in (".py", ".toml")
+        for page in re.findall(r"docs/[a-z][\w./-]*\.md", file.read_text(encoding="utf-8"))
+    }  # fmt: skip
+    assert len(named) > 30
+    assert [one for one in sorted(named) if not (ROOT / one[1]).exists()] == []
+
+
 def test_links_that_lead_nowhere_are_seen() -> None:
     text = "[a](data.md) [b](dta.md) [c](data.md#iid) [d](data.md#idd) [e](../README.md) `docs/data.md` `docs/dta.md`"
     assert wrong_links(DOCS / "tasks.md", text) == ["dta.md", "data.md#idd", "../README.md", "docs/dta.md"]
