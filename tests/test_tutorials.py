@@ -1,4 +1,4 @@
-"""The tutorials and the notebook, from the first line to the last: every block runs, and prints what the page shows."""
+"""The tutorials in one process, and the notebook: every block runs, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 
 from fedkin.cli.commands import app
 from fedkin.running import own
-from town import free_port
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.M | re.S)
@@ -107,27 +105,6 @@ def test_what_is_not_printed_is_seen() -> None:
     assert missing("a 0.62\n", printed) == "a 0.62"
     assert missing("b 3\na 0.51\n", printed) == "a 0.51"
     assert missing("b 4\n", printed) == "b 4"
-
-
-@pytest.mark.slow
-def test_a_real_network(tmp_path: Path) -> None:
-    blocks = [
-        body for language, _, body in BLOCK.findall((DOCS / "tutorials" / "network.md").read_text(encoding="utf-8"))
-    ]
-    assert len(blocks) == 5
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, words in (("python", '"$@"'), ("fedkin", '-c "from fedkin.cli import main; main()" "$@"')):
-        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
-        (commands / name).chmod(0o755)
-    script = "set -e\n" + "".join(blocks).replace("7447", str(free_port()))
-    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
-    assert done.stderr.count("the run has ended") == 2
-    assert "north" in done.stdout.rpartition("records:")[2]  # what `fedkin net status` says
 
 
 def shown_by(cell: dict[str, Any], names: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The commands of docs/network.md, copied and pasted."""
+"""The commands of docs/network.md and of its tutorial, copied and pasted."""
 
 from __future__ import annotations
 
@@ -20,24 +20,36 @@ from town import free_port
 PAGE = Path(__file__).parents[2] / "docs" / "network.md"
 
 
-@pytest.mark.slow
-def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
-    assert len(blocks) == 4
-    commands = tmp_path / "bin"
+def copied(page: Path, blocks: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a shell says to the commands of a page, in an empty folder and with a free port."""
+    found = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+    assert len(found) == blocks
+    commands = folder / "bin"
     commands.mkdir()
     for name, words in (("python", '"$@"'), ("fedkin", '-c "from fedkin.cli import main; main()" "$@"')):
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
         (commands / name).chmod(0o755)
-    script = "set -e\n" + "".join(blocks).replace("7447", str(free_port()))
+    script = "set -e\n" + "".join(found).replace("7447", str(free_port()))
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
-    folder = tmp_path / "federation" / "run"
-    assert (folder / "report.html").exists(), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_three_hospitals_from_nothing(tmp_path: Path) -> None:
+    done = copied(PAGE, 4, tmp_path)
+    assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
     assert "ROC-AUC, mean over clients" in done.stdout
     assert done.stderr.count("the run has ended") == 3
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_two_hospitals(tmp_path: Path) -> None:
+    done = copied(PAGE.parent / "tutorials" / "network.md", 5, tmp_path)
+    assert (tmp_path / "federation" / "run" / "report.html").exists(), done.stdout + done.stderr
+    assert done.stderr.count("the run has ended") == 2
+    assert "north" in done.stdout.rpartition("records:")[2]  # what `fedkin net status` says
 
 
 def test_the_service_and_the_container_run_commands_that_exist() -> None:
