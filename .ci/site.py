@@ -92,8 +92,18 @@ def linked(text: str, page: str) -> str:
     )
 
 
+def listed(nav: Any) -> list[str]:
+    """The pages in a navigation, which is made of texts, lists and tables."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in listed(part)]
+
+
 def on_config(config: Any) -> Any:
-    """Put the pages of the reference into the navigation."""
+    """Add to the navigation the pages that have no place in it yet, under More, and those of the reference."""
+    pages = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    if more := sorted(pages - set(listed(config.nav))):
+        config.nav.append({"More": more})
     config.nav.append({"Reference": list(reference())})
     return config
 
