@@ -19,7 +19,7 @@ from fedkin.errors import MethodError
 from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
-from fedkin.learning.stacked import stackable
+from fedkin.learning.stackable import stackable
 from support import cases, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4

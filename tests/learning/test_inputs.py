@@ -20,7 +20,8 @@ from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.augment import Augment
 from fedkin.learning.devices import Resident
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, fit_stacked, stackable
+from fedkin.learning.stackable import stackable
+from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods.flt import Flt
 
 WORDS, LENGTH, CLASSES = 12, 6, 3

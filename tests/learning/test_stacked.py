@@ -14,7 +14,8 @@ from fedkin.federation import Samples, Task
 from fedkin.learning import CrossEntropy, Loss, Net, Training
 from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, fit_stacked, stackable
+from fedkin.learning.stackable import stackable
+from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 

@@ -15,6 +15,7 @@ from fedkin.codec import Params
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.devices import CPU, arranged
+from fedkin.learning.frozen import trunk_of
 
 __all__ = ["BodyHead", "Net", "head_of"]
 
@@ -175,7 +176,9 @@ class Net:
         On the CPU, its frozen tensors are those of the net: all modules share one copy, and no code may write to it.
         """
         if torch.device(device) == CPU:
-            return copy.deepcopy(self.module, {id(tensor): tensor for tensor in self.frozen.values()})
+            trunk = trunk_of(self.module.body)
+            shared = [*self.frozen.values(), *([] if trunk is None else [trunk.kept])]
+            return copy.deepcopy(self.module, {id(each): each for each in shared})
         module = copy.deepcopy(self.module).to(device)
         for tensor in (*module.parameters(), *module.buffers()):
             tensor.data = tensor.data.contiguous()

@@ -14,6 +14,7 @@ from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
 from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved
+from fedkin.learning.frozen import recalled
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.scoring import NO_MARKS, Marks, marks
@@ -61,7 +62,11 @@ def fit(
     values: list[Tensor] = []
     masks: dict[int, Tensor] = {}
     seen = 0
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    changed = view is not None and view.on
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        recalled(module.body, samples, net.dtype, changed) as recall,
+    ):
         torch.manual_seed(int(rng.integers(2**63)))
         for where in drawn(list(training.batches(len(samples), rng)), device):
             size = len(where)
@@ -71,6 +76,7 @@ def fit(
             weight = None if counts is None else counts[y]
             x = samples.inputs(where, net.dtype)
             batch = Batch(arranged(x if view is None else view(x)), y, masks[size], True, weight)
+            recall(batch.x, where)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
@@ -147,10 +153,11 @@ def _passes(
     module.eval()
     device = device_of(module)
     parts = []
-    with torch.no_grad():
+    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall:
         for start in range(0, len(samples), many):
             rows = slice(start, start + many)
             x, y = arranged(samples.inputs(rows, net.dtype)), samples.labels(rows)
+            recall(x, rows)
             if what == "logits":
                 out = module(x)
             elif what == "features":

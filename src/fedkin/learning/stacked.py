@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -30,7 +29,7 @@ from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stack_of", "stackable"]
+__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stack_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +42,6 @@ class Member:
     carry: Tree
     key: int
     weights: Sequence[float] | None = None
-
-
-@lru_cache(maxsize=16)
-def stackable(net: Net) -> bool:
-    """Whether stacking gives the same numbers: no dropout, and no buffers except statistics that stay fixed."""
-    resting = {id(b) for name in net.module.resting for b in net.module.get_submodule(name).buffers()}
-    buffers = any(id(buffer) not in resting for buffer in net.module.buffers())
-    return not buffers and not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in net.module.modules())
 
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
@@ -69,6 +60,7 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
     carry = moved(_stacked([m.carry for m in ordered]), device)
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     module.train()
+    fixed = {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
     for step in range(plan.steps[0]):
         active = plan.active(step)
         values, new = _values(module, loss, stack, batches.at(step), extras, carry, active)
@@ -76,6 +68,9 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
         optimiser.step([grad[:active] for grad in grads], active)
         carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
         totals[:active] += values.detach().double()
+    moved_on = [n for n, buffer in module.named_buffers() if fixed[n] != (id(buffer), buffer._version)]
+    if moved_on:
+        raise MethodError(f"model: training changed the buffer {moved_on[0]!r}, which all clients of a stack share")
     carry = moved(carry, CPU)
     own = [pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry) for place in plan.places]
     return results(plan, stack, own, totals)

@@ -94,7 +94,7 @@ class Auto(Executor):
         steps = first.training.steps(len(samples_of(first, self.federation)))
         alone = _quickest(lambda: attempt(once[0], self.net, self.modules, self.federation))
         self.seconds["one-by-one"] = alone
-        stack = Stacked(self.net, self.federation, self.modules)
+        stack = Stacked(self.net, self.federation, self.modules, quiet=True)
         if stack.width > 1 and len(once) > 1:
 
             def together() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,10 +16,13 @@ from fedkin.flow import Fitted
 from fedkin.learning.dense import Layer, fit_dense, layers_of
 from fedkin.learning.devices import CPU
 from fedkin.learning.net import Net
-from fedkin.learning.stacked import Member, fit_stacked, stackable
+from fedkin.learning.stackable import stackable, why_alone
+from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.untrusted import said
 
 __all__ = ["Stacked"]
 
+_LOG = logging.getLogger("fedkin")
 _WIDTH, _WIDTH_ON_A_GPU, _BYTES_ON_A_GPU = 64, 1024, 4 << 30
 
 
@@ -26,19 +30,23 @@ class Stacked(OneByOne):
     """The executor that stacks fits with equal losses and training settings, and does other jobs one by one.
 
     A stack has at most `width` fits. If the memory of a GPU does not suffice, a stack is split in halves, and later
-    stacks are not larger.
+    stacks are not larger. Unless it is quiet, one line says why clients are trained one by one after all.
     """
 
     mode: ClassVar[str] = "stacked"
 
     def __init__(
-        self, net: Net, federation: Mapping[str, Client], modules: Modules | None = None, width: int | None = None
-    ) -> None:
+        self, net: Net, federation: Mapping[str, Client], modules: Modules | None = None, width: int | None = None,
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(net, federation, modules)
         # The results of a stack are in memory twice before they are passed on, on a GPU and on a CPU.
         size = sum(tensor.nbytes for tensor in net.initial.values())
         most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_GPU, max(1, _BYTES_ON_A_GPU // size))
         self.width = (width or most) if stackable(net) else 1
+        self.said = quiet
+        if not stackable(net):
+            self._say(why_alone(net))
 
     @property
     def room(self) -> int:
@@ -72,13 +80,20 @@ class Stacked(OneByOne):
             self.width = min(self.width, cut)
         except MemoryError:
             raise
-        except Exception:  # the net, the loss and the samples are the user's
+        except Exception as error:  # the net, the loss and the samples are the user's
             cut = 1
+            self._say(f"torch cannot map the net or the loss over clients ({type(error).__name__}: {said(error)})")
         # This comes after the handler, whose error keeps the memory of the failed stack alive.
         if 1 < cut < len(stack):
             return self._fit(stack[:cut]) + self._fit(stack[cut:])
         # One by one, an error names its client, and a net or loss that torch cannot map over clients works.
         return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
+
+    def _say(self, why: str) -> None:
+        """Log, once, why clients are trained one by one."""
+        if not self.said:
+            _LOG.warning("run.mode: 'stacked' trains clients one by one: %s", why)
+        self.said = True
 
     def _together(self, net: Net, layers: Sequence[Layer] | None, stack: list[FitJob]) -> list[Fitted]:
         """Do all these jobs as one computation; raises the errors of torch."""

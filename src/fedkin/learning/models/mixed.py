@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from fedkin.errors import ConfigError, nearest
@@ -13,6 +13,7 @@ from fedkin.federation import Task
 from fedkin.keys import rng
 from fedkin.learning.models.base import Model
 from fedkin.learning.models.named import NAMED
+from fedkin.settings import choose, parse
 
 __all__ = ["Mixed"]
 
@@ -20,7 +21,7 @@ __all__ = ["Mixed"]
 class Mixed(Model):
     """Clients with different bodies, and heads of one shape.
 
-    bodies: names of nets. deal: "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed
+    bodies: names of nets, or of `nets`: settings of a net, with its `name`, by a name of your own. deal: "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed
     by seed and id), or {client id: name} for all clients. If groups alternate along the ids, "round-robin" makes bodies
     depend on groups; "random" does not. width: width of every body's features.
     """
@@ -29,11 +30,25 @@ class Mixed(Model):
     bodies: tuple[str, ...] = Field(("small-plain", "small-residual", "small-separable", "small-wide"), min_length=1)
     deal: Literal["round-robin", "random"] | dict[str, str] = "round-robin"
     width: int = Field(64, ge=1)
+    nets: dict[str, dict[str, Any]] = {}
+
+    @field_validator("nets")
+    @classmethod
+    def _whole(cls, nets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Fill in what a net finds out about itself, such as the hash of its files."""
+        made = {}
+        for own, table in nets.items():
+            try:
+                net = parse(choose(NAMED, table.get("name"), f"model.nets.{own}.name"), table, f"model.nets.{own}")
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+            made[own] = net.model_dump(mode="json", exclude_none=True)
+        return made
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for body in self.bodies:
-            sized(body, self.width)
+            self.sized(body)
         for id, body in self.deal.items() if isinstance(self.deal, dict) else ():
             if body not in self.bodies:
                 raise ValueError(f"deal: client {id!r} is given {body!r}; {nearest(body, self.bodies)}")
@@ -54,21 +69,26 @@ class Mixed(Model):
             names = {id: self.bodies[rng(seed, id, "body").integers(len(self.bodies))] for id in ordered}
         else:
             names = {id: self.bodies[place % len(self.bodies)] for place, id in enumerate(ordered)}
-        made = {body: sized(body, self.width) for body in self.bodies}
+        made = {body: self.sized(body) for body in self.bodies}
         return {id: made[names[id]] for id in ordered}
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         """Return (body, head) of the first of `bodies`."""
-        return sized(self.bodies[0], self.width).build(task)
+        return self.sized(self.bodies[0]).build(task)
+
+    def sized(self, body: str) -> Model:
+        """Return one of `bodies` with features of this width; raises ValueError."""
+        table = self.nets.get(body)
+        return sized(body, self.width) if table is None else sized(table["name"], self.width, table)
 
 
-def sized(name: str, width: int) -> Model:
+def sized(name: str, width: int, settings: Mapping[str, Any] | None = None) -> Model:
     """Return the named net with features of this width; raises ValueError for a net without such a setting."""
     wide = {known: field for known, model in NAMED.items() if (field := _width_field(model))}
     if name not in wide:
         raise ValueError(f"bodies: no net {name!r} with a width that can be set; {nearest(name, wide)}")
     field = wide[name]
-    return NAMED[name].model_validate({field: (width,) if field == "hidden" else width})
+    return NAMED[name].model_validate({**(settings or {}), field: (width,) if field == "hidden" else width})
 
 
 def _width_field(model: type[Model]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedkin.learning.models.base import Model
 from fedkin.learning.models.cnn import CnnCifar, CnnFedAvg, CnnMnist, LeafCnn, LeNet
 from fedkin.learning.models.mlp import Linear, Mlp
+from fedkin.learning.models.pretrained import Timm, Transformers
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
 from fedkin.learning.models.text import TextMean
@@ -34,4 +35,6 @@ NAMED: dict[str, type[Model]] = {
     "shufflenet-v2": ShuffleNetV2,
     "googlenet": GoogLeNet,
     "alexnet": AlexNet,
+    "transformers": Transformers,
+    "timm": Timm,
 }

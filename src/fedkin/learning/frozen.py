@@ -1,0 +1,208 @@
+"""Frozen first parts of bodies, whose features are computed once for each sample and kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedkin.federation import Samples
+from fedkin.federation.inputs import parts
+from fedkin.learning.devices import arranged
+
+__all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
+
+_LOG = logging.getLogger("fedkin")
+_PASS = 128  # samples that are read at a time
+_LIMIT = 2 << 30  # bytes of kept features in one process
+
+
+class Frozen(nn.Module):
+    """A module [b, ...] -> [b, ...] that never trains: in evaluation mode, without gradients, one sample at a time.
+
+    One at a time, a sample's features do not depend on the batch that it is in, so that kept ones have the bits of
+    computed ones. As the first part of a body, it has the features of each sample kept, 4 bytes for each number, while
+    the sample's array is in use. keep: False computes them in every step, a batch at a time.
+
+    >>> frozen = Frozen(nn.Linear(3, 2))
+    >>> frozen.train()(torch.zeros(4, 3)).shape, any(p.requires_grad for p in frozen.parameters())
+    (torch.Size([4, 2]), False)
+    """
+
+    def __init__(self, net: nn.Module, keep: bool = True) -> None:
+        super().__init__()
+        self.net = net.requires_grad_(False).eval()
+        self.keep = keep
+        self.kept = Kept()
+        self.told: tuple[Any, tuple[int, ...], Tensor] | None = None
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.net.eval()
+        return self
+
+    def forward(self, x: Any) -> Any:
+        if self.told is not None:
+            found = self._found(x)
+            if found is not None:
+                return found
+            self.kept.missed()
+        if not self.keep or torch.compiler.is_compiling():
+            with torch.no_grad():
+                return self.net(x)
+        return self.computed(x)
+
+    def computed(self, x: Any) -> Tensor:
+        """Return the features of a batch, computed one sample at a time."""
+        rows = len(pytree.tree_leaves(x)[0])
+        with torch.no_grad():
+            one = [pytree.tree_map(lambda part, row=row: part[row : row + 1], x) for row in range(max(rows, 1))]
+            return torch.cat([self.net(arranged(part)) for part in one])
+
+    def tell(self, x: Any, features: Tensor) -> None:
+        """Take the features of the batch x, which it will be asked for."""
+        self.told = x, _versions(x), features
+
+    def forget(self) -> None:
+        """Forget the last batch."""
+        self.told = None
+
+    def _found(self, x: Any) -> Tensor | None:
+        """Return what was told, if x is that batch, or several copies of it one after another."""
+        assert self.told is not None
+        known, versions, features = self.told
+        if versions != _versions(known):
+            return None
+        if x is known:
+            return features
+        new, old = pytree.tree_leaves(x), pytree.tree_leaves(known)
+        if len(new) != len(old) or any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(new, old)):
+            return None
+        size = len(old[0])
+        times, rest = divmod(len(new[0]), max(size, 1))
+        if rest or not times:
+            return None
+        alike = all(
+            torch.equal(a[start : start + size], b)
+            for a, b in zip(new, old, strict=True)
+            for start in range(0, len(a), size)
+        )
+        return torch.cat([features] * times) if alike else None
+
+
+def _versions(x: Any) -> tuple[int, ...]:
+    return tuple(part._version for part in pytree.tree_leaves(x))
+
+
+@dataclass(eq=False)
+class _Entry:
+    """Features [N, d] of the rows of arrays; done [N]: which of them are known."""
+
+    others: tuple[Tensor, ...]
+    told: tuple[object, ...]
+    features: Tensor
+    done: Tensor
+
+
+class Kept:
+    """The features of samples, by the arrays that hold these; an array that is gone takes its features with it.
+
+    A copy of the module, whose values may be changed, and a pickled one, which is for another process, begin empty.
+    """
+
+    def __init__(self) -> None:
+        self.held: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self.said: set[str] = set()
+
+    def __deepcopy__(self, memo: Mapping[int, object]) -> Kept:
+        return Kept()
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(entry.features.nbytes for entries in self.held.values() for entry in entries)
+
+    def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
+        """Return the features of these samples, after computing those that are not known; None if there is no room."""
+        first, *others = parts(samples.x).values()
+        told = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
+        entries: list[_Entry] = self.held.setdefault(first, [])
+        entry = next(
+            (one for one in entries if one.told == told and all(a is b for a, b in zip(one.others, others))), None
+        )
+        rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
+        if not len(rows):
+            return None
+        if entry is None:
+            z = trunk.computed(samples.inputs(slice(0, 1), dtype))
+            size = len(first) * z[0].numel() * z.element_size()
+            if self.nbytes + size > _LIMIT:
+                self.say(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
+                         f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
+                return None
+            entry = _Entry(
+                tuple(others), told, z.new_empty(len(first), *z.shape[1:]),
+                torch.zeros(len(first), dtype=torch.bool, device=first.device),
+            )  # fmt: skip
+            entries.append(entry)
+        missing = (~entry.done[rows]).nonzero()[:, 0]
+        for where in missing.split(_PASS) if len(missing) else ():
+            entry.features[rows[where]] = trunk.computed(samples.inputs(where, dtype))
+        entry.done[rows[missing]] = True
+        if len(missing):
+            _LOG.info("features of %d samples of a frozen body kept: %.1f MB", len(missing),
+                      entry.features[0].nbytes * len(missing) / 1e6)  # fmt: skip
+        return entry.features if samples.rows is None else entry.features[rows]
+
+    def missed(self) -> None:
+        """Note that a batch was not what the samples have."""
+        self.say("features of the frozen body are computed in every step, not once: the inputs change (random views)")
+
+    def say(self, line: str) -> None:
+        """Log a line, once."""
+        if line not in self.said:
+            self.said.add(line)
+            _LOG.warning("%s", line)
+
+
+def trunk_of(body: nn.Module) -> Frozen | None:
+    """Return the frozen part with which this body begins; None if there is none."""
+    part: nn.Module | None = body
+    while part is not None and not isinstance(part, Frozen):
+        part = next(part.children(), None)
+    return part
+
+
+@contextmanager
+def recalled(body: nn.Module, samples: Samples, dtype: torch.dtype, changed: bool = False) -> Iterator[Any]:
+    """Yield a function (x, rows) that hands the kept features of a batch of these samples to the body.
+
+    changed: whether x is not what the samples have, so that kept features are of no use.
+    """
+    trunk = trunk_of(body)
+    if trunk is None or not trunk.keep:
+        yield _nothing
+        return
+    if changed:
+        trunk.kept.missed()
+        yield _nothing
+        return
+    features = trunk.kept.of(trunk, samples, dtype)
+    try:
+        yield _nothing if features is None else lambda x, rows: trunk.tell(x, features[rows])
+    finally:
+        trunk.forget()
+
+
+def _nothing(x: Any, rows: Any) -> None:
+    """Hand over nothing."""

@@ -1,0 +1,190 @@
+"""Backbones as bodies: Hugging Face transformers and any other net, cut before its head; adapters and frozen weights.
+
+    fedkin.run("fedavg", federation, model=transformer(model, head="classifier", adapters=True))
+
+Needs the extra: pip install 'fedkin[transformers]'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedkin.errors import ConfigError, MethodError, nearest
+from fedkin.learning.frozen import Frozen
+from fedkin.learning.models.packages import library
+from fedkin.settings import Settings, parse
+
+__all__ = ["Adapters", "Packaged", "Pool", "Tokens", "adapted", "backbone", "transformer"]
+
+Pool = Literal["mean", "first", "last", "own"]
+Head = str | nn.Module
+
+
+class Adapters(Settings):
+    """LoRA adapters of the package peft (Hu et al., 2022): W x + (alpha / rank) B A x; only A and B are trained.
+
+    rank: rows of A. alpha: None is the rank, so that the scale is 1. dropout: of the inputs of A. on: endings of the
+    names of the layers that get adapters; None: those that peft names for the architecture (mostly query and value),
+    and every Linear layer where it names none.
+    """
+
+    rank: int = Field(8, ge=1)
+    alpha: float | None = Field(None, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    on: tuple[str, ...] | None = Field(None, min_length=1)
+
+
+def transformer(
+    model: nn.Module, head: Head = "classifier", *, adapters: Adapters | Mapping[str, Any] | bool = False,
+    frozen: bool = False, keep: bool = True, padding: int | None = None, pool: Pool = "mean",
+) -> tuple[nn.Module, nn.Module]:  # fmt: skip
+    """Return (body, head) of a Hugging Face model; it is changed, and must not be used otherwise.
+
+    head: the name of the module from features to outputs, such as "classifier" or "score", whose outputs are the
+    model's `logits`; or a module of your own for features [batch, d], which are then pooled: the "mean" over tokens
+    that are no padding (over places of an image), the "first" or "last" of these, or the model's "own" (pooler_output).
+    adapters: train LoRA adapters and the head only. frozen: train the head only; the features of each sample are
+    computed once and kept, if `keep`. Inputs are token ids [batch, length], of which `padding` (None: the model's own
+    padding id, or 0) is masked; images; or a dict of what the model takes (input_ids, attention_mask, ..). Raises
+    ConfigError for a head that is not there.
+    """
+    own = isinstance(head, nn.Module)
+    made, top = (model, head) if isinstance(head, nn.Module) else _cut(model, head)
+    return _assembled(Tokens(made, padding, pool if own else None), top, adapters, frozen, keep)
+
+
+def backbone(
+    model: nn.Module, head: Head, *, adapters: Adapters | Mapping[str, Any] | bool = False, frozen: bool = False,
+    keep: bool = True,
+) -> tuple[nn.Module, nn.Module]:  # fmt: skip
+    """Return (body, head) of any other net, such as one of timm; settings as of `transformer`.
+
+    head: the name of the module from features to outputs ("head", "fc"), or a module of your own behind the net.
+
+    >>> body, head = backbone(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)), "2", frozen=True)
+    >>> body(torch.zeros(5, 4)).shape, head
+    (torch.Size([5, 3]), Linear(in_features=3, out_features=2, bias=True))
+    """
+    made, top = (model, head) if isinstance(head, nn.Module) else _cut(model, head)
+    return _assembled(Packaged(made), top, adapters, frozen, keep)
+
+
+def _assembled(
+    body: Packaged, head: nn.Module, adapters: Adapters | Mapping[str, Any] | bool, frozen: bool, keep: bool
+) -> tuple[nn.Module, nn.Module]:
+    head.requires_grad_(True)
+    if adapters is not False:
+        if frozen:
+            raise ConfigError("model: adapters in a frozen body would not be trained; give adapters or frozen")
+        wanted = Adapters() if adapters is True else adapters
+        wanted = wanted if isinstance(wanted, Adapters) else parse(Adapters, wanted, "model.adapters")
+        adapted(body.net, wanted)
+        return body, head
+    return (nn.Sequential(Frozen(body, keep)) if frozen else body), head
+
+
+def _cut(model: nn.Module, name: str) -> tuple[nn.Module, nn.Module]:
+    """Return (the model with nothing in place of the module of this name, that module)."""
+    modules = dict(model.named_modules())
+    if not name or name not in modules:
+        layers = [known for known, module in modules.items() if isinstance(module, nn.Linear)]
+        near = nearest(name, modules)
+        hint = near if near.startswith("did") else f"its last Linear layer is {layers[-1] if layers else 'not there'}"
+        raise ConfigError(f"model: head = {name!r}: {type(model).__name__} has no such module; {hint}")
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, nn.Identity())
+    return model, modules[name]
+
+
+def adapted(model: nn.Module, adapters: Adapters) -> None:
+    """Freeze the model and put adapters into it; A is drawn from torch's generator, and B is 0."""
+    peft = library("peft")
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    on: Any = None if adapters.on is None else list(adapters.on)
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if on is None and kind not in peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
+        on = names
+    settings = peft.LoraConfig(
+        r=adapters.rank, lora_alpha=adapters.alpha or adapters.rank, lora_dropout=adapters.dropout, target_modules=on
+    )
+    model.requires_grad_(False)
+    try:
+        peft.inject_adapter_in_model(settings, model)
+    except ValueError as error:
+        known = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
+        raise ConfigError(f"model.adapters: {' '.join(str(error).split())[:200]}; its Linear layers are {known}: name "
+                          "those that get adapters in `on`") from None  # fmt: skip
+
+
+class Packaged(nn.Module):
+    """A net of an extra package, as it is: another process imports the package in the way that `library` does."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Any) -> Any:
+        return self.net(x)
+
+    def __reduce__(self) -> Any:
+        package = type(self.net).__module__.partition(".")[0]
+        return _empty, (type(self), package), self.__dict__
+
+
+def _empty(kind: type[Packaged], package: str) -> Packaged:
+    """Return an object without contents, after importing the package that these need."""
+    if package in ("transformers", "timm"):
+        library(package)
+    made = kind.__new__(kind)
+    nn.Module.__init__(made)
+    return made
+
+
+class Tokens(Packaged):
+    """Inputs to the features [batch, d] of a Hugging Face model; see `transformer`. pool: None takes its `logits`."""
+
+    def __init__(self, net: nn.Module, padding: int | None, pool: Pool | None) -> None:
+        super().__init__(net)
+        self.pool = pool
+        config: Any = getattr(net, "config", None)
+        own = getattr(config, "pad_token_id", None)
+        self.padding = padding if padding is not None else own if own is not None else 0
+        self.words = getattr(config, "vocab_size", None)
+        self.main = str(getattr(net, "main_input_name", "input_ids"))
+
+    def forward(self, x: Any) -> Tensor:
+        given = dict(x) if isinstance(x, Mapping) else {self.main: x}
+        ids = given.get("input_ids")
+        if ids is not None and "attention_mask" not in given:
+            known = ids != self.padding
+            # A text that is all padding is taken as it is: a mean over nothing has no value.
+            given["attention_mask"] = (known | ~known.any(1, keepdim=True)).long()
+        try:
+            out: Any = self.net(**given, return_dict=True)
+        except IndexError as error:
+            raise MethodError(
+                f"model: {error}: a token id is not among the model's {self.words} words, or a text is longer than the "
+                "model takes"
+            ) from None
+        if self.pool is None:
+            return out.logits  # type: ignore[no-any-return]
+        if self.pool == "own":
+            return out.pooler_output.flatten(1)  # type: ignore[no-any-return]
+        return _pooled(out.last_hidden_state, given.get("attention_mask"), self.pool)
+
+
+def _pooled(z: Tensor, mask: Tensor | None, pool: Pool) -> Tensor:
+    """Return one vector [batch, d] of each sample, from tokens [batch, length, d] or maps [batch, d, h, w]."""
+    if z.ndim == 4:
+        z = z.flatten(2).transpose(1, 2)
+    weight = z.new_ones(z.shape[:2]) if mask is None else (mask != 0).to(z.dtype)
+    if pool == "mean":
+        return (z * weight.unsqueeze(-1)).sum(1) / weight.sum(1, keepdim=True).clamp_min(1.0)
+    place = torch.arange(1, z.shape[1] + 1, device=z.device, dtype=z.dtype) * weight
+    where = place.argmax(1) if pool == "last" else weight.argmax(1)
+    return z.gather(1, where[:, None, None].expand(-1, 1, z.shape[2])).squeeze(1)

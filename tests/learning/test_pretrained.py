@@ -1,0 +1,313 @@
+"""Nets of transformers and timm as bodies: frozen or with adapters, small and with random values."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedkin
+from fedkin.engines.executors.jobs import Modules
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation, Task
+from fedkin.learning import Net
+from fedkin.learning.models import Mixed, Timm, Transformers, backbone, transformer
+from fedkin.learning.models.packages import library
+from fedkin.running.experiment import Experiment
+
+gone = [name for name in ("transformers", "peft", "timm") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,  # the packages are installed before the slow tests only
+    pytest.mark.skipif(bool(gone), reason=f"{gone} not installed: pip install 'fedkin[transformers]'"),
+    # What the packages themselves call, which is not ours.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning"),
+]  # fmt: skip
+PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 4, "local_steps": 2}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def hugging() -> Any:
+    return library("transformers")
+
+
+def bert(dropout: float = 0.1, cls: str = "BertForSequenceClassification") -> Any:
+    config = hugging().BertConfig(
+        vocab_size=60, max_position_embeddings=12, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        num_labels=2, **SMALL,
+    )  # fmt: skip
+    return getattr(hugging(), cls)(config)
+
+
+def texts(clients: int = 3, each: int = 15) -> Federation:
+    """Token ids with padding 0; class 1 where one of the words 1 to 5 is in them."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(6, 60, (clients * each, 10))
+    y = rng.integers(0, 2, len(x))
+    x[y == 1, 1] = rng.integers(1, 6, int(y.sum()))
+    for row, length in enumerate(rng.integers(3, 11, len(x))):
+        x[row, length:] = 0
+    return Federation.from_arrays(x, y, client=[f"site-{row % clients}" for row in range(len(x))])
+
+
+def images(clients: int = 3, each: int = 15) -> Federation:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(clients * each, 1, 8, 8)).astype(np.float32)
+    y = (x.mean((1, 2, 3)) > 0).astype(int)
+    return Federation.from_arrays(x, y, client=[f"site-{row % clients}" for row in range(len(x))])
+
+
+def tiny_vit(**settings: Any) -> Timm:
+    options = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    return Timm(net="vit_tiny_patch16_224", options=options, **settings)
+
+
+def test_features_and_head_are_those_of_the_model() -> None:
+    torch.manual_seed(0)
+    model, x = bert().eval(), torch.tensor([[5, 6, 7, 0, 0], [9, 8, 7, 6, 5]])
+    with torch.no_grad():
+        want = model(input_ids=x, attention_mask=(x != 0).long()).logits
+        body, head = (module.eval() for module in transformer(model, head="classifier"))
+        torch.testing.assert_close(head(body(x)), want)
+        # Padding counts for nothing, whether it is told or found.
+        torch.testing.assert_close(body({"input_ids": x, "attention_mask": (x != 0).long()}), body(x))
+        torch.testing.assert_close(body(x[:1, :3]), body(x[:1]))
+        inner = bert(cls="BertModel").eval()
+        z = inner(input_ids=x, attention_mask=(x != 0).long()).last_hidden_state
+        pooled = {p: transformer(inner, nn.Identity(), pool=p)[0](x) for p in ("mean", "first", "last")}  # type: ignore[arg-type]
+    torch.testing.assert_close(pooled["mean"], torch.stack([z[0, :3].mean(0), z[1].mean(0)]))
+    torch.testing.assert_close(pooled["first"], z[:, 0])
+    torch.testing.assert_close(pooled["last"], torch.stack([z[0, 2], z[1, 4]]))
+    with pytest.raises(ConfigError, match=r"head = 'clasifier': BertForSequence.* did you mean 'classifier'"):
+        transformer(bert(), head="clasifier")
+
+
+def test_only_adapters_and_head_travel_and_dropout_is_repeatable(tmp_path: Path) -> None:
+    def make(task: Task) -> tuple[nn.Module, nn.Module]:
+        return transformer(bert(), adapters={"rank": 2, "dropout": 0.1})
+
+    federation = texts()
+    one, two, other = (
+        fedkin.run("fedavg", federation, model=make, training=PLAN, seed=3, settings=settings)
+        for settings in ({}, {}, {"engine": "loopback"})
+    )
+    names = list(one.models["site-0"])
+    assert all("lora_" in name or name.startswith("head.") for name in names)
+    # Query and value of one layer, each A [2, 16] and B [16, 2]; the head is 16 x 2 + 2.
+    assert one.summary["parameters"] == 2 * (2 * 16 + 16 * 2) + 34
+    assert max(message[5] for message in one.messages) <= one.summary["parameters"] + 1
+    for result in (two, other):
+        for id, params in one.models.items():
+            assert all(torch.equal(tensor, result.models[id][name]) for name, tensor in params.items())
+    moved = one.models["site-0"]["body.net.bert.encoder.layer.0.attention.self.query.lora_B.default.weight"]
+    assert bool(moved.any())
+    net = Net.build(lambda: make(federation.task), 0)
+    before = net.fingerprint()
+    net.frozen["body.net.bert.embeddings.word_embeddings.weight"][0, 0] += 1
+    assert net.fingerprint() != before
+
+
+def frozen_body(keep: bool) -> Callable[[Task], tuple[nn.Module, nn.Module]]:
+    return lambda task: transformer(bert(), frozen=True, keep=keep)
+
+
+class Counted(nn.Module):
+    """A frozen net that counts its samples."""
+
+    rows = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.rows += len(x)
+        return torch.tanh(self.linear(x.flatten(1)))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "mapl", "fedsr", "sfmtl-graph"])
+def test_kept_features_have_the_bits_of_computed_ones(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = texts()
+    options: dict[str, Any] = {"augment": {"on": False}} if method == "mapl" else {}
+
+    def models(kept: bool) -> Any:
+        with monkeypatch.context() as patch:
+            if not kept:
+                patch.setattr("fedkin.learning.frozen.Kept.of", lambda *_: None)
+            return fedkin.run(method, federation, model=frozen_body(True), training=PLAN, seed=1, **options).models
+
+    with_them, without = models(True), models(False)
+    for id, params in with_them.items():
+        assert all(torch.equal(tensor, without[id][name]) for name, tensor in params.items())
+
+
+def test_each_sample_is_computed_once() -> None:
+    def computed(rounds: int) -> int:
+        Counted.rows = 0
+        fedkin.run("fedavg", images(), model=lambda task: backbone(Counted(), nn.Linear(7, 2), frozen=True),
+                   training={**PLAN, "rounds": rounds})  # fmt: skip
+        return Counted.rows
+
+    # A few more than the 45 samples: the check of the net, and one whose operations are counted.
+    assert computed(1) == computed(4) <= 45 + 8
+
+
+def test_random_views_compute_features_anew_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    net = Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
+    views = {**PLAN, "augment": {"noise": 0.1}}
+    fedkin.run("fedavg", images(), model=(net.module.body, net.module.head), training=views)
+    assert [r.message for r in caplog.records].count(
+        "features of the frozen body are computed in every step, not once: the inputs change (random views)"
+    ) == 1
+
+
+def test_memory_goes_with_the_samples() -> None:
+    net = Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
+    from fedkin.learning.frozen import recalled, trunk_of
+
+    federation = images()
+    module = Modules()(net)
+    trunk = trunk_of(module.body)
+    assert trunk is not None
+    with recalled(module.body, federation["site-0"].train, net.dtype):
+        assert trunk.kept.nbytes == 45 * 7 * 4
+    del federation
+    assert trunk.kept.nbytes == 0
+
+
+HOW: list[dict[str, Any]] = [
+    {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "processes"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with config.json and model.safetensors."""
+    place = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    bert(0.0, "BertModel").save_pretrained(place)
+    return place
+
+
+def test_every_engine_and_mode_gives_one_result(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Transformers(path=folder, adapters={"rank": 2})  # type: ignore[arg-type]
+    results = [fedkin.run("fedavg", texts(2), model=model, training=PLAN, settings=how) for how in HOW]
+    for how, result in zip(HOW, results, strict=True):
+        for id, params in results[0].models.items():
+            for name, tensor in params.items():
+                torch.testing.assert_close(result.models[id][name], tensor, rtol=0, atol=0 if "mode" not in how or
+                                           how["mode"] != "stacked" else 1e-6)  # fmt: skip
+    assert "run.mode: 'stacked' trains clients one by one: torch cannot map the net or the loss" in caplog.text
+
+
+def test_vision_nets_stack() -> None:
+    alone, stacked = (
+        fedkin.run("fedavg", images(), model=tiny_vit(adapters={"rank": 2, "on": ["qkv"]}), training=PLAN,
+                   settings={"mode": mode})
+        for mode in ("one-by-one", "stacked")
+    )  # fmt: skip
+    assert any("lora_A" in name for name in alone.models["site-0"])
+    for name, tensor in alone.models["site-0"].items():
+        torch.testing.assert_close(stacked.models["site-0"][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def from_toml(tmp_path: Path, model: dict[str, Any], method: str, **sections: Any) -> Experiment:
+    federation = texts()
+    x = np.concatenate([client.train.x[client.train.rows] for client in federation.values()])  # type: ignore[index]
+    y = np.concatenate([client.train.labels() for client in federation.values()])
+    site = np.concatenate([[id] * len(client.train) for id, client in federation.items()])
+    np.savez(tmp_path / "texts.npz", x=x, y=y, client=site)
+    return Experiment.of({
+        "name": "texts", "data": {"source": "npz", "path": str(tmp_path / "texts.npz"), "codes": True},
+        "scenario": {"name": "natural"}, "model": model, "training": PLAN, "method": {"name": method}, **sections,
+    })  # fmt: skip
+
+
+def test_from_settings_to_predictions_and_a_program(tmp_path: Path, folder: Path) -> None:
+    from fedkin.running.compare import run_experiment
+    from fedkin.running.exported import outputs
+    from fedkin.running.exporting import export_model
+
+    for name, kind in (("adapters", {"adapters": {"rank": 2}}), ("frozen", {"frozen": True})):
+        model = {"name": "transformers", "path": str(folder), **kind}
+        result = run_experiment(from_toml(tmp_path, model, "fedavg"), tmp_path, tmp_path / name)
+        models = fedkin.load(tmp_path / name)
+        x = np.array([[1, 9, 8, 0, 0, 0, 0, 0, 0, 0], [33, 2, 9, 9, 9, 9, 9, 9, 9, 9]])
+        assert models.predict(x).shape == (2,)
+        engine_head = result.models["site-0"]["head.weight"]
+        assert torch.equal(dict(models.model().named_parameters())["head.weight"], engine_head)
+    export_model(models, None, "torch", tmp_path / "bert.pt2")
+    np.testing.assert_allclose(outputs(x, tmp_path / "bert.py"), models.probabilities(x), rtol=1e-5, atol=1e-6)
+    index = json.loads((tmp_path / "adapters/models/index.json").read_text())
+    assert index["nets"][0]["frozen"] == "frozen-1.safetensors"
+
+
+def test_peers_with_unlike_backbones_share_prototypes_and_heads(tmp_path: Path, folder: Path) -> None:
+    torch.manual_seed(1)
+    other = tmp_path / "distilbert"
+    config = hugging().DistilBertConfig(vocab_size=60, max_position_embeddings=12, dim=12, n_layers=1, n_heads=2,
+                                        hidden_dim=16)  # fmt: skip
+    hugging().DistilBertModel(config).save_pretrained(other)
+    nets = {
+        "bert": {"name": "transformers", "path": str(folder), "adapters": {"rank": 2}},
+        "distil": {"name": "transformers", "path": str(other), "adapters": {"rank": 2, "on": ["q_lin", "v_lin"]}},
+    }
+    model = {"name": "mixed", "bodies": ["bert", "distil"], "width": 8, "nets": nets}
+    experiment = from_toml(tmp_path, model, "mapl", methods={"mapl": {"method": {"augment": {"on": False}}}})
+    made = experiment.for_method("mapl")
+    assert isinstance(made.model, Mixed)
+    from fedkin.running.compare import run_experiment
+
+    run_experiment(made, tmp_path, tmp_path / "run")
+    models = fedkin.load(tmp_path / "run")
+    assert len(models) == 3
+    x = np.array([[1, 9, 8, 0, 0, 0, 0, 0, 0, 0]])
+    assert all(models.predict(x, client=id).shape == (1,) for id in models.clients)
+
+
+def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
+    bert(0.0, "BertModel").save_pretrained(tmp_path / "m")
+    model = Transformers(path=tmp_path / "m")
+    assert Transformers.model_validate(model.model_dump()) == model
+    bert(0.0, "BertModel").save_pretrained(tmp_path / "m")
+    with pytest.raises(ValueError, match="its files have changed since this was begun"):
+        Transformers.model_validate(model.model_dump())
+    (tmp_path / "m/model.safetensors").unlink()
+    task = Task(2, (10,), codes=("x",))
+    assert Net.build(lambda: Transformers(path=tmp_path / "m").build(task), 0).parameters() > 0
+    (tmp_path / "m/pytorch_model.bin").write_bytes(b"\x80\x04")
+    with pytest.raises(ConfigError, match=r"pytorch_model.bin is a pickle"):
+        Transformers(path=tmp_path / "m").build(task)
+    from safetensors.torch import save_file
+
+    (tmp_path / "m/pytorch_model.bin").unlink()
+    save_file({"embeddings.word_embeddings.weight": torch.zeros(60, 16)}, tmp_path / "m/model.safetensors",
+              {"format": "pt"})  # fmt: skip
+    with pytest.raises(ConfigError, match=r"the files have no values of .* and \d+ more"):
+        Transformers(path=tmp_path / "m").build(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [(Task(2, (10,)), r"bert needs token ids \[length\] as whole numbers"),
+     (Task(2, (13,), codes=("x",)), r"texts have 13 tokens, and bert takes 12; set data.length")],
+)  # fmt: skip
+def test_inputs_that_the_model_does_not_take(folder: Path, task: Task, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Transformers(path=folder).build(task)
+    with pytest.raises(ConfigError, match=r"timm has no 'resnet81'; did you mean"):
+        Timm(net="resnet81").build(Task(2, (1, 8, 8)))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging = hugging().utils.logging
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
