@@ -12,7 +12,7 @@ import re
 import tomllib
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown",
-           "text_in", "toml_of"]  # fmt: skip
+           "text_in", "toml_of",
+    "within",
+]  # fmt: skip
 
 # Nesting of tables, lists and trees.
 DEEPEST = 64
@@ -204,10 +206,10 @@ def _check_texts(name: str, array: np.ndarray[Any, Any]) -> None:
 # -- Parquet --------------------------------------------------------------------------------------------------
 
 
-def parquet_in(path: Path, columns: list[str] | None = None) -> pa.Table:
+def parquet_in(path: Path, columns: list[str] | None = None, lists: Collection[str] = ()) -> pa.Table:
     """These columns (None: all) of a Parquet file, within `most` of its size, with texts that are valid UTF-8.
 
-    Raises OSError, KeyError, pyarrow's errors and Refused.
+    lists: columns that may hold lists of whole numbers. Raises OSError, KeyError, pyarrow's errors and Refused.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -219,7 +221,8 @@ def parquet_in(path: Path, columns: list[str] | None = None) -> pa.Table:
     fields = [schema.field(place) for place, name in enumerate(schema.names) if name in names]
     texts = [field.name for field in fields if _of_texts(field.type)]
     for field in fields:
-        if pa.types.is_nested(field.type):
+        known = field.name in lists and pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
+        if pa.types.is_nested(field.type) and not known:
             raise Refused(f"column {shown(field.name, 40)!r}: expected numbers or texts, got {field.type}")
     # A text that is repeated a million times is stored once: it is read as such, and counted before it is repeated.
     with parquet.ParquetFile(place, read_dictionary=texts) as file:
@@ -230,11 +233,25 @@ def parquet_in(path: Path, columns: list[str] | None = None) -> pa.Table:
         need = max(8 * rows * len(names), stored)
         if need > limit or rows != about.num_rows:
             raise Refused(f"it says that it holds {rows} rows in {need / 1e9:.1f} GB; too much for a file of its size")
-        table = file.read(columns=names)
+        # How many numbers lists have is known after reading only: a few rows at a time.
+        if lists and rows:
+            table = pa.Table.from_batches(list(within(file.iter_batches(256, columns=names), limit)))
+        else:
+            table = file.read(columns=names)
     table.validate(full=True)
     for name in texts:
         table = _spelt(table, name, limit)
     return table
+
+
+def within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """These batches; raises Refused once they take more bytes than the limit."""
+    taken = 0
+    for batch in batches:
+        taken += batch.nbytes
+        if taken > limit:
+            raise Refused(f"unpacked it takes more than {limit / 1e9:.1f} GB, too much for a file of its size")
+        yield batch
 
 
 def _of_texts(kind: pa.DataType) -> bool:

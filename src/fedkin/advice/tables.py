@@ -39,12 +39,13 @@ def rows_of(
         return {}
     if together is None and source.time is None:
         return {}
-    from fedkin.federation.frame import encoded
+    from fedkin.federation.frame import columns_of
 
     table, owner = source.table(data_root)
     if together is not None and together not in table.column_names:
         raise ConfigError(f"--together: no column {together!r}; {nearest(together, table.column_names)}")
-    train = np.flatnonzero(~encoded(table, source.reading(owner)).held)
+    plain = table if source.tokens is None else table.drop_columns([source.tokens])
+    train = np.flatnonzero(~columns_of(plain, source.reading(owner)).held)
     unit = None
     if together is not None:
         values = [repr(value) for value in texts(table, together)]

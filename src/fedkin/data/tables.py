@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fedkin.errors import DataError
 from fedkin.keys import rng
-from fedkin.untrusted import Refused, most, said
+from fedkin.untrusted import Refused, most, said, within
 
 __all__ = [
     "Flags", "Floats", "arrays", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv", "standardised",
@@ -51,7 +51,7 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
     try:
         parsing = pc.ParseOptions(newlines_in_values=True)
         with pc.open_csv(path, convert_options=options, parse_options=parsing) as batches:
-            table = pa.Table.from_batches(_within(batches, most(path.stat().st_size)), batches.schema)
+            table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
     for column, kind in columns.items():
@@ -82,7 +82,7 @@ def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str
         for name, kind in zip(batches.schema.names, batches.schema.types, strict=True):
             if pa.types.is_binary(kind):
                 raise Refused(f"column {name!r} holds a text that is not UTF-8")
-        table = pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+        table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     table = table if delimiter == "," else _with_commas(table)
     changed = [name for name in names if table.column_names.count(name) == 1 and _loses_its_text(table.column(name))]
     if not changed:
@@ -91,7 +91,7 @@ def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str
         include_columns=changed, column_types=dict.fromkeys(changed, pa.string()), strings_can_be_null=True
     )
     with pc.open_csv(path, reading, parsing, options) as batches:
-        written = pa.Table.from_batches(_within(batches, most(size)), batches.schema)
+        written = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     for name in changed:
         table = table.set_column(table.column_names.index(name), name, _trimmed(written.column(name)))
     return table
@@ -132,16 +132,6 @@ def _delimiter(path: Path) -> str:
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         first = file.readline(1 << 16)
     return "," if b"," in first else max(",;\t|", key=lambda one: first.count(one.encode()))
-
-
-def _within(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """These batches; raises Refused once they take more bytes than the limit."""
-    taken = 0
-    for batch in batches:
-        taken += batch.nbytes
-        if taken > limit:
-            raise Refused(f"unpacked it takes more than {limit / 1e9:.1f} GB, too much for a file of its size")
-        yield batch
 
 
 def arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:

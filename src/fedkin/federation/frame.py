@@ -21,7 +21,7 @@ from fedkin.tasks import Task
 
 __all__ = [
     "CLASSES", "Columns", "Encoded", "Kind", "Reading", "Target", "as_table", "classes_of", "columns_of", "encoded",
-    "kind_of", "regression_of",
+    "kind_of", "regression_of", "target_of",
 ]  # fmt: skip
 
 Names = npt.NDArray[np.str_]
@@ -141,7 +141,7 @@ def encoded(
     DataError that names `where`, the column, and the row or client.
     """
     columns = columns_of(table, reading, where)
-    target = _target(table, reading, columns, where) if agreed is None else agreed[1]
+    target = target_of(table, reading, columns, where) if agreed is None else agreed[1]
     y = target(table, reading.target)
     encoding = Encoding.of(columns.profiles(columns.inputs, columns.kinds), columns.kinds, reading.least) if (
         agreed is None) else agreed[0]  # fmt: skip
@@ -252,7 +252,7 @@ def _values(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArra
     return values
 
 
-def _target(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
+def target_of(table: pa.Table, reading: Reading, columns: Columns, where: str) -> Target:
     """What the target means in a table of all clients."""
     name, different = reading.target, set(columns.values)
     text = kinds_of(table.select([name]))[name] == "category"

@@ -83,7 +83,7 @@ class Frozen(nn.Module):
         if x is known:
             return features
         new, old = pytree.tree_leaves(x), pytree.tree_leaves(known)
-        if len(new) != len(old) or any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(new, old)):
+        if [(a.shape[1:], a.dtype) for a in new] != [(b.shape[1:], b.dtype) for b in old]:
             return None
         size = len(old[0])
         times, rest = divmod(len(new[0]), max(size, 1))
@@ -137,9 +137,8 @@ class Kept:
         first, *others = parts(samples.x).values()
         told = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
         entries: list[_Entry] = self.held.setdefault(first, [])
-        entry = next(
-            (one for one in entries if one.told == told and all(a is b for a, b in zip(one.others, others))), None
-        )
+        known = told, [id(part) for part in others]
+        entry = next((one for one in entries if (one.told, [id(part) for part in one.others]) == known), None)
         rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
         if not len(rows):
             return None

@@ -106,7 +106,10 @@ def unlike(here: Agreement, there: Agreement) -> str:
     if here.net != there.net:
         return _nets(here, there)
     if here.first != there.first:
-        return "the first values of the net differ, though its tensors do not: use the same version of torch"
+        return (
+            "the first values of the net differ, though its tensors do not: use the same version of torch, and the "
+            "same files of the model"
+        )
     return ""
 
 

@@ -27,7 +27,7 @@ from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
 from fedkin.running.changes import SECTIONS, assign, changed
 from fedkin.running.controls import changes_of, parted
-from fedkin.running.nets import nets_for, public_from
+from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read, taken_in
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
@@ -137,6 +137,7 @@ class Experiment:
         check_trackers(run.trackers)
         opened(run.device)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
+        check_padding(self.data, dict.fromkeys([net, *(nets or {}).values()]))
         setup = Setup(
             self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults, privacy=self.privacy
         )

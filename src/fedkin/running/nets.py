@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,15 +10,17 @@ import torch
 from torch import nn
 
 from fedkin.data import SOURCES, Dataset
+from fedkin.data.sources import Source
 from fedkin.engines.roster import Roster
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.keys import key
 from fedkin.learning.models import Model
+from fedkin.learning.models.backbones import Tokens
 from fedkin.learning.net import Net
 from fedkin.settings import choose, parse
 
-__all__ = ["nets_for", "public_from"]
+__all__ = ["check_padding", "nets_for", "public_from"]
 
 
 def nets_for(
@@ -47,6 +49,20 @@ def nets_for(
         made[name] = Net(net.module.body, head, dtype)
     nets = {id: made[repr(own)] for id, own in dealt.items()}
     return nets[min(nets)], nets if len(made) > 1 else None
+
+
+def check_padding(source: Source, nets: Iterable[Net]) -> None:
+    """Raise ConfigError if a net takes another id for padding than the one with which the source fills texts up."""
+    given = getattr(source, "padding", None)
+    if given is None or getattr(source, "tokens", None) is None:
+        return
+    for net in nets:
+        for module in net.module.modules():
+            if isinstance(module, Tokens) and module.padding != given:
+                raise ConfigError(
+                    f"data.padding: texts are filled up with {given}, and padding is {module.padding} to the model; "
+                    f"set data.padding = {module.padding}"
+                )
 
 
 def public_from(data_root: Path) -> Callable[[str], Dataset]:

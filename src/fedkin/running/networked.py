@@ -105,6 +105,10 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
     table: dict[str, Any] = {name: whole[name] for name in _SECTIONS if name in whole}
     table["run"] = {name: value for name, value in whole["run"].items() if name in _COMMON}
     if isinstance(experiment.data, TableSource):
+        if experiment.data.tokens is not None:
+            raise ConfigError(
+                "data.tokens: over a network, token ids come from each participant's .npz file (docs/data.md)"
+            )
         table["table"] = {name: value for name, value in whole["data"].items() if name in _READING}
     if isinstance(experiment.data, Folder):
         table["images"] = {name: value for name, value in whole["data"].items() if name in _SEEING}

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources._tokens import texts_of
 from fedkin.data.sources.base import ROOTED, Source, locate
 from fedkin.errors import DataError
 from fedkin.untrusted import said, shown
@@ -31,8 +32,9 @@ class TableSource(Source):
     """A table with one row per sample: one file with a column of clients, or a folder with one file for each client.
 
     path: absolute, or below the data root, or else below the current folder. target: the column to predict. client: the
-    column of clients; in a folder, without it, a client is a file by its name. What the other settings mean is said at
-    `Federation.from_frame`.
+    column of clients; in a folder, without it, a client is a file by its name. tokens: the column of token ids, then
+    the only input: lists of whole numbers, or texts of them such as "101 7592 102", cut to `length` and filled up with
+    `padding`. What the other settings mean is said at `Federation.from_frame`.
     """
 
     path: Path
@@ -48,6 +50,9 @@ class TableSource(Source):
     categories: tuple[str, ...] = ()
     least: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
+    tokens: str | None = None
+    length: int | None = Field(None, ge=1)
+    padding: int = Field(0, ge=0)
 
     @property
     @abstractmethod
@@ -87,6 +92,9 @@ class TableSource(Source):
     def load(self, root: Path) -> Dataset:
         """Read the files; raises DataError naming the file, the column and the row."""
         table, client = self.table(root)
+        if self.tokens is not None:
+            where = str(locate(root, self.path))
+            return texts_of(table, self.reading(client), self.tokens, self.length, self.padding, where)
         return dataset_of(table, self.reading(client), str(locate(root, self.path)))
 
     def _file(self, path: Path) -> pa.Table:

@@ -12,13 +12,14 @@ import torch
 from pydantic import Field, model_validator
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.sources._tokens import ids_of
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.checks import as_names, check_ids
 from fedkin.federation.datasets import picture
 from fedkin.federation.split import hold_out
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,16 +192,7 @@ class Hub(Source):
     def _ids(self, held: Any, where: str) -> torch.Tensor:
         """[n, length] int64 token ids, filled up with `padding`."""
         rows = held.with_format("arrow")[:].column(self.tokens).to_pylist()
-        bad = next((row for row, ids in enumerate(rows) if not _are_ids(ids)), None)
-        if bad is not None:
-            raise DataError(f"{where}: row {bad}: {self.tokens!r}: expected a list of whole numbers, got "
-                            f"{shown(repr(rows[bad]), 40)}; tokenise texts first (datasets' map)")  # fmt: skip
-        longest = max(map(len, rows))
-        length = min(longest, self.length or longest)
-        made = np.full((len(rows), max(length, 1)), self.padding, np.int64)
-        for row, ids in enumerate(rows):
-            made[row, : min(len(ids), length)] = ids[:length]
-        return torch.from_numpy(made)
+        return ids_of(rows, self.length, self.padding, where, str(self.tokens))
 
     def _tabular(self, held: Any, is_test: npt.NDArray[np.bool_] | None, where: str) -> Dataset:
         """The columns as those of a table."""
@@ -229,10 +221,6 @@ class Hub(Source):
             self.target, self.client or "", None, self.group, self.kind, None, split, self.test_fraction,
             self.leave_out, seed=self.seed,
         )  # fmt: skip
-
-
-def _are_ids(held: Any) -> bool:
-    return isinstance(held, list) and all(type(one) is int for one in held)
 
 
 # A column that says which rows are test rows.

@@ -27,6 +27,6 @@ class Parquet(TableSource):
         return (".parquet", ".pq")
 
     def read(self, path: Path) -> pa.Table:
-        table = parquet_in(path)
+        table = parquet_in(path, lists=() if self.tokens is None else (self.tokens,))
         # pandas stores the numbers of its rows as a column, if nobody tells it not to.
         return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)])

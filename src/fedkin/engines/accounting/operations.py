@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted
+from fedkin.learning.frozen import trunk_of
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
 from fedkin.learning.sgd import arranged, infer, load
@@ -88,6 +89,9 @@ class Operations:
         # The result must not depend on the client that comes first: if it has too few samples, some are repeated.
         samples = samples.take(np.arange(size) % len(samples))
         module = self.modules(net)
+        if (trunk := trunk_of(module.body)) is not None:
+            # The figure must not depend on what is known by now: it is that of computing features in every step.
+            trunk.keep = False
         with counting() as counter:
             if isinstance(job, InferJob):
                 infer(net, module, job.params, job.what, samples)

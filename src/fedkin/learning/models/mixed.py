@@ -21,16 +21,17 @@ __all__ = ["Mixed"]
 class Mixed(Model):
     """Clients with different bodies, and heads of one shape.
 
-    bodies: names of nets, or of `nets`: settings of a net, with its `name`, by a name of your own. deal: "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed
-    by seed and id), or {client id: name} for all clients. If groups alternate along the ids, "round-robin" makes bodies
-    depend on groups; "random" does not. width: width of every body's features.
+    bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. deal:
+    "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed by seed and id), or {client id:
+    name} for all clients. If groups alternate along the ids, "round-robin" makes bodies depend on groups; "random" does
+    not. width: width of every body's features.
     """
 
     name: Literal["mixed"] = "mixed"
     bodies: tuple[str, ...] = Field(("small-plain", "small-residual", "small-separable", "small-wide"), min_length=1)
     deal: Literal["round-robin", "random"] | dict[str, str] = "round-robin"
     width: int = Field(64, ge=1)
-    nets: dict[str, dict[str, Any]] = {}
+    nets: dict[str, dict[str, Any]] = Field({})
 
     @field_validator("nets")
     @classmethod

@@ -23,4 +23,6 @@ def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ConfigError(f"model: {name} cannot be imported ({said(error)}): pip install 'fedkin[transformers]'") from None
+        raise ConfigError(
+            f"model: {name} cannot be imported ({said(error)}): pip install 'fedkin[transformers]'"
+        ) from None

@@ -184,7 +184,7 @@ class Timm(Pretrained):
     name: Literal["timm"] = "timm"
     net: str
     path: Path | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         net, features = self.parts(task)
