@@ -15,11 +15,15 @@ from torch.nn import functional as F
 import fedkin
 from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
+from fedkin.engines.settings import EngineSettings
+from fedkin.engines.setup import Plan
 from fedkin.errors import MethodError
 from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.stackable import stackable
+from fedkin.methods.fedavg import FedAvg
+from fedkin.network.agreement import Agreement, agreed, unlike
 from support import cases, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
@@ -278,3 +282,16 @@ def test_what_is_frozen_is_used_when_outputs_are_found() -> None:
     want = module(samples.x)
     torch.testing.assert_close(infer(net, net.scratch(), net.initial, "logits", samples), want.detach())
     net.check(Task(CLASSES, (WIDTH,)))
+
+
+def test_other_frozen_values_are_refused_before_the_first_round() -> None:
+    task = small_federation().task
+
+    def agreement(shift: float) -> Agreement:
+        body, head = adapted()
+        body.get_parameter("1.base").data += shift
+        plan = Plan(FedAvg(), task, Net(body, head), Training(), 0, EngineSettings())
+        return agreed("", task, lambda text, task: plan)[1]
+
+    assert unlike(agreement(0.0), agreement(0.0)) == ""
+    assert "the first values of the net differ" in unlike(agreement(0.0), agreement(1.0))

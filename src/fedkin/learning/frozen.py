@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -118,7 +118,7 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self.held: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self.held: MutableMapping[Tensor, list[_Entry]] = WeakTensorKeyDictionary()
         self.said: set[str] = set()
 
     def __deepcopy__(self, memo: Mapping[int, object]) -> Kept:
@@ -136,7 +136,7 @@ class Kept:
         """Return the features of these samples, after computing those that are not known; None if there is no room."""
         first, *others = parts(samples.x).values()
         told = samples.scale, dtype, None if isinstance(samples.x, Tensor) else tuple(samples.x)
-        entries: list[_Entry] = self.held.setdefault(first, [])
+        entries = self.held.setdefault(first, [])
         known = told, [id(part) for part in others]
         entry = next((one for one in entries if (one.told, [id(part) for part in one.others]) == known), None)
         rows = torch.arange(len(samples), device=first.device) if samples.rows is None else samples.rows
@@ -155,7 +155,8 @@ class Kept:
             )  # fmt: skip
             entries.append(entry)
         missing = (~entry.done[rows]).nonzero()[:, 0]
-        for where in missing.split(_PASS) if len(missing) else ():
+        for start in range(0, len(missing), _PASS):
+            where = missing[start : start + _PASS]
             entry.features[rows[where]] = trunk.computed(samples.inputs(where, dtype))
         entry.done[rows[missing]] = True
         if len(missing):

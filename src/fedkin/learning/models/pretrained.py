@@ -54,8 +54,8 @@ class Pretrained(Model):
         now, before = digest_of(Path(path)), table.get("digest")
         if before not in (None, "", now):
             raise ValueError(
-                f"{path}: its files have changed since this was begun (their hash was {before}, and is {now}): put "
-                "them back, or begin anew"
+                f"{path}: its files are not those with which this was begun (hash {before}, here {now}): put those "
+                "there, or begin anew"
             )
         return {**table, "digest": now}
 
