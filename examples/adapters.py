@@ -5,7 +5,7 @@
     python examples/adapters.py --model FOLDER  # of save_pretrained (config.json, model.safetensors)
 
 Texts are token ids made here: six clients in two groups, which give the same words opposite labels. SFMTL-Graph shares
-models along its graph, MAPL+ bodies. MAPL's peers have unlike nets, and share prototypes and heads: bodies never travel.
+models along its graph, MAPL+ bodies. MAPL's peers have unlike nets and share prototypes and heads: no body travels.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def row(method: str, model: Model, whole: Model, rounds: int, **options: Any) ->
     result = fedkin.run(method, texts(), model=model, rounds=rounds, training=TRAINING, **settings)
     large = fedkin.run(method, texts(), model=whole, rounds=1, training={**TRAINING, "local_epochs": 1}, **settings)
     accuracy = result.summary["accuracy"]["mean"]
-    # The last round is like all others; bytes up and down, of a client.
-    each, of_whole = (sum(r.rounds[-1]["bytes"].values()) / len(r.scores) / 1000 for r in (result, large))
-    print(f"{method:12} accuracy {accuracy:.2f}  trained {result.summary['parameters']:,} of "
-          f"{large.summary['parameters']:,}  kB per client and round {each:.1f}, whole net {of_whole:.1f}")  # fmt: skip
+    sent, of_whole = (r.rounds[0]["bytes"]["up"] / len(r.scores) / 1000 for r in (result, large))
+    print(
+        f"{method:12} accuracy {accuracy:.2f}  trained {result.summary['parameters']:,} of "
+        f"{large.summary['parameters']:,}  kB sent by a client in round 1: {sent:.1f}, whole net {of_whole:.1f}"
+    )
 
 
 def main(rounds: int, model: Path | None) -> None:
@@ -71,7 +72,7 @@ def main(rounds: int, model: Path | None) -> None:
         bert, distil = folders(Path(place))
         one = model or bert
         adapters = {"rank": 4}
-        views: dict[str, Any] = {"augment": {"on": False}, "warmup": 2}  # token ids have no random views
+        views: dict[str, Any] = {"augment": {"on": False}, "warmup": 0}  # token ids have no random views
         light, whole = Transformers.model_validate({"path": one, "adapters": adapters}), Transformers(path=one)
         row("sfmtl-graph", light, whole, rounds, share="model")
         row("mapl-plus", light, whole, rounds, **views)
