@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import fedkin
-from fedkin.engines.executors.jobs import Modules
+from fedkin.engines.accounting.operations import Operations
+from fedkin.engines.executors.jobs import InferJob, Modules, carry_out
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.learning import Net
@@ -106,6 +107,14 @@ def test_copies_of_a_batch_are_found_and_changed_ones_are_not() -> None:
     # A batch that was changed in place is another one.
     x.add_(1)
     assert not torch.equal(trunk(x), z)
+
+
+def test_operations_do_not_depend_on_what_is_known() -> None:
+    federation, net = images(), Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)
+    job = InferJob("site-0", net.initial, "logits")
+    first = Operations(net, federation).per_sample(job)
+    carry_out(job, net, Modules(), federation)
+    assert Operations(net, federation).per_sample(job) == first == 2 * (64 * 7 + 7 * 2)
 
 
 def test_adapters_in_a_frozen_body_are_refused() -> None:
