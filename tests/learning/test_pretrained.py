@@ -262,3 +262,24 @@ def _quiet() -> Iterator[None]:
     logging.disable_progress_bar()
     yield
     logging.enable_progress_bar()
+
+
+def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path, folder: Path) -> None:
+    from fedkin.running.compare import run_experiment
+
+    rows = [f"{row % 2},s{row % 3},{1 + row % 2} 9 8{' 7' * (row % 4)}" for row in range(30)]
+    (tmp_path / "texts.csv").write_text("\n".join(["label,site,ids", *rows]))
+
+    def experiment(padding: int) -> Experiment:
+        return Experiment.of({
+            "name": "texts", "scenario": {"name": "natural"}, "method": {"name": "fedavg"}, "training": PLAN,
+            "data": {"source": "csv", "path": str(tmp_path / "texts.csv"), "target": "label", "client": "site",
+                     "tokens": "ids", "padding": padding},
+            "model": {"name": "transformers", "path": str(folder), "frozen": True},
+        })  # fmt: skip
+
+    wrong = experiment(3)
+    with pytest.raises(ConfigError, match=r"texts are filled up with 3, and padding is 0 to the model; set data"):
+        wrong.setup(wrong.federation(tmp_path))
+    result = run_experiment(experiment(0), tmp_path, tmp_path / "run")
+    assert result.summary["parameters"] == 34
