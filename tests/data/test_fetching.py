@@ -20,6 +20,7 @@ from fedkin.data.fetching import fetch
 from fedkin.data.origins import ORIGINS, File, Origin, missing
 from fedkin.data.sources import SOURCES
 from fedkin.errors import ConfigError, DataError
+from fedkin.settings import parse
 
 BODY = bytes(range(256)) * 40
 
@@ -227,7 +228,7 @@ def test_the_table_names_sources_and_places() -> None:
 @pytest.mark.parametrize("name", sorted(ORIGINS))
 def test_a_missing_data_set_says_where_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
-        SOURCES[name]().load(tmp_path)
+        parse(SOURCES[name], {"source": name}, "data").load(tmp_path)
     text, origin = str(refused.value), origins.ORIGINS[name]
     # The digits of qmnist are those of mnist, which are read first.
     wanted = origins.ORIGINS["mnist"] if name == "qmnist" else origin
