@@ -9,7 +9,7 @@ FLOWER := .venv-flower
 # The site needs neither torch nor fedkin: it reads the sources.
 DOCS := .venv-docs
 
-.PHONY: demo demo-network test test-flower lint format docs clean
+.PHONY: demo demo-network test test-flower lint format docs wheel-test test-all clean
 
 # Where it is set, every process that a test starts compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,6 +51,18 @@ test: lint
 # A SuperLink, SuperNodes and what holds their samples, as processes on this machine.
 test-flower: $(FLOWER)/.installed
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/flower
+
+# The sdist and the wheel made from it, tried where there is no source; .ci/wheel --fresh installs what they need anew.
+wheel-test: $(VENV)/.installed
+	.ci/wheel
+
+# All that can be tried on this machine: .ci/run, whether the extras resolve, and the lowest and newest versions of all
+# packages with each Python that uv finds here.
+test-all:
+	.ci/run
+	.ci/extras
+	.ci/versions lowest
+	for version in 3.11 3.12 3.13; do ! uv python find --quiet $$version || .ci/versions $$version || exit 1; done
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

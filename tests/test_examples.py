@@ -39,3 +39,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(fedkin, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fedkin.nothing
+
+
+def test_dir_names_what_is_public() -> None:
+    assert dir(fedkin) == sorted(fedkin.__all__)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import fedkin
+
 ROOT = Path(__file__).parents[1]
 LOCKS = [ROOT / "constraints.txt", *sorted((ROOT / "constraints").glob("*.txt"))]
 
@@ -71,3 +73,20 @@ def test_whatever_installs_asks_for_hashes() -> None:
 def test_nothing_for_gpus_is_installed_beside_torch_for_processors() -> None:
     for path in sorted((ROOT / "constraints").glob("*.txt")):
         assert not re.findall(r"^(?:nvidia|cuda|triton)[^=]*==", path.read_text(), re.MULTILINE), path.name
+
+
+def test_all_has_every_extra_but_those_with_an_environment_of_their_own() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    within = {name: re.findall(r"fedkin\[([^\]]+)\]", "".join(named)) for name, named in extras.items()}
+
+    def whole(name: str) -> set[str]:
+        inner = {one for listed in within[name] for one in listed.split(",")}
+        return {name} | {deeper for one in inner for deeper in whole(one)}
+
+    assert set(extras) - whole("all") == {"dev", "flower"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert cited[1] == fedkin.__version__

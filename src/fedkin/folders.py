@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from fedkin.errors import ConfigError, RunError
 
 __all__ = ["LOCKS", "held", "holder", "made", "made_private", "synced", "write_new", "write_private"]
@@ -93,6 +91,8 @@ def held(folder: Path) -> Iterator[None]:
 
     The system releases the lock of a process that has ended, also of one that was killed.
     """
+    from filelock import FileLock, Timeout
+
     lock, told = FileLock(folder / _LOCK, timeout=0), folder / _HOLDER
     try:
         # It holds personal models: only its owner may look into it.
@@ -117,6 +117,8 @@ def holder(folder: Path) -> str | None:
     """Return the sentence that says which process holds this folder; None if no process does."""
     if not (folder / _LOCK).exists():
         return None
+    from filelock import FileLock, Timeout
+
     lock = FileLock(folder / _LOCK, timeout=0)
     try:
         lock.acquire()

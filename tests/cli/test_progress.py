@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedkin.cli.progress import LiveProgress, Progress, StopFlag, sparkline
+from fedkin.cli.progress import LiveProgress, Progress, Several, StopFlag, sparkline
 from fedkin.running.progress import figured
 from tiny import TABLE
 
@@ -251,3 +251,21 @@ def test_run_on_a_real_terminal(tmp_path: Path) -> None:
     assert re.search(r"accuracy +0\.\d{3} +[▁▂▃▄▅▆▇█]{2,}", shown)
     assert "accuracy, mean over clients" in out.decode()
     assert "round 40 of 40  accuracy" not in shown
+
+
+def test_the_time_left_for_all_is_that_of_runs_that_have_ended() -> None:
+    now = 0.0
+    several = Several(StopFlag(), quiet=True, clock=lambda: now)
+    titles = []
+    for number, seconds in enumerate((0.0, 30.0, 10.0)):  # the first was finished before: it is only read
+        progress = several.next(f"run {number}", number, 4)
+        titles.append(progress.title)
+        progress.started(10, 0 if seconds else 10)
+        for round in range(1, 11 if seconds else 1):
+            progress.round_done({"round": round})
+        now += seconds
+    titles.append(several.next("run 3", 3, 4).title)
+    assert titles == [
+        "run 0 (1 of 4)", "run 1 (2 of 4)", "run 2 (3 of 4, about 0:01:00 left for all)",
+        "run 3 (4 of 4, about 0:00:20 left for all)",
+    ]  # fmt: skip

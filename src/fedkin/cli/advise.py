@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedkin.cli.options import ROOT, SET
@@ -125,6 +124,8 @@ def _print(found: Advice) -> None:
 @contextmanager
 def _progress(quiet: bool, folder: Path) -> Iterator[Any]:
     """What is told of the progress: a bar on a terminal. Ctrl-C leaves what was done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
     console = screen(stderr=True, soft_wrap=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,

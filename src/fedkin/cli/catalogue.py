@@ -11,17 +11,23 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.names import method_names, model_names, preset_names, scenario_names, source_names
 from fedkin.cli.screen import screen
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["methods", "models", "scenarios", "sources"]
+__all__ = ["methods", "models", "presets", "scenarios", "sources"]
 
-_NAME = typer.Argument(None, help="Show this one in full.")
+_HELP = "Show this one in full."
+_METHOD = typer.Argument(None, help=_HELP, autocompletion=method_names)
+_SCENARIO = typer.Argument(None, help=_HELP, autocompletion=scenario_names)
+_SOURCE = typer.Argument(None, help=_HELP, autocompletion=source_names)
+_MODEL = typer.Argument(None, help=_HELP, autocompletion=model_names)
+_PRESET = typer.Argument(None, help="Print this one, to begin a file of your own.", autocompletion=preset_names)
 
 
-def methods(name: str | None = _NAME) -> None:
+def methods(name: str | None = _METHOD) -> None:
     """List the methods, or describe one with all its settings."""
     known = _known("method")
     if name is not None:
@@ -65,19 +71,32 @@ def _needs(method: Any) -> str:
     return ", ".join(needs) or "nothing"
 
 
-def scenarios(name: str | None = _NAME) -> None:
+def scenarios(name: str | None = _SCENARIO) -> None:
     """List the scenarios (which client gets which samples), or describe one."""
     _catalogue(name, "scenario")
 
 
-def sources(name: str | None = _NAME) -> None:
+def sources(name: str | None = _SOURCE) -> None:
     """List the data sources, or describe one."""
     _catalogue(name, "data")
 
 
-def models(name: str | None = _NAME) -> None:
+def models(name: str | None = _MODEL) -> None:
     """List the models, or describe one."""
     _catalogue(name, "model")
+
+
+def presets(name: str | None = _PRESET) -> None:
+    """List the experiments that come with fedkin, or print one."""
+    from fedkin.running.presets import preset_folder, preset_or_file
+
+    if name is not None:
+        print(preset_or_file(Path(name)).read_text(encoding="utf-8"), end="")
+        return
+    table = Table("preset", "what it is", box=None, pad_edge=False)
+    for path in sorted(preset_folder().glob("*.toml")):
+        table.add_row(path.stem, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "))
+    screen().print(table)
 
 
 def _catalogue(name: str | None, section: str) -> None:

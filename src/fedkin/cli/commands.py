@@ -9,6 +9,8 @@ from fedkin.cli import catalogue, experiments
 from fedkin.cli.advise import advise
 from fedkin.cli.check import check
 from fedkin.cli.compare import compare
+from fedkin.cli.data import data
+from fedkin.cli.examples import with_examples
 from fedkin.cli.export import export
 from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
@@ -25,7 +27,7 @@ from fedkin.cli.tune import tune
 __all__ = ["app"]
 
 app = typer.Typer(
-    name="fedkin", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="fedkin", no_args_is_help=True, pretty_exceptions_enable=False,
     help="Learn who should learn with whom: collaboration-graph federated learning.",
 )  # fmt: skip
 
@@ -61,6 +63,8 @@ app.command("report", cls=_TRAINS)(report)
 app.command("graph", cls=needing("fedkin.graph"))(graph)
 app.command("export", cls=_TRAINS)(export)
 app.command("reproduce", cls=_TRAINS)(reproduce)
+app.command("presets")(catalogue.presets)
+app.add_typer(data, name="data")
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
 app.add_typer(flower, name="flower")
@@ -68,3 +72,4 @@ app.command("methods", cls=_TRAINS)(catalogue.methods)
 app.command("scenarios", cls=_TRAINS)(catalogue.scenarios)
 app.command("sources", cls=_TRAINS)(catalogue.sources)
 app.command("models", cls=_TRAINS)(catalogue.models)
+with_examples(app)

@@ -22,7 +22,7 @@ from fedkin.cli.options import (
     SEEDS,
     SET,
 )  # fmt: skip
-from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.progress import Several, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 from fedkin.records.files import read_json
@@ -72,12 +72,11 @@ def compare(
     tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
     held = validation_in(experiment.parent if experiment is not None and tuned else folder)
     with stop_on_signals(folder) as stop:
+        shown = Several(stop, json)
         results = run_all(
             plan, names, seeded, root, folder, resume=True, restart=restart,
             validation=None if held is None else held.model_dump(),
-            watcher=lambda name, number, done, of: Progress(
-                f"{name} seed {number} ({done + 1} of {of})", stop, quiet=json
-            ),
+            watcher=lambda name, number, done, of: shown.next(f"{name} seed {number}", done, of),
         )  # fmt: skip
     report = reported([result.folder for by_seed in results.values() for result in by_seed.values()], folder, kind)
     if json:
@@ -100,10 +99,11 @@ def _compare_without(
     from fedkin.running.leave_out import leave_out
 
     with stop_on_signals(folder) as stop:
+        shown = Several(stop, json)
         results = leave_out(
             plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
-            watcher=lambda group, name, number, done, of: Progress(
-                f"without {group}: {name} seed {number} ({done + 1} of {of})", stop, quiet=json
+            watcher=lambda group, name, number, done, of: shown.next(
+                f"without {group}: {name} seed {number}", done, of
             ),
         )  # fmt: skip
     runs = {

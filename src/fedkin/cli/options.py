@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from fedkin.cli.names import experiment_files, methods_listed
+
 __all__ = [
     "BLOCKS", "CONTROLS", "EXPERIMENT", "JSON", "LEAVE_OUT", "METHODS", "OUT", "RESTART", "RESUME", "ROOT", "ROUNDS",
     "SEEDS", "SET",
 ]  # fmt: skip
 
-EXPERIMENT = typer.Argument(None, help="Experiment file (TOML); not needed with --resume.")
+EXPERIMENT = typer.Argument(
+    None, help="Experiment file (TOML), or a preset's name; not needed with --resume.", autocompletion=experiment_files
+)
 SET = typer.Option(
     [], "--set", help="Change a setting: section.field=value; none unsets it. May be repeated.", metavar="A.B=C"
 )
@@ -23,7 +27,9 @@ RESTART = typer.Option(
 )
 JSON = typer.Option(False, "--json", help="Print the figures as JSON, and nothing else.")
 ROUNDS = typer.Option(None, "--rounds", min=0, help="Rounds, in place of training.rounds.")
-METHODS = typer.Option(None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.")
+METHODS = typer.Option(
+    None, "--methods", help="Comma-separated: local,fedavg,sfmtl-graph.", autocompletion=methods_listed
+)
 SEEDS = typer.Option(None, "--seeds", help="Seeds: 0,1,2 or 0-4 (default: run.seed).")
 CONTROLS = typer.Option(
     False, "--controls", help="Run each method's controls too: without exchange (NAME@self), one group, random and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -11,21 +12,21 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.screen import screen
 from fedkin.report.units import megabytes
 from fedkin.running.progress import figured, grouped, scored
 
-__all__ = ["LiveProgress", "Progress", "StopFlag", "sparkline", "stop_on_signals"]
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+__all__ = ["LiveProgress", "Progress", "Several", "StopFlag", "sparkline", "stop_on_signals"]
 
 
 class _Shown(Protocol):
@@ -83,7 +84,7 @@ class Progress:
     def __init__(self, title: str, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
         self.stop, self.title, self.quiet = stop, title, quiet
         self.console = console or screen(stderr=True, soft_wrap=True)
-        self.rounds = 0
+        self.rounds = self.fresh = 0
         self.shown: _Shown | None = None
 
     def started(self, rounds: int, done: int) -> None:
@@ -100,6 +101,7 @@ class Progress:
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Show the figures of this round."""
+        self.fresh += 1
         if self.quiet:
             return
         if self.shown is not None:
@@ -114,6 +116,9 @@ class Progress:
         return self.stop.asked
 
     def _show(self, done: int) -> _Shown:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
         self.bar = Bar(
             TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}", markup=False),
@@ -124,6 +129,37 @@ class Progress:
 
     def _update(self, row: Mapping[str, Any]) -> None:
         self.bar.update(self.task, completed=row["round"], figures=figured(row))
+
+
+class Several:
+    """The progress of several runs one after another, each with the time left for all, from the runs that have ended.
+
+    Runs of a resumed comparison that are only read are not counted; of the others, the mean time of a round is used.
+    """
+
+    def __init__(self, stop: StopFlag, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stop, self.quiet, self.clock = stop, quiet, clock
+        self.seconds, self.rounds, self.longest = 0.0, 0, 0
+        self.last: Progress | None = None
+        self.begun = 0.0
+
+    def next(self, title: str, done: int, of: int) -> Progress:
+        """The progress of the next run; done: how many are before it, of all."""
+        now = self.clock()
+        if self.last is not None and self.last.fresh:
+            self.seconds += now - self.begun
+            self.rounds += self.last.fresh
+            self.longest = max(self.longest, self.last.rounds)
+        self.begun = now
+        self.last = Progress(f"{title} ({done + 1} of {of}{self._left(of - done)})", self.stop, self.quiet)
+        return self.last
+
+    def _left(self, runs: int) -> str:
+        """The time for this many runs, if one has ended."""
+        if not self.rounds:
+            return ""
+        seconds = self.seconds / self.rounds * self.longest * runs
+        return f", about {timedelta(seconds=math.ceil(seconds))} left for all"
 
 
 class LiveProgress(Progress):
@@ -147,6 +183,8 @@ class LiveProgress(Progress):
         self.times: deque[float] = deque(maxlen=30)
 
     def _show(self, done: int) -> _Shown:
+        from rich.live import Live
+
         from fedkin.records.recorder import rounds_so_far
 
         self.done = done
@@ -185,6 +223,8 @@ class LiveProgress(Progress):
 
     def view(self) -> Table:
         """The current lines."""
+        from rich.table import Table
+
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
@@ -201,6 +241,8 @@ class LiveProgress(Progress):
         return table
 
     def _bar(self) -> ProgressBar:
+        from rich.progress_bar import ProgressBar
+
         return ProgressBar(total=max(self.rounds, 1), completed=self.done, width=self._width())
 
     def _width(self) -> int:

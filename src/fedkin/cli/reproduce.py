@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from fedkin.cli.progress import Progress, StopFlag, stop_on_signals
+from fedkin.cli.names import table_names
+from fedkin.cli.progress import Several, StopFlag, stop_on_signals
 from fedkin.cli.screen import screen
 from fedkin.errors import ConfigError
 
@@ -20,7 +21,9 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    name: str | None = typer.Argument(None, help="A table, or all; without it, the tables are listed."),
+    name: str | None = typer.Argument(
+        None, help="A table, or all; without it, the tables are listed.", autocompletion=table_names
+    ),
     quick: bool = typer.Option(False, "--quick", help="A few rounds of each, to test the command."),
     data_root: Path = typer.Option(Path("data"), "--data-root", help="Folder that holds the data sets."),
     out: Path = typer.Option(Path("runs/reproduce"), "--out", help="Folder for the records; goes on with them."),
@@ -63,9 +66,10 @@ def _one(
     from fedkin.running.reproduce import Done, reproduce
 
     done: list[Done] = []
+    shown = Several(stop, quiet=False)
     for one in reproduce(
         table, folder, data_root, out, restart=restart, finished=finished,
-        hears=lambda what, number, of: Progress(f"{name}, {what} ({number + 1} of {of})", stop, quiet=False),
+        hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
         pages.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import typer
 
 from fedkin.cli.experiments import kept_plan, planned, rooted, wanted
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
-from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.progress import Several, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 
@@ -53,10 +53,11 @@ def sweep(
         cells = [Choice.parse(text, "--grid") for text in choices]
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
+        shown = Several(stop, json)
         found = run_all(
             plan, names, cells, seeded, root, folder, resume=True, restart=restart,
-            watcher=lambda name, settings, seed, done, of: Progress(
-                f"{name} {words(settings)} seed {seed} ({done + 1} of {of})", stop, quiet=json
+            watcher=lambda name, settings, seed, done, of: shown.next(
+                f"{name} {words(settings)} seed {seed}", done, of
             ),
         )  # fmt: skip
     made = rows(found)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedkin.cli.experiments import kept_plan, planned, rooted, wanted
 from fedkin.cli.options import EXPERIMENT, JSON, METHODS, OUT, RESTART, RESUME, ROOT, ROUNDS, SEEDS, SET
-from fedkin.cli.progress import Progress, stop_on_signals
+from fedkin.cli.progress import Several, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 
@@ -81,10 +81,11 @@ def tune(
         tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
+        shown = Several(stop, json)
         found = run_all(
             plan, names, tried, hold, seeded, root, folder, resume=True, restart=restart,
-            watcher=lambda name, values, seed, done, of: Progress(
-                f"{name} {_settings(values)} seed {seed} ({done + 1} of {of})", stop, quiet=json
+            watcher=lambda name, values, seed, done, of: shown.next(
+                f"{name} {_settings(values)} seed {seed}", done, of
             ),
         )  # fmt: skip
     if json:

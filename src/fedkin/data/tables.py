@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fedkin.data.origins import missing
 from fedkin.errors import DataError
 from fedkin.keys import rng
 from fedkin.untrusted import Refused, most, said, within
@@ -42,7 +43,9 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
 
     path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
     if path is None:
-        raise DataError(f"{folder / name}.csv: no such file, nor {name}.csv.gz; expected a table of that name")
+        raise DataError(
+            f"{folder / name}.csv: no such file, nor {name}.csv.gz; expected a table of that name{missing(folder)}"
+        )
     types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
     options = pc.ConvertOptions(
         include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},

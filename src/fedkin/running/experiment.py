@@ -29,6 +29,7 @@ from fedkin.running.changes import SECTIONS, assign, changed
 from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read, taken_in
+from fedkin.running.presets import preset_or_file
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
@@ -152,8 +153,10 @@ def _completed(text: str) -> str:
 def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError.
 
-    Files that it names (`own`, FILE.py:CLASS) are read, relative to its folder; those of changes to the working folder.
+    path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read, relative to
+    its folder; those of changes to the working folder.
     """
+    path = preset_or_file(path)
     return changed(taken_in(read_table(path), path.parent), changes, Experiment.of, str(path))
 
 

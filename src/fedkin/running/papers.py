@@ -12,6 +12,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.running.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table
+from fedkin.running.presets import preset_folder
 from fedkin.running.tuning import HoldOut
 from fedkin.settings import Settings, choose, parse
 
@@ -199,17 +200,11 @@ class PaperTable(Settings):
 
 
 def table_folder(given: Path | None) -> Path:
-    """The folder of the definitions: the one given, presets/tables here, or that of the source tree; ConfigError."""
-    places = (
-        [given] if given is not None else [Path("presets/tables"), Path(__file__).parents[3] / "presets" / "tables"]
-    )
-    for place in places:
-        if place.is_dir():
-            return place
-    raise ConfigError(
-        f"no folder {places[0]} with definitions of tables: it is in the source tree, which the package does not hold; "
-        "name it with --tables DIR"
-    )
+    """The folder of the definitions: the one given, presets/tables here, or that of fedkin; raises ConfigError."""
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"--tables {given}: no such folder; without it the tables that come with fedkin are used")
+    here = Path("presets/tables")
+    return given or (here if here.is_dir() else preset_folder() / "tables")
 
 
 def known_tables(folder: Path) -> Mapping[str, PaperTable]:

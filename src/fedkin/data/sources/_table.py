@@ -11,8 +11,9 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.origins import ROOTED
 from fedkin.data.sources._tokens import texts_of
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.untrusted import said, shown
 

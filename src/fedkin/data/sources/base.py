@@ -8,10 +8,7 @@ from pathlib import Path
 from fedkin.data.dataset import Dataset
 from fedkin.settings import Settings
 
-__all__ = ["ROOTED", "Source", "locate"]
-
-# What an error says of a data set that is not there.
-ROOTED = "; --data-root DIR (in Python data_root=) says where data sets lie"
+__all__ = ["Source", "locate"]
 
 
 class Source(Settings):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.origins import missing
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
@@ -71,7 +72,7 @@ def _missing(root: Path, folder: Path) -> str:
     said = f"{folder}: no such folder; expected CIFAR-10's files data_batch_1..5.bin and test_batch.bin in it"
     if (root / "cifar-10-webp").is_dir() and (root / "unpack.py").is_file():
         return f"{said}; to write it run `python {root / 'unpack.py'} OUT`, then use --data-root OUT"
-    return said
+    return f"{said}{missing(folder)}"
 
 
 def _read(files: Sequence[Path], labels: tuple[int, ...], which: int, expected: str) -> Part:
@@ -104,7 +105,7 @@ def _read(files: Sequence[Path], labels: tuple[int, ...], which: int, expected: 
 def _count(path: Path, heads: int, expected: str) -> int:
     """How many records a file holds, by its size."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; expected {expected} beside it")
+        raise DataError(f"{path}: no such file; expected {expected} beside it{missing(path)}")
     size, record = path.stat().st_size, heads + _PIXELS
     if size == 0 or size % record:
         raise DataError(f"{path}: {size} bytes, truncated or another file; expected records of {record} bytes")

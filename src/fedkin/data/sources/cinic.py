@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.origins import missing
 from fedkin.data.sources._images import class_folders, image_files, read_images
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 
@@ -36,7 +37,7 @@ class Cinic10(Source):
         folder = root / "CINIC-10" if self.path is None else locate(root, self.path)
         if not folder.is_dir():
             raise DataError(
-                f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it{ROOTED}"
+                f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it{missing(folder)}"
             )
         train, test = (
             _read([folder / name, *([folder / "valid"] if self.valid == name else [])]) for name in ("train", "test")

@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import missing
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.checks import check_ids
@@ -46,7 +47,8 @@ class Femnist(Source):
         folder = root / "femnist" if self.path is None else locate(root, self.path)
         if not folder.is_dir():
             raise DataError(
-                f"{folder}: no such folder; expected LEAF's json files in train and test, or in all_data{ROOTED}"
+                f"{folder}: no such folder; expected LEAF's json files in train and test, or in all_data"
+                f"{missing(folder)}"
             )
         if (folder / "train").is_dir() or (folder / "test").is_dir():
             train, test = (_part(*_read(_files(folder / name))) for name in ("train", "test"))

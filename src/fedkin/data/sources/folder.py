@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.origins import ROOTED
 from fedkin.data.sources._images import read_images, size_of
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.split import hold_out

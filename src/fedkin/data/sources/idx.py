@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import missing
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.untrusted import most
@@ -75,7 +76,9 @@ def idx_file(path: Path) -> Path:
     for found in (path, packed):
         if found.is_file():
             return found
-    raise DataError(f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out{ROOTED}")
+    raise DataError(
+        f"{path}: no such file, nor {packed.name}; expected idx files as torchvision lays them out{missing(path)}"
+    )
 
 
 def read_idx(path: Path, dims: int, kind: Literal["bytes", "ints"] = "bytes") -> npt.NDArray[Any]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import ROOTED
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Task
 from fedkin.federation.split import hold_out

@@ -12,7 +12,8 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import ROOTED
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import group_of_each, which_test

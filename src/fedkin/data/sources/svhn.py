@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import missing as where
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.untrusted import Refused, most, said
@@ -49,7 +50,7 @@ def _read(path: Path) -> Part:
 
     if not path.is_file():
         raise DataError(
-            f"{path}: no such file; expected SVHN's train_32x32.mat and test_32x32.mat in this folder{ROOTED}"
+            f"{path}: no such file; expected SVHN's train_32x32.mat and test_32x32.mat in this folder{where(path)}"
         )
     expected = "expected SVHN's cropped digits: a MATLAB 5 file with X [32, 32, 3, N] bytes and y [N, 1]"
     try:

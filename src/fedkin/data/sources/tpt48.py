@@ -11,7 +11,8 @@ import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources.base import ROOTED, Source, locate
+from fedkin.data.origins import missing
+from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Task
 from fedkin.untrusted import Refused, arrays_in, said
@@ -74,7 +75,7 @@ def _read(path: Path) -> tuple[Array, npt.NDArray[np.str_]]:
     """(temperatures [states, months], states)."""
     expected = "expected a numpy .npz file with temp_f [48, 144] and states [48]"
     if not path.is_file():
-        raise DataError(f"{path}: no such file; {expected}{ROOTED}")
+        raise DataError(f"{path}: no such file; {expected}{missing(path)}")
     try:
         arrays, _ = arrays_in(path, ("temp_f", "states").__contains__)
         degrees, states = arrays["temp_f"], arrays["states"]

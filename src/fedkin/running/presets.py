@@ -1,0 +1,36 @@
+"""The experiments that come with fedkin, by the names of their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedkin.errors import ConfigError, nearest
+
+__all__ = ["preset_folder", "preset_names", "preset_or_file"]
+
+
+def preset_folder() -> Path:
+    """Return the folder of the presets: in the installed package, or at the top of the source tree."""
+    inside = Path(__file__).parents[1] / "presets"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "presets"
+
+
+def preset_names() -> list[str]:
+    """Return the names of all presets, sorted.
+
+    >>> "digits-rotated" in preset_names()
+    True
+    """
+    return sorted(path.stem for path in preset_folder().glob("*.toml"))
+
+
+def preset_or_file(path: Path) -> Path:
+    """Return the file of a preset for its name, and any other path as it is.
+
+    A name is a path without folder and suffix for which there is no file. Raises ConfigError if no preset has it.
+    """
+    if path.name != str(path) or path.suffix or path.exists():
+        return path
+    if path.name not in preset_names():
+        raise ConfigError(f"{path}: no such file, and no preset has this name; {nearest(path.name, preset_names())}")
+    return preset_folder() / f"{path.name}.toml"

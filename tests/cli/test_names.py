@@ -1,0 +1,99 @@
+"""What a shell completes, and the examples in every command's help."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fedkin.cli import app, names
+from fedkin.cli.examples import EXAMPLES
+from fedkin.data.origins import ORIGINS
+from fedkin.data.scenarios import SCENARIOS
+from fedkin.data.sources import SOURCES
+from fedkin.learning.models import MODELS
+from fedkin.methods import METHODS
+from fedkin.running.presets import preset_names
+
+COMPLETED = [
+    (names.method_names, METHODS), (names.scenario_names, SCENARIOS), (names.source_names, SOURCES),
+    (names.model_names, MODELS), (names.fetched_names, ORIGINS), (names.preset_names, preset_names()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("complete", "known"), COMPLETED, ids=[complete.__name__ for complete, _ in COMPLETED])
+def test_every_name_is_completed(complete: Any, known: Any) -> None:
+    own = [name for name in known if not hasattr(known, "get") or known[name].__module__.startswith("fedkin.")]
+    assert sorted(complete("")) == sorted(own)
+    assert all(name.startswith("f") for name in complete("f"))
+
+
+def test_lists_of_methods_are_completed_one_after_another() -> None:
+    assert names.methods_listed("fedav") == ["fedavg"]
+    assert names.methods_listed("local,fedav") == ["local,fedavg"]
+    assert names.methods_listed("fedavg,fedav") == []
+
+
+def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits-mine.toml", "digits.csv", "other.toml"):
+        Path(name).write_text("")
+    Path("digits").mkdir()
+    Path("digits/a.toml").write_text("")
+    assert names.experiment_files("digits") == ["digits-rotated", "digits/", "digits-mine.toml"]
+    assert names.experiment_files("digits/") == ["digits/a.toml"]
+    assert names.experiment_files("nowhere/") == []
+
+
+def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
+    code = (
+        "import sys\n"
+        "from fedkin.cli import main\n"
+        "sys.argv = ['fedkin']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.exit(' '.join({'torch', 'numpy', 'pydantic'} & set(sys.modules)))\n"
+    )
+    asked = {
+        "_FEDKIN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fedkin compare digits-rotated --methods local,fedav",
+        "COMP_CWORD": "4",
+        "PATH": "/bin",
+        "PYTHONPATH": str(Path(names.__file__).parents[2]),
+    }
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=asked, check=False)
+    assert ended.stdout.split() == ["local,fedavg"]
+    assert ended.stderr.strip() == ""
+
+
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+def test_every_command_ends_its_help_with_its_examples() -> None:
+    for name, command in commands(typer.main.get_command(app)):
+        assert command.epilog == "\n\n".join(["Examples:", *EXAMPLES[name]])
+    assert set(EXAMPLES) == {name for name, _ in commands(typer.main.get_command(app))}
+
+
+@pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_read(example: str) -> None:
+    """Its command is there and takes these options and values, though nothing is run."""
+    words = shlex.split(re.sub(r" > \S+$", "", example))
+    assert words.pop(0) == "fedkin"
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands") and words:
+        command = command.commands[words.pop(0)]
+    context = command.make_context("fedkin", words)
+    assert not context.args

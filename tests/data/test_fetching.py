@@ -1,0 +1,241 @@
+"""Data sets fetched from a server on this machine: checked, gone on with, and refused politely."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import socket
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fedkin.data import fetching, origins
+from fedkin.data.fetching import fetch
+from fedkin.data.origins import ORIGINS, File, Origin, missing
+from fedkin.data.sources import SOURCES
+from fedkin.errors import ConfigError, DataError
+from fedkin.settings import parse
+
+BODY = bytes(range(256)) * 40
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves files, or what is left of them; cuts the next answer after `cut` bytes."""
+
+    files: ClassVar[dict[str, bytes]]
+    ranges: ClassVar[list[str | None]]
+    cut: ClassVar[int | None]
+    takes_ranges: ClassVar[bool]
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.ranges.append(asked)
+        body = self.files.get(self.path)
+        if body is None:
+            self.send_error(404)
+            return
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.takes_ranges else 0
+        if start >= len(body):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body) - start))
+        self.end_headers()
+        self.wfile.write(body[start:][: type(self).cut])
+        type(self).cut = None
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, type[Handler]]]:
+    """The address of a server, and what it serves."""
+
+    class Mine(Handler):
+        files: ClassVar[dict[str, bytes]] = {"/one.bin": BODY}
+        ranges: ClassVar[list[str | None]] = []
+        cut: ClassVar[int | None] = None
+        takes_ranges: ClassVar[bool] = True
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Mine) as serving:
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_address[1]}", Mine
+        finally:
+            serving.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Origin]:
+    """A table of data sets of the test's own."""
+    table: dict[str, Origin] = {}
+    monkeypatch.setattr(fetching, "ORIGINS", table)
+    return table
+
+
+def one(url: str, body: bytes = BODY, kind: str = "sha256") -> Origin:
+    return Origin("ONE", "one file", (File(url, "ONE/one.bin", kind, hashlib.new(kind, body).hexdigest()),), ())
+
+
+@pytest.mark.parametrize("kind", ["md5", "sha256"])
+def test_a_file_is_fetched_once(server: Any, known: dict[str, Origin], tmp_path: Path, kind: str) -> None:
+    known["one"] = one(f"{server[0]}/one.bin", kind=kind)
+    said: list[str] = []
+    fetch("one", tmp_path, said.append)
+    fetch("one", tmp_path, said.append)
+    assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
+    assert [path.name for path in (tmp_path / "ONE").iterdir()] == ["one.bin"]
+    assert len(server[1].ranges) == 1
+    assert "10,240 bytes" in said[0]
+
+
+@pytest.mark.parametrize("takes_ranges", [True, False])
+def test_a_download_that_was_cut_goes_on(
+    server: Any, known: dict[str, Origin], tmp_path: Path, takes_ranges: bool
+) -> None:
+    known["one"] = one(f"{server[0]}/one.bin")
+    server[1].cut, server[1].takes_ranges = 1000, takes_ranges
+    with pytest.raises(DataError, match=r"cut after 1,000 of 10,240 bytes.*the same command goes on"):
+        fetch("one", tmp_path)
+    assert not (tmp_path / "ONE/one.bin").exists()
+    fetch("one", tmp_path)
+    assert server[1].ranges == [None, "bytes=1000-"]
+    assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
+
+
+def test_all_may_be_there_but_the_name(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
+    known["one"] = one(f"{server[0]}/one.bin")
+    (tmp_path / "ONE").mkdir()
+    (tmp_path / "ONE/one.bin.part").write_bytes(BODY)
+    fetch("one", tmp_path)
+    assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
+
+
+def test_what_was_changed_is_not_kept(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
+    known["one"] = one(f"{server[0]}/one.bin", BODY[::-1])
+    with pytest.raises(DataError, match=r"its sha256 is [0-9a-f]+, expected [0-9a-f]+: it was changed"):
+        fetch("one", tmp_path)
+    assert list((tmp_path / "ONE").iterdir()) == []
+
+
+def test_a_damaged_file_is_fetched_anew(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
+    known["one"] = one(f"{server[0]}/one.bin")
+    (tmp_path / "ONE").mkdir()
+    (tmp_path / "ONE/one.bin").write_bytes(b"damaged")
+    fetch("one", tmp_path)
+    assert (tmp_path / "ONE/one.bin").read_bytes() == BODY
+
+
+def test_what_has_no_end_is_refused(
+    server: Any, known: dict[str, Origin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known["one"] = one(f"{server[0]}/one.bin")
+    monkeypatch.setattr(fetching, "_LARGEST", 100)
+    with pytest.raises(DataError, match="more than"):
+        fetch("one", tmp_path)
+
+
+def packed(kind: str) -> bytes:
+    """An archive with two files that are wanted, one that is not, and one that would leave the folder."""
+    made = io.BytesIO()
+    files = {"x/a.bin": b"a", "x/../../b.bin": b"b", "x/readme.txt": b"no"}
+    if kind == "zip":
+        with zipfile.ZipFile(made, "w") as zipped:
+            for name, body in files.items():
+                zipped.writestr(name, body)
+    else:
+        with tarfile.open(fileobj=made, mode="w:gz") as tarred:
+            for name, body in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(body)
+                tarred.addfile(info, io.BytesIO(body))
+            link = tarfile.TarInfo("x/link.bin")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tarred.addfile(link)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_of_an_archive_only_what_is_named_is_written(
+    server: Any, known: dict[str, Origin], tmp_path: Path, kind: str
+) -> None:
+    body = packed(kind)
+    server[1].files[f"/all.{kind}"] = body
+    digest = hashlib.sha256(body).hexdigest()
+    file = File(f"{server[0]}/all.{kind}", f"ONE/all.{kind}", "sha256", digest, ("*.bin", 2))
+    known["one"] = Origin("ONE/raw", "two files", (file,), ())
+    fetch("one", tmp_path)
+    fetch("one", tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"ONE/raw/a.bin", "ONE/raw/b.bin"}
+    assert len(server[1].ranges) == 1
+    known["one"] = Origin("ONE/other", "three files", (file._replace(holds=("*.bin", 3)),), ())
+    with pytest.raises(DataError, match=r"2 files .* in it, expected 3"):
+        fetch("one", tmp_path)
+
+
+def test_without_a_network_it_says_what_to_do(known: dict[str, Origin], tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    known["one"] = one(f"http://127.0.0.1:{port}/one.bin")
+    with pytest.raises(DataError, match=r"cannot be fetched \(.*refused.*put it at .*ONE/one\.bin"):
+        fetch("one", tmp_path)
+
+
+def test_a_missing_file_of_the_server_is_said(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
+    known["one"] = one(f"{server[0]}/none.bin")
+    with pytest.raises(DataError, match=r"none.bin: cannot be fetched .*404"):
+        fetch("one", tmp_path)
+
+
+def test_what_a_data_set_needs_is_fetched_too(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:
+    known["one"] = one(f"{server[0]}/one.bin")
+    known["more"] = Origin("MORE", "more", (known["one"].files[0]._replace(to="MORE/more.bin"),), ("one",))
+    fetch("more", tmp_path)
+    assert (tmp_path / "ONE/one.bin").exists()
+    assert (tmp_path / "MORE/more.bin").exists()
+
+
+def test_who_gives_data_to_people_only_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"eicu: cannot be fetched by a program: get .*credentials.*put it in .*eicu"):
+        fetch("eicu", tmp_path)
+    with pytest.raises(ConfigError, match="NAME: no 'mnst'; did you mean 'mnist'"):
+        fetch("mnst", tmp_path)
+
+
+def test_the_table_names_sources_and_places() -> None:
+    assert set(ORIGINS) <= set(SOURCES)
+    for name, origin in ORIGINS.items():
+        assert set(origin.needs) <= set(ORIGINS), name
+        for file in origin.files:
+            assert file.url.startswith(("https://", "http://")), name
+            assert len(file.digest) == {"md5": 32, "sha256": 64}[file.kind], name
+            place = Path(file.to)
+            assert not place.is_absolute() and ".." not in place.parts, name  # noqa: PT018
+            assert file.holds is not None or place.parent.as_posix() == origin.folder, name
+
+
+@pytest.mark.parametrize("name", sorted(ORIGINS))
+def test_a_missing_data_set_says_where_to_get_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        parse(SOURCES[name], {"source": name}, "data").load(tmp_path)
+    text, origin = str(refused.value), origins.ORIGINS[name]
+    # The digits of qmnist are those of mnist, which are read first.
+    wanted = origins.ORIGINS["mnist"] if name == "qmnist" else origin
+    assert "--data-root DIR" in text
+    assert f"{wanted.where}, in DIR/{wanted.folder}" in text
+    assert ("fedkin data fetch" in text) == bool(origin.files)
+
+
+def test_files_of_ones_own_have_no_publisher() -> None:
+    assert "fetch" not in missing(Path("mine/train.npz"))
