@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,14 @@ from fedkin.engines import Faults, Privacy, Setup
 from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
-from fedkin.learning.models import MODELS, Model
+from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records.claims import claimed
 from fedkin.records.missing import sentence
@@ -41,7 +42,6 @@ from fedkin.untrusted import toml_of
 
 __all__ = ["run"]
 
-Modules = tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
 AnyModel = str | Model | Modules
 
 
@@ -52,6 +52,7 @@ def run(
     rounds: int | None = None,
     seed: int = 0,
     model: AnyModel = "mlp",
+    head: str | None = None,
     training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
@@ -67,8 +68,9 @@ def run(
     """Run `method` on `federation` and return its figures, per client and per round.
 
     method: a name of `fedkin methods`, or a method object; options: the method's hyper-parameters, if it is a name.
-    model: a name, a Model, a (body, head) pair of modules (training starts from their values), or a function
-    of the task that makes such a pair (initialised from the seed).
+    model: a name, also FILE.py:CLASS; a Model; a torch module, or a (body, head) pair of them (training starts from
+    their values); a class of modules, or a function of the task that makes either (initialised from the seed).
+    head: the name of the submodule that is the head of a whole module, such as "fc"; else its last Linear is.
     rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
     training: local optimisation (Training or its fields); settings: fields of RunSettings
     (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
@@ -93,8 +95,8 @@ def run(
     local = _training(training, rounds)
     chosen = _settings(settings, seed)
     opened(chosen.device)
-    model = _named(model)
-    net, nets = _nets(model, federation, seed, chosen.torch_dtype)
+    model = _named(model, head)
+    net, nets = _nets(model, head, federation, seed, chosen.torch_dtype)
     made.check(federation)
     local.count(len(federation.at(1).seen))
     wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
@@ -112,7 +114,7 @@ def run(
         with nullcontext() if shown is None else closing(shown):
             result = execute(
                 setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
-                restart=restart, model=model if isinstance(model, Model) else None,
+                restart=restart, model=model if isinstance(model, Model) and type(model) in MODELS.values() else None,
             )  # fmt: skip
     _warn(result.summary.get("missing", {}), wrong)
     return result
@@ -189,16 +191,23 @@ def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     return tomli_w.dumps(without_none(table))
 
 
-def _named(model: AnyModel) -> Model | Modules:
-    return parse(choose(MODELS, model, "model"), {"name": model}, "model") if isinstance(model, str) else model
+def _named(model: AnyModel, head: str | None) -> Model | Modules:
+    if isinstance(model, str):
+        add_installed()
+        (name,), _ = named_in([model], "model", Path(), "model")
+        given = {} if head is None else {"head": head}
+        return parse(choose(MODELS, name, "model"), {"name": name, **given}, "model")
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        return parse(plain(model), {} if head is None else {"head": head}, "model")
+    if isinstance(model, Model) and head is not None:
+        raise ConfigError("head: it names the head of a torch module; set it on the model object that you passed")
+    return model  # type: ignore[return-value]  # mypy takes any class for a torch module
 
 
 def _nets(
-    model: Model | Modules, federation: Federation, seed: int, dtype: torch.dtype
+    model: Model | Modules, head: str | None, federation: Federation, seed: int, dtype: torch.dtype
 ) -> tuple[Net, dict[str, Net] | None]:
-    if isinstance(model, tuple):
-        return Net(*model, dtype), None
     if isinstance(model, Model):
         return nets_for(model, federation, seed, dtype)
-    make = model
-    return Net.build(lambda: make(federation.task), key(seed, "net"), dtype), None
+    made = model
+    return Net.build(lambda: pair_of(made, federation.task, head), key(seed, "net"), dtype), None

@@ -19,11 +19,13 @@ from inspect import isabstract
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.models import MODELS, Model
+from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import shown
 
@@ -41,8 +43,17 @@ class Kind(NamedTuple):
     known: dict[str, Any]
     bases: tuple[type, ...]
 
-    def name_of(self, part: Any) -> str:
-        """Return the name that a part gives itself; raises ConfigError for what is no such part, or has none."""
+    def has(self, part: type) -> bool:
+        """Whether this class is meant to be such a part."""
+        return issubclass(part, self.bases) or (self.known is MODELS and _is_module(part))
+
+    def taken(self, part: Any) -> tuple[str, Any]:
+        """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
+
+        A torch module as a model becomes settings of it.
+        """
+        if self.known is MODELS and _is_module(part):
+            part = plain(part)
         of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
@@ -50,7 +61,7 @@ class Kind(NamedTuple):
         name = field.default if field is not None else part.__dict__.get(self.field)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
-        return name
+        return name, part
 
 
 KINDS: Mapping[str, Kind] = {
@@ -62,10 +73,11 @@ KINDS: Mapping[str, Kind] = {
 
 
 class _Read(NamedTuple):
-    """A file that was read: the hash of its bytes, and its parts by section and name."""
+    """A file that was read: the hash of its bytes, its parts by section and name, and why others are none."""
 
     digest: str
     parts: dict[str, tuple[str, str]]
+    refused: dict[str, str]
 
 
 _FILES: dict[str, _Read] = {}
@@ -84,7 +96,7 @@ def add_installed() -> None:
             where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"
             try:
                 part = point.load()
-                name = kind.name_of(part)
+                name, part = kind.taken(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # whatever another package does
@@ -159,6 +171,8 @@ def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]
     place = str((folder / split["path"]).resolve())
     read = _read(place, where)
     known = {part: name for part, (of, name) in read.parts.items() if of == section}
+    if split["part"] in read.refused:
+        raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
     if split["part"] not in known:
         have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
         raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
@@ -177,10 +191,10 @@ def _read(place: str, where: str) -> _Read:
     for section, name in before.parts.values() if before is not None else ():
         del KINDS[section].known[name]
     _FILES.pop(place, None)
-    found = _parts(_module(place, where), place, where)
+    found, refused = _parts(_module(place, where), place, where)
     for _, section, name, part in found:
         KINDS[section].known[name] = part
-    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found})
+    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found}, refused)
     return _FILES[place]
 
 
@@ -212,18 +226,29 @@ def _module(place: str, where: str) -> Any:
     return module
 
 
-def _parts(module: Any, place: str, where: str) -> list[tuple[str, str, str, type]]:
-    """Return (class, section, name, part) of what a module defines; raises ConfigError if one cannot be used."""
-    found: list[tuple[str, str, str, type]] = []
-    for label, part in vars(module).items():
-        if not isinstance(part, type) or part.__module__ != module.__name__ or isabstract(part):
+def _parts(module: Any, place: str, where: str) -> tuple[list[tuple[str, str, str, Any]], dict[str, str]]:
+    """Return (class, section, name, part) of what a module defines, and why torch modules in it are no models.
+
+    Raises ConfigError if another part cannot be used: a torch module may be there only for others to use.
+    """
+    found: list[tuple[str, str, str, Any]] = []
+    refused: dict[str, str] = {}
+    for label, own in vars(module).items():
+        if not isinstance(own, type) or own.__module__ != module.__name__ or isabstract(own):
             continue
-        for section in (section for section, kind in KINDS.items() if issubclass(part, kind.bases)):
+        for section in (section for section, kind in KINDS.items() if kind.has(own)):
             try:
-                name = KINDS[section].name_of(part)
+                name, part = KINDS[section].taken(own)
+                if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
+                    raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
-                raise ConfigError(f"{where}: {place}: {error}") from None
-            if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
-                raise ConfigError(f"{where}: {place}: {label} is {name!r}, and there is a {section} {name!r} already")
+                if not _is_module(own):
+                    raise ConfigError(f"{where}: {place}: {error}") from None
+                refused[label] = str(error)
+                continue
             found.append((label, section, name, part))
-    return found
+    return found, refused
+
+
+def _is_module(part: object) -> bool:
+    return isinstance(part, type) and issubclass(part, nn.Module)
