@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin._version import __version__
 
 if TYPE_CHECKING:
+    from fedkin.comparing import compare, sweep
     from fedkin.data import federate
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.running.api import run
+    from fedkin.running.comparison import Comparison, Sweep
     from fedkin.running.loaded import Loaded, load
     from fedkin.running.result import Result
 
 _PLACES = {
-    "federate": "fedkin.data",
+    "compare": "fedkin.comparing", "Comparison": "fedkin.running.comparison", "sweep": "fedkin.comparing",
+    "Sweep": "fedkin.running.comparison", "federate": "fedkin.data",
     "FedkinError": "fedkin.errors", "Client": "fedkin.federation",
     "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
@@ -37,8 +40,9 @@ _PLACES = {
 }  # fmt: skip
 
 __all__ = [
-    "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net", "PeerMethod", "Result",
-    "Samples", "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "load", "phase", "run",
+    "Ask", "Client", "Comparison", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net",
+    "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Sweep", "Task", "Training", "__version__", "compare",
+    "federate", "load", "phase", "run", "sweep",
 ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import toml_of
 
-__all__ = ["run"]
+__all__ = ["AnyModel", "prepared", "run"]
 
 AnyModel = str | Model | Modules
 
@@ -92,18 +92,10 @@ def run(
     """
     leave_if_imported()
     made = _method(method, options)
-    local = _training(training, rounds)
-    chosen = _settings(settings, seed)
-    opened(chosen.device)
-    model = _named(model, head)
-    net, nets = _nets(model, head, federation, seed, chosen.torch_dtype)
-    made.check(federation)
-    local.count(len(federation.at(1).seen))
-    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
-    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
-    setup = Setup(made, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
-    if data_root is not None:
-        setup = replace(setup, public=public_from(Path(data_root)))
+    setup, chosen, named = prepared(
+        made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
+        faults=faults, privacy=privacy, data_root=data_root,
+    )  # fmt: skip
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
@@ -114,10 +106,32 @@ def run(
         with nullcontext() if shown is None else closing(shown):
             result = execute(
                 setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
-                restart=restart, model=model if isinstance(model, Model) and type(model) in MODELS.values() else None,
+                restart=restart, model=named,
             )  # fmt: skip
-    _warn(result.summary.get("missing", {}), wrong)
+    _warn(result.summary.get("missing", {}), setup.faults)
     return result
+
+
+def prepared(
+    method: ServerMethod | PeerMethod, federation: Federation, *, rounds: int | None = None, seed: int = 0,
+    model: AnyModel = "mlp", head: str | None = None, training: Training | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None, data_root: Path | str | None = None,
+) -> tuple[Setup, RunSettings, Model | None]:  # fmt: skip
+    """Return what `run` would run with, checked, and the settings of the net if it has a name; raises ConfigError."""
+    local = _training(training, rounds)
+    chosen = _settings(settings, seed)
+    opened(chosen.device)
+    named = _named(model, head)
+    net, nets = _nets(named, head, federation, seed, chosen.torch_dtype)
+    method.check(federation)
+    local.count(len(federation.at(1).seen))
+    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
+    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
+    setup = Setup(method, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
+    if data_root is not None:
+        setup = replace(setup, public=public_from(Path(data_root)))
+    return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:

@@ -29,7 +29,7 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import shown
 
-__all__ = ["KINDS", "add_installed", "check_read", "named_in", "origin", "taken_in"]
+__all__ = ["KINDS", "add_installed", "check_read", "named_in", "origin", "put_among", "taken_in"]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -101,6 +101,19 @@ def add_installed() -> None:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # whatever another package does
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
+
+
+def put_among(method: type[ServerMethod] | type[PeerMethod]) -> None:
+    """Put a class that was handed over from Python among the methods, in place of one that it replaces in a notebook.
+
+    Raises ConfigError if another method has its name.
+    """
+    name, part = KINDS["method"].taken(method)
+    before = METHODS.get(name)
+    same = before is not None and (before.__module__, before.__qualname__) == (part.__module__, part.__qualname__)
+    if before is not None and not same:
+        raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
+    METHODS[name] = part
 
 
 def origin(part: type) -> str:

@@ -20,7 +20,7 @@ from fedkin.records.outcomes import outcomes_of
 from fedkin.records.tables import flat
 from fedkin.tasks import Metric
 
-__all__ = ["Result", "by_client", "latex_text"]
+__all__ = ["Result", "by_client", "framed", "latex_text"]
 
 # Tasks with more than one figure for each client, by the first of them.
 _FIGURES = {"auc": ("auc", "average_precision")}
@@ -114,13 +114,7 @@ class Result:
             raise ConfigError(
                 f"to_frame: no table {what!r}; {nearest(what, ('last', 'clients', 'rounds', 'messages'))}"
             )
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            import pyarrow
-
-            return pyarrow.table(columns)
-        return pandas.DataFrame(columns)
+        return framed(columns)
 
     def to_latex(self) -> str:
         """The figures of this run as a table in LaTeX (booktabs): mean, worst 10 % and 20 %, deviation, bytes."""
@@ -187,6 +181,17 @@ class Result:
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
         return verdicts(self.metric.name, pairs, level, correction)
+
+
+def framed(columns: Mapping[str, list[Any]]) -> Any:
+    """Return columns as a pandas DataFrame, or as an Arrow table where pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        import pyarrow
+
+        return pyarrow.table(dict(columns))
+    return pandas.DataFrame(columns)
 
 
 def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
