@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
     from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share, phase
+    from fedkin.learning.measures import metric
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.running.api import run
@@ -35,6 +36,7 @@ _PLACES = {
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
     "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
     "phase": "fedkin.flow",
+    "metric": "fedkin.learning.measures",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
     "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.running.result",
 }  # fmt: skip
@@ -42,7 +44,7 @@ _PLACES = {
 __all__ = [
     "Ask", "Client", "Comparison", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net",
     "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Sweep", "Task", "Training", "__version__", "compare",
-    "federate", "load", "phase", "run", "sweep",
+    "federate", "load", "metric", "phase", "run", "sweep",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning.measures import Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.running.api import AnyModel
@@ -50,6 +51,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
     privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
     data_root: Path | str | None = None,
     out: Path | str | None = None,
     restart: bool = False,
@@ -61,7 +63,7 @@ def compare(
     methods: names (also FILE.py:CLASS and controls such as "flt@self"), classes and method objects, mixed; or
     {label: one of these}, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a Federation is the same
     for each of them. controls: whether each method's controls run too.
-    rounds, model, head, training, settings, faults, privacy: as of `fedkin.run`, for a federation. changes: values by
+    rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
     "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
     report; the same call with the same folder goes on with what was stopped. restart, progress: as of `fedkin.run`.
 
@@ -76,7 +78,7 @@ def compare(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, names = _base(on, methods, rounds, changes, options, data_root)
+    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
     seeded = _seeds(seeds)
     if controls:
         kinds = {name: type(base.given[name]) if name in base.given else METHODS[name] for name in _plain(names)}
@@ -111,6 +113,7 @@ def sweep(
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
     privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
     data_root: Path | str | None = None,
     out: Path | str | None = None,
     restart: bool = False,
@@ -130,7 +133,7 @@ def sweep(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, names = _base(on, methods, rounds, changes, options, data_root)
+    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
     choices = []
     for where, values in grid.items():
         method, _, path = where.rpartition(":")
@@ -155,7 +158,7 @@ def sweep(
 
 def _base(
     on: On, methods: Methods, rounds: int | None, changes: Mapping[str, Any] | None, options: Mapping[str, Any],
-    data_root: Path | str | None,
+    metrics: Sequence[str | Measure], data_root: Path | str | None,
 ) -> tuple[OfExperiment | OfFederation, list[str]]:  # fmt: skip
     """Return (what is run, the names of the methods)."""
     add_installed()
@@ -171,11 +174,15 @@ def _base(
                 found[label] = _made(one)
             else:
                 found.setdefault(name, _made(name))
-        given |= {name: value for name, value in (("rounds", rounds), ("data_root", data_root)) if value is not None}
+        more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
+        given |= {name: value for name, value in more.items() if value is not None}
         return OfFederation(on, found, given), list(asked)
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
+    if any(isinstance(each, Measure) for each in metrics):
+        raise ConfigError("metrics: of an experiment, name them: run.metrics = ['my.py:NAME']")
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
+    more |= {"run.metrics": list(metrics)} if metrics else {}
     plan = on if isinstance(on, Experiment) else load(Path(on))
     plan = plan.with_changes(**more) if more else plan
     names, objects = [], {}

@@ -22,6 +22,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
+from fedkin.learning.measures import Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -38,7 +39,7 @@ from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, parse
-from fedkin.untrusted import toml_of
+from fedkin.untrusted import shown, toml_of
 
 __all__ = ["AnyModel", "prepared", "run"]
 
@@ -57,6 +58,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
     privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
     out: Path | str | None = None,
     restart: bool = False,
     data_root: Path | str | None = None,
@@ -77,6 +79,8 @@ def run(
     `if __name__ == "__main__":`).
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
+    metrics: further metrics of each client after the last round: names of `fedkin metrics`, FILE.py:NAME, or what
+    `fedkin.metric` made of a function.
     data_root: folder of the data sets that the server owns, for methods that need one.
     progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a
     notebook too), else as plain lines on standard error.
@@ -92,6 +96,8 @@ def run(
     """
     leave_if_imported()
     made = _method(method, options)
+    named_metrics, measures = _measures(metrics)
+    settings = {**(settings or {}), "metrics": named_metrics} if named_metrics else settings
     setup, chosen, named = prepared(
         made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
         faults=faults, privacy=privacy, data_root=data_root,
@@ -99,14 +105,14 @@ def run(
     folder = Path(out) if out is not None else None
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    with nullcontext() if folder is None else _claimed(folder, setup, chosen):
+    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures):
         if folder is not None and (done := _finished(folder, federation, restart)) is not None:
             return done
         shown = RoundsDone(made.name, watcher) if progress else None
         with nullcontext() if shown is None else closing(shown):
             result = execute(
                 setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
-                restart=restart, model=named,
+                restart=restart, model=named, measures=measures,
             )  # fmt: skip
     _warn(result.summary.get("missing", {}), setup.faults)
     return result
@@ -147,6 +153,18 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     return method
 
 
+def _measures(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
+    """Return (the names of metrics, those that are objects); raises ConfigError."""
+    if isinstance(metrics, (str, Measure)) or not all(isinstance(each, (str, Measure)) for each in metrics):
+        raise ConfigError(
+            "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
+            f"{shown(repr(metrics), 80)}"
+        )
+    add_installed()
+    names, _ = named_in([each for each in metrics if isinstance(each, str)], "metric", Path(), "metrics")
+    return names, [each for each in metrics if isinstance(each, Measure)]
+
+
 def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:
     if not isinstance(training, Training):
         training = parse(Training, training or {}, "training")
@@ -159,7 +177,9 @@ def _settings(settings: Mapping[str, Any] | None, seed: int) -> RunSettings:
     return parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
 
 
-def _claimed(folder: Path, setup: Setup, chosen: RunSettings) -> AbstractContextManager[None]:
+def _claimed(
+    folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure]
+) -> AbstractContextManager[None]:
     """Hold the folder for this run; raises RunError for a folder of another run."""
     method, nets = setup.method, [setup.net, *(setup.nets or {}).values()]
     described = {
@@ -170,6 +190,7 @@ def _claimed(folder: Path, setup: Setup, chosen: RunSettings) -> AbstractContext
         "faults": setup.faults.model_dump(mode="json"),
         **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
         "run": chosen.model_dump(mode="json"),
+        **({"metrics": [each.name for each in measures]} if measures else {}),
     }
     return claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method))
 

@@ -78,7 +78,8 @@ class OfFederation:
     def check(self, cells: Sequence[OfFederation], seed: int) -> None:
         for cell in cells:
             assert cell.method is not None
-            prepared(cell.method, self._of(seed), seed=seed, **cell.options)
+            options = {name: value for name, value in cell.options.items() if name != "metrics"}
+            prepared(cell.method, self._of(seed), seed=seed, **options)
 
     def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
         assert self.method is not None

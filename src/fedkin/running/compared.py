@@ -60,7 +60,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
     adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
     clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
-    of all messages, each message taken once.
+    of all messages, each message taken once. metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
     """
     rows = []
     private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
@@ -86,10 +86,28 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
         if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
             row["given"] = "; ".join(told)
+        row |= _measured(by_seed, results.get("local") if method != "local" else None)
         row |= _against_local(method, by_seed, results.get("local"))
         row["adds"] = _added(method, results)
         rows.append(row)
     return rows
+
+
+def _measured(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local."""
+    every = [result.summary.get("metrics") or {} for result in by_seed.values()]
+    found: dict[str, Any] = {}
+    for name in [name for name in every[0] if all(name in one for one in every)]:
+        spread = _spread([one[name].get("mean") for one in every])
+        if spread is None:
+            continue
+        found[name] = dict(zip(("mean", "sd"), spread, strict=True))
+        alone = [(local[seed].summary.get("metrics") or {}).get(name) for seed in by_seed] if local is not None else []
+        if alone and all(one is not None and one.get("mean") is not None for one in alone):
+            sign = 1 if every[0][name]["higher"] else -1
+            found[name]["gain"] = float(np.mean([sign * (one[name]["mean"] - other["mean"])  # type: ignore[index]
+                                                 for one, other in zip(every, alone, strict=True)]))  # fmt: skip
+    return {"metrics": found} if found else {}
 
 
 def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:

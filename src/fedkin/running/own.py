@@ -25,6 +25,7 @@ from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import shown
@@ -43,9 +44,12 @@ class Kind(NamedTuple):
     known: dict[str, Any]
     bases: tuple[type, ...]
 
-    def has(self, part: type) -> bool:
-        """Whether this class is meant to be such a part."""
-        return issubclass(part, self.bases) or (self.known is MODELS and _is_module(part))
+    def has(self, part: Any, module: str) -> bool:
+        """Whether this is meant to be such a part, and is defined in this module."""
+        if isinstance(part, type):
+            own = part.__module__ == module and not isabstract(part)
+            return own and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
+        return isinstance(part, self.bases) and getattr(part.part, "__module__", None) == module
 
     def taken(self, part: Any) -> tuple[str, Any]:
         """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
@@ -54,6 +58,13 @@ class Kind(NamedTuple):
         """
         if self.known is MODELS and _is_module(part):
             part = plain(part)
+        if not isinstance(part, type) and isinstance(part, self.bases):
+            if not _NAME.fullmatch(part.name):
+                raise ConfigError(f"metric {part.name!r}: its name is no plain word: give it another, name='...'")
+            return part.name, part
+        if self.known is MEASURES:
+            told = getattr(part, "__name__", repr(part))
+            raise ConfigError(f"{told} does not say whether higher is better: put @fedkin.metric(higher=True) above it")
         of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
@@ -69,6 +80,7 @@ KINDS: Mapping[str, Kind] = {
     "scenario": Kind("name", SCENARIOS, (Scenario,)),
     "model": Kind("name", MODELS, (Model,)),
     "method": Kind("name", METHODS, (ServerMethod, PeerMethod)),
+    "metric": Kind("name", MEASURES, (Measure,)),
 }
 
 
@@ -85,11 +97,11 @@ _FILES: dict[str, _Read] = {}
 
 @cache
 def add_installed() -> None:
-    """Add the parts of other packages, by their entry points in fedkin.methods, .scenarios, .sources and .models.
+    """Add the parts of other packages, by their entry points: fedkin.methods, .scenarios, .sources, .models, .metrics.
 
     One that cannot be used harms nobody: a warning names its package.
     """
-    groups = {"methods": "method", "scenarios": "scenario", "sources": "data", "models": "model"}
+    groups = {"methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric"}
     for group, section in groups.items():
         kind = KINDS[section]
         for point in sorted(entry_points(group=f"fedkin.{group}"), key=lambda point: point.value):
@@ -116,10 +128,11 @@ def put_among(method: type[ServerMethod] | type[PeerMethod]) -> None:
     METHODS[name] = part
 
 
-def origin(part: type) -> str:
+def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the package that brings it."""
-    file = getattr(sys.modules.get(part.__module__), "__file__", None) or ""
-    return file if file in _FILES else part.__module__.partition(".")[0]
+    module = getattr(part if isinstance(part, type) else part.part, "__module__", "")
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return file if file in _FILES else module.partition(".")[0]
 
 
 def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -140,6 +153,12 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             noted, known = _named(name, section, folder, f"{section}.{kind.field}")
             own.append(noted)
             made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
+    run = made.get("run")
+    names = run.get("metrics") if isinstance(run, Mapping) else None
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        known_names, files = named_in(names, "metric", folder, "run.metrics")
+        own += files
+        made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
     return {**made, "own": list(dict.fromkeys(own))} if own else made
 
 
@@ -187,6 +206,8 @@ def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]
     if split["part"] in read.refused:
         raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
     if split["part"] not in known:
+        if section == "metric" and callable(thing := getattr(sys.modules[Path(place).stem], split["part"], None)):
+            KINDS[section].taken(thing)
         have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
         raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
     return f"{place}#{read.digest}", known[split["part"]]
@@ -247,9 +268,7 @@ def _parts(module: Any, place: str, where: str) -> tuple[list[tuple[str, str, st
     found: list[tuple[str, str, str, Any]] = []
     refused: dict[str, str] = {}
     for label, own in vars(module).items():
-        if not isinstance(own, type) or own.__module__ != module.__name__ or isabstract(own):
-            continue
-        for section in (section for section, kind in KINDS.items() if kind.has(own)):
+        for section in (section for section, kind in KINDS.items() if kind.has(own, module.__name__)):
             try:
                 name, part = KINDS[section].taken(own)
                 if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):

@@ -63,6 +63,11 @@ class Result:
         return {id: value for id, value in known.items() if value is not None}
 
     @property
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """The further metrics (`run.metrics`) of each client after the last round, by their names; else empty."""
+        return {name: dict(found["values"]) for name, found in (self.summary.get("metrics") or {}).items()}
+
+    @property
     def value(self) -> float:
         """Mean over clients of the metric in the last round; nan if it is not known for any client."""
         return float(self.summary[self.metric.name].get("mean", float("nan")))
@@ -95,9 +100,9 @@ class Result:
     def to_frame(self, what: Literal["last", "clients", "rounds", "messages"] = "last") -> Any:
         """A table of the run: a pandas DataFrame, or an Arrow table where pandas is not installed.
 
-        last: a row per client, with its test samples, loss and figures after the last round. clients: the same for
-        every evaluated round. rounds: a row per round, with columns such as "accuracy.mean". messages: a row per
-        message. Raises ConfigError for another name.
+        last: a row per client, with its test samples, loss, figures and further metrics after the last round. clients:
+        its figures in every evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
+        messages: a row per message. Raises ConfigError for another name.
         """
         if what == "rounds":
             lines = [flat(row) for row in self.rounds]
@@ -110,6 +115,8 @@ class Result:
             rows = [row for row in self.clients if what == "clients" or row[0] == last]
             figures = _FIGURES.get(self.metric.name, (self.metric.name,))
             columns = _columns(("round", "client", "n", "loss", *figures), rows)
+            for name, values in self.metrics.items() if what == "last" else ():
+                columns[name] = [values.get(id) for id in columns["client"]]
         else:
             raise ConfigError(
                 f"to_frame: no table {what!r}; {nearest(what, ('last', 'clients', 'rounds', 'messages'))}"
