@@ -16,6 +16,7 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
+from fedkin.engines.blame import blamed
 from fedkin.engines.failures import TooFew
 from fedkin.engines.setup import Plan
 from fedkin.learning.devices import title
@@ -93,6 +94,11 @@ def execute(
             found = {"metrics": measured(engine, every)} if every else {}
             summary = {**loop.end(name, scenario or engine.everyone.name), **found}
             models = engine.models()
+        except Exception as error:
+            named = blamed(error, engine.setup.method)
+            if named is error:
+                raise
+            raise named from error.__cause__ or error
         finally:
             engine.close()
         kept = engine.setup

@@ -58,7 +58,7 @@ class Kind(NamedTuple):
         """
         if self.known is MODELS and _is_module(part):
             part = plain(part)
-        if not isinstance(part, type) and isinstance(part, self.bases):
+        if isinstance(part, Measure) and self.known is MEASURES:
             if not _NAME.fullmatch(part.name):
                 raise ConfigError(f"metric {part.name!r}: its name is no plain word: give it another, name='...'")
             return part.name, part
