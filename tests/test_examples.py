@@ -37,5 +37,8 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_public_name_is_there() -> None:
     for name in fedkin.__all__:
         assert getattr(fedkin, name) is not None
+    assert set(fedkin.__all__) <= set(dir(fedkin))
+    assert all(not name.startswith("_") or name == "__version__" for name in dir(fedkin))
+    assert len(dir(fedkin)) < 40
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fedkin.nothing

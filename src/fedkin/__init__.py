@@ -41,6 +41,8 @@ _PLACES = {
     "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.running.result",
 }  # fmt: skip
 
+_ROOMS = ("analysis", "data", "flow", "forms", "graph", "learning", "methods", "testing")
+
 __all__ = [
     "Ask", "Client", "Comparison", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net",
     "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Sweep", "Task", "Training", "__version__", "compare",
@@ -48,8 +50,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    """Return the public names, and the rooms that are meant to be used by name."""
+    return sorted([*__all__, *_ROOMS])
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `fedkin.graph` alone must not load torch."""
+    if name in _ROOMS:
+        return import_module(f"fedkin.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

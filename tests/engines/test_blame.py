@@ -110,7 +110,7 @@ def line_of(part: Any) -> str:
         (Bare, "a flow yields Fit or Infer, got None: a bare yield", None),
         (Unknown, "a client's flow yields Fit or Infer, got int", None),
         (Shape, "every message was refused, the first, of 'site-e', because params: body.1.weight: expected", None),
-        (Returns, "phase 'train' must return a Message, got dict", None),
+        (Returns, "must return a Message, got dict", None),
         (Silent, "a server's round yields Ask, and this one never yields", None),
         (Typo, "no phase 'trian': declare the method of that name with @phase; did you mean 'train'?", None),
         (Loss, "KeyError in the net or the loss: 'start'", KeyError),

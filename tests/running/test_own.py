@@ -15,6 +15,7 @@ import tomli_w
 import fedkin
 from fedkin.errors import ConfigError
 from fedkin.running import own
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
 
@@ -140,16 +141,35 @@ def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: P
     train: dict[str, Any] = {"rounds": 1, "training": {"lr": 0.1}}
     by_name = fedkin.run("fedavg", federation, model=f"{place}/own_net.py:Plain", head="fc", **train)
     of = sys.modules["own_net"].Plain
-    by_class = fedkin.run("fedavg", federation, model=of, **train, out=place / "run")
+    by_class = fedkin.run("fedavg", federation, model=f"{place}/own_net.py:Plain", **train, out=place / "run")
+    assert fedkin.run("fedavg", federation, model=of, **train).rounds == by_class.rounds
     assert by_name.rounds == by_class.rounds
     net = of()
     given = fedkin.run("fedavg", federation, model=net, **train, out=place / "given")
     assert given.accuracy != by_class.accuracy
+    assert fedkin.load(place / "run", own=True).model().head.out_features == 10
     models = fedkin.load(place / "given", model=of(), head="fc")
     assert models.predict(federation["c00"].test.x[:3]).shape == (3,)
     assert "body.fc.weight" not in dict(models.model().named_parameters())
     with pytest.raises(ConfigError, match=r"model\.head: no such setting"):
         fedkin.run("fedavg", federation, model="mlp", head="fc", **train)
+
+
+def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Path) -> None:
+    (place / "own_net.py").write_text(NET)
+    plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "training.rounds=1"])
+    run_experiment(plan, place, place / "run")
+    for kind in own.KINDS.values():  # as in a process of its own
+        kind.known.pop("Plain", None)
+        kind.known.pop("my-average", None)
+    own._FILES.clear()
+    with pytest.raises(ConfigError, match=r"its model 'Plain' is from .*own_net.py, which is code .* own=True"):
+        fedkin.load(place / "run").model()
+    models = fedkin.load(place / "run", own=True)
+    assert models.model().head.out_features == 10
+    (place / "own_net.py").write_text(NET + "\n# changed\n")
+    with pytest.raises(ConfigError, match=r"own_net\.py has changed since this was begun"):
+        fedkin.load(place / "run", own=True)
 
 
 def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path) -> None:

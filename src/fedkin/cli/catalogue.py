@@ -1,4 +1,4 @@
-"""`fedkin methods | scenarios | sources | models`: lists of each, and every setting of one."""
+"""`fedkin methods | scenarios | sources | models | metrics`: lists of each, where it is from, every setting of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedkin.cli.screen import screen
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["methods", "models", "scenarios", "sources"]
+__all__ = ["methods", "metrics", "models", "scenarios", "sources"]
 
 _NAME = typer.Argument(None, help="Show this one in full.")
 
@@ -52,7 +52,7 @@ def _one(known: Mapping[str, Any], name: str, section: str, where: str) -> tuple
     return name, choose(known, name, where)
 
 
-def _origin(part: type) -> str:
+def _origin(part: Any) -> str:
     """Where a part comes from; nothing for fedkin's own."""
     from fedkin.running.own import origin
 
@@ -78,6 +78,15 @@ def sources(name: str | None = _NAME) -> None:
 def models(name: str | None = _NAME) -> None:
     """List the models, or describe one."""
     _catalogue(name, "model")
+
+
+def metrics() -> None:
+    """List the further metrics for run.metrics, which are figures of each client."""
+    table = Table("metric", "better", "what it is", "from", box=None, pad_edge=False)
+    for name, measure in _known("metric").items():
+        about = (inspect.getdoc(measure.part) or "").split("\n\n")[0].replace("\n", " ")
+        table.add_row(name, "higher" if measure.higher else "lower", about, _origin(measure))
+    screen().print(table)
 
 
 def _catalogue(name: str | None, section: str) -> None:

@@ -153,8 +153,8 @@ class ClientSide:
     def reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
         if not isinstance(running.result, Message):
-            place, got = place_in(self.plan.method, running.phase), type(running.result).__name__
-            raise MethodError(f"{place}phase {running.phase!r} must return a Message, got {got}")
+            at, got = place_in(self.plan.method, running.phase), type(running.result).__name__
+            raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
         id, sent, told = running.id, running.result, self._told(running.id)
         if self.plan.privacy.on:
             sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)

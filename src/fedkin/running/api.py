@@ -22,7 +22,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
-from fedkin.learning.measures import Measure
+from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -34,7 +34,7 @@ from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.own import add_installed, named_in
+from fedkin.running.own import add_installed, files_of, named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
@@ -103,9 +103,11 @@ def run(
         faults=faults, privacy=privacy, data_root=data_root,
     )  # fmt: skip
     folder = Path(out) if out is not None else None
+    known = [*(MEASURES[each] for each in chosen.metrics), *measures]
+    own = files_of([type(made), *([type(named)] if named is not None else []), *known])
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures):
+    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, own):
         if folder is not None and (done := _finished(folder, federation, restart)) is not None:
             return done
         shown = RoundsDone(made.name, watcher) if progress else None
@@ -178,11 +180,12 @@ def _settings(settings: Mapping[str, Any] | None, seed: int) -> RunSettings:
 
 
 def _claimed(
-    folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure]
+    folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure], own: Sequence[str]
 ) -> AbstractContextManager[None]:
     """Hold the folder for this run; raises RunError for a folder of another run."""
     method, nets = setup.method, [setup.net, *(setup.nets or {}).values()]
     described = {
+        **({"own": list(own)} if own else {}),
         "federation": setup.federation.name,
         "method": {"name": method.name, **method.model_dump(mode="json")},
         "net": [each.fingerprint() for each in dict.fromkeys(nets)],

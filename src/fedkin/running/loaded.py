@@ -24,7 +24,7 @@ from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.kept import Kept
-from fedkin.running.own import add_installed
+from fedkin.running.own import add_installed, read_own
 from fedkin.settings import choose, parse
 from fedkin.untrusted import said
 
@@ -34,12 +34,13 @@ Values = npt.NDArray[Any]
 _BATCH = 1024
 
 
-def load(run: Path | str, model: Modules | None = None, head: str | None = None) -> Loaded:
+def load(run: Path | str, model: Modules | None = None, head: str | None = None, own: bool = False) -> Loaded:
     """The models of the finished run in this folder.
 
     model: the torch module, the (body, head) pair, or the function of the task that makes either, with which the run
-    was started; it is needed if the run's net has no name in `fedkin models`. head: as in `fedkin.run`. Raises RunError
-    for a folder without models.
+    was started; it is needed if the run's net has no name in `fedkin models`. head: as in `fedkin.run`. own: whether
+    files of one's own that the run names (FILE.py:CLASS) are read, which runs their code; they must be as they were.
+    Raises RunError for a folder without models.
 
     >>> import fedkin, tempfile
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -49,6 +50,8 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None)
     >>> models.predict(fed["c00"].test.x[:3], client="c00").shape
     (3,)
     """
+    if own:
+        read_own(reading.settings_in(Path(run) / "experiment.toml"), Path(run))
     return Loaded(Path(run), model, head)
 
 
@@ -175,7 +178,18 @@ class Loaded(Mapping[str, nn.Module]):
         if self._modules is not None:
             return pair_of(self._modules, self.task, self._head)
         assert settings is not None
+        if settings.get("name") not in MODELS:
+            self._need_own(f"its model {settings.get('name')!r}")
         return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)
+
+    def _need_own(self, what: str) -> None:
+        """Raise ConfigError if the run read files of its user's: they are code, and are run only on request."""
+        if own := reading.settings_in(self.folder / "experiment.toml").get("own"):
+            files = ", ".join(str(each).partition("#")[0] for each in own)
+            raise ConfigError(
+                f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "
+                f"fedkin.load({str(self.folder)!r}, own=True)"
+            )
 
     def _equipped(self, net: Net) -> Net:
         """The net with what the run's method added to it."""
@@ -183,6 +197,7 @@ class Loaded(Mapping[str, nn.Module]):
         name = table.pop("name", None)
         add_installed()
         if name not in METHODS:
+            self._need_own(f"its method {name!r}")
             return net
         return parse(METHODS[name], table, "method").equip(net, self.task, key(0, "equip"))
 

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -30,7 +30,17 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import shown
 
-__all__ = ["KINDS", "add_installed", "check_read", "named_in", "origin", "put_among", "taken_in"]
+__all__ = [
+    "KINDS",
+    "add_installed",
+    "check_read",
+    "files_of",
+    "named_in",
+    "origin",
+    "put_among",
+    "read_own",
+    "taken_in",
+]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -172,6 +182,17 @@ def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tu
             own.append(noted)
         found.append(f"{base}{at}{control}")
     return found, own
+
+
+def files_of(parts: Iterable[Any]) -> list[str]:
+    """Return the files that these parts are from, as `own` lists them; none for those that are from no file."""
+    places = dict.fromkeys(origin(part) for part in parts)
+    return [f"{place}#{_FILES[place].digest}" for place in places if place in _FILES]
+
+
+def read_own(table: Mapping[str, Any], folder: Path) -> None:
+    """Read the files that a run's settings name in `own`; raises ConfigError, also for one that has changed since."""
+    taken_in({"own": table.get("own", [])}, folder)
 
 
 def check_read(own: object) -> None:
