@@ -20,7 +20,7 @@ from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
 from fedkin.running.controls import parted, with_controls
 from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.own import add_installed, named_in, put_among
+from fedkin.running.own import KINDS, add_installed, named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.seeds import numbers
 from fedkin.running.sweep import rows, sweep_cells, words
@@ -192,9 +192,21 @@ def _base(
             plan = plan.with_own(files)
         else:
             objects[label], name = _made(one), label
-            put_among(type(objects[label]))
+            _put_among(type(objects[label]))
         names.append(name)
     return OfExperiment(plan, Path(data_root) if data_root is not None else Path("data"), objects), names
+
+
+def _put_among(method: type[Method]) -> None:
+    """Put a class that was handed over among the methods, in place of one that it replaces in a notebook.
+
+    Raises ConfigError if another method has its name.
+    """
+    name, part = KINDS["method"].taken(method)
+    before = METHODS.get(name)
+    if before is not None and (before.__module__, before.__qualname__) != (part.__module__, part.__qualname__):
+        raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
+    METHODS[name] = part
 
 
 def _asked(methods: Methods) -> dict[str, OneMethod]:

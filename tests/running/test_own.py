@@ -147,7 +147,7 @@ def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: P
     net = of()
     given = fedkin.run("fedavg", federation, model=net, **train, out=place / "given")
     assert given.accuracy != by_class.accuracy
-    assert fedkin.load(place / "run", own=True).model().head.out_features == 10
+    assert fedkin.load(place / "run", own=True).model().get_submodule("head").out_features == 10
     models = fedkin.load(place / "given", model=of(), head="fc")
     assert models.predict(federation["c00"].test.x[:3]).shape == (3,)
     assert "body.fc.weight" not in dict(models.model().named_parameters())
@@ -166,7 +166,7 @@ def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Pa
     with pytest.raises(ConfigError, match=r"its model 'Plain' is from .*own_net.py, which is code .* own=True"):
         fedkin.load(place / "run").model()
     models = fedkin.load(place / "run", own=True)
-    assert models.model().head.out_features == 10
+    assert models.model().get_submodule("head").out_features == 10
     (place / "own_net.py").write_text(NET + "\n# changed\n")
     with pytest.raises(ConfigError, match=r"own_net\.py has changed since this was begun"):
         fedkin.load(place / "run", own=True)

@@ -58,8 +58,9 @@ def place_in(method: object, name: str) -> str:
     """Return "FILE, line N: " of where a method defines one of its flows; empty for fedkin's own."""
     function = unwrap(getattr(type(method), name, None) or _nothing)
     code = getattr(function, "__code__", None)
-    ours = code is None or code.co_filename.startswith(_OURS)
-    return "" if ours else f"{code.co_filename}, line {code.co_firstlineno}: "
+    if code is None or code.co_filename.startswith(_OURS):
+        return ""
+    return f"{code.co_filename}, line {code.co_firstlineno}: "
 
 
 def forgotten(method: object, name: str, flow: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tomli_w
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.claims import claimed
 from fedkin.running.api import prepared, run
 from fedkin.running.changes import assign
+from fedkin.running.compare import Cells
 from fedkin.running.controls import controls_of, parted
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.settings import without_none
@@ -31,7 +32,7 @@ _SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "pri
 
 
 @dataclass(frozen=True, eq=False)
-class OfFederation:
+class OfFederation(Cells):
     """Runs on a federation, or on the one that a function makes for a seed.
 
     given: the methods by name. options: further arguments of `fedkin.run`. method: which method it is, once known.
@@ -43,7 +44,7 @@ class OfFederation:
     method: Method | None = None
     last: dict[int, Federation] = field(default_factory=dict)
 
-    def for_method(self, name: str) -> OfFederation:
+    def for_method(self, name: str) -> Self:
         base, control = parted(name)
         method = self.given[base]
         made = replace(self, method=method)
@@ -55,7 +56,7 @@ class OfFederation:
             raise ConfigError(f"{name}: {base} has no control {control!r}; {have}")
         return made.with_changes(**known[control])
 
-    def with_changes(self, **changes: Any) -> OfFederation:
+    def with_changes(self, **changes: Any) -> Self:
         assert self.method is not None
         options = dict(self.options)
         table: dict[str, Any] = {"method": self.method.model_dump()}
@@ -75,7 +76,7 @@ class OfFederation:
                 options["rounds"] = None
         return replace(self, method=parse(type(self.method), table["method"], "method"), options=options)
 
-    def check(self, cells: Sequence[OfFederation], seed: int) -> None:
+    def check(self, cells: Sequence[Self], seed: int) -> None:
         for cell in cells:
             assert cell.method is not None
             options = {name: value for name, value in cell.options.items() if name != "metrics"}

@@ -153,7 +153,7 @@ class Cells(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class OfExperiment:
+class OfExperiment(Cells):
     """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here."""
 
     experiment: Experiment
@@ -161,7 +161,7 @@ class OfExperiment:
     given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
     loaded: dict[str, Dataset] = field(default_factory=dict)
 
-    def for_method(self, name: str) -> OfExperiment:
+    def for_method(self, name: str) -> Self:
         base, control = parted(name)
         method = self.given.get(base)
         if method is None:
@@ -170,10 +170,10 @@ class OfExperiment:
         made = plan.for_method(method.name if control is None else f"{method.name}@{control}")
         return replace(self, experiment=made)
 
-    def with_changes(self, **changes: Any) -> OfExperiment:
+    def with_changes(self, **changes: Any) -> Self:
         return replace(self, experiment=self.experiment.with_changes(**changes))
 
-    def check(self, cells: Sequence[OfExperiment], seed: int) -> None:
+    def check(self, cells: Sequence[Self], seed: int) -> None:
         known: dict[str, Federation] = {}
         for cell in cells:
             plan = cell.experiment

@@ -25,6 +25,7 @@ from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.graph.own import STAGES, Stage
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
@@ -37,7 +38,6 @@ __all__ = [
     "files_of",
     "named_in",
     "origin",
-    "put_among",
     "read_own",
     "taken_in",
 ]
@@ -45,6 +45,11 @@ __all__ = [
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOG = logging.getLogger("fedkin")
+# Entry points fedkin.GROUP, and what they bring.
+_GROUPS = {
+    "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
+    "graph": "graph",
+}  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -59,7 +64,7 @@ class Kind(NamedTuple):
         if isinstance(part, type):
             own = part.__module__ == module and not isabstract(part)
             return own and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
-        return isinstance(part, self.bases) and getattr(part.part, "__module__", None) == module
+        return isinstance(part, self.bases) and getattr(getattr(part, "part", None), "__module__", None) == module
 
     def taken(self, part: Any) -> tuple[str, Any]:
         """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
@@ -68,12 +73,14 @@ class Kind(NamedTuple):
         """
         if self.known is MODELS and _is_module(part):
             part = plain(part)
-        if isinstance(part, Measure) and self.known is MEASURES:
+        if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
             if not _NAME.fullmatch(part.name):
-                raise ConfigError(f"metric {part.name!r}: its name is no plain word: give it another, name='...'")
+                raise ConfigError(f"{part.name!r}: its name is no plain word: give it another, name='...'")
             return part.name, part
+        told = getattr(part, "__name__", repr(part))
+        if self.known is STAGES:
+            raise ConfigError(f"{told} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
         if self.known is MEASURES:
-            told = getattr(part, "__name__", repr(part))
             raise ConfigError(f"{told} does not say whether higher is better: put @fedkin.metric(higher=True) above it")
         of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
@@ -91,6 +98,7 @@ KINDS: Mapping[str, Kind] = {
     "model": Kind("name", MODELS, (Model,)),
     "method": Kind("name", METHODS, (ServerMethod, PeerMethod)),
     "metric": Kind("name", MEASURES, (Measure,)),
+    "graph": Kind("name", STAGES, (Stage,)),
 }
 
 
@@ -107,12 +115,11 @@ _FILES: dict[str, _Read] = {}
 
 @cache
 def add_installed() -> None:
-    """Add the parts of other packages, by their entry points: fedkin.methods, .scenarios, .sources, .models, .metrics.
+    """Add the parts of other packages, by their entry points in `_GROUPS`.
 
     One that cannot be used harms nobody: a warning names its package.
     """
-    groups = {"methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric"}
-    for group, section in groups.items():
+    for group, section in _GROUPS.items():
         kind = KINDS[section]
         for point in sorted(entry_points(group=f"fedkin.{group}"), key=lambda point: point.value):
             where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"
@@ -123,19 +130,6 @@ def add_installed() -> None:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # whatever another package does
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
-
-
-def put_among(method: type[ServerMethod] | type[PeerMethod]) -> None:
-    """Put a class that was handed over from Python among the methods, in place of one that it replaces in a notebook.
-
-    Raises ConfigError if another method has its name.
-    """
-    name, part = KINDS["method"].taken(method)
-    before = METHODS.get(name)
-    same = before is not None and (before.__module__, before.__qualname__) == (part.__module__, part.__qualname__)
-    if before is not None and not same:
-        raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
-    METHODS[name] = part
 
 
 def origin(part: Any) -> str:
@@ -163,6 +157,9 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             noted, known = _named(name, section, folder, f"{section}.{kind.field}")
             own.append(noted)
             made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
+    if isinstance(made.get("method"), Mapping):
+        made["method"], files = _stages_in(made["method"], folder, "method")
+        own += files
     run = made.get("run")
     names = run.get("metrics") if isinstance(run, Mapping) else None
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -170,6 +167,19 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         own += files
         made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
     return {**made, "own": list(dict.fromkeys(own))} if own else made
+
+
+def _stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (a method's settings with the names of graph stages for FILE.py:NAME, the files of these)."""
+    made, own = dict(table), []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            made[name], files = _stages_in(value, folder, f"{where}.{name}")
+            own += files
+        elif isinstance(value, str) and _IN_FILE.fullmatch(value):
+            noted, made[name] = _named(value, "graph", folder, f"{where}.{name}")
+            own.append(noted)
+    return made, own
 
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
@@ -227,8 +237,9 @@ def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]
     if split["part"] in read.refused:
         raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
     if split["part"] not in known:
-        if section == "metric" and callable(thing := getattr(sys.modules[Path(place).stem], split["part"], None)):
-            KINDS[section].taken(thing)
+        thing = getattr(sys.modules[Path(place).stem], split["part"], None)
+        if section in ("metric", "graph") and callable(thing):
+            KINDS[section].taken(thing)  # says what it lacks
         have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
         raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
     return f"{place}#{read.digest}", known[split["part"]]
