@@ -13,7 +13,7 @@ from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph.groups import canonical
 from fedkin.untrusted import said, shown
 
-__all__ = ["STAGES", "Kind", "Stage", "own_stage", "stage"]
+__all__ = ["Stage", "stage"]
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control", "centrality"]
 _KINDS = ("similarity", "sparsify", "groups", "control", "centrality")
@@ -21,7 +21,12 @@ _KINDS = ("similarity", "sparsify", "groups", "control", "centrality")
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A stage of one's own. function: as `fedkin.graph.stages` says of its kind; it gets the keywords that it names."""
+    """A stage of one's own. function: as `fedkin.graph.stages` says of its kind; it gets the keywords that it names.
+
+    >>> Stage("control", "half", lambda a: a / 2)(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
 
     kind: Kind
     name: str

@@ -134,7 +134,7 @@ def add_installed() -> None:
 
 def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the package that brings it."""
-    module = getattr(part if isinstance(part, type) else part.part, "__module__", "")
+    module = getattr(part if isinstance(part, type) else part.part, "__module__", None) or ""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
 
