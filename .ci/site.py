@@ -20,11 +20,12 @@ PUBLIC = (
     "fedkin.data", "fedkin.data.scenarios", "fedkin.data.sources", "fedkin.methods", "fedkin.learning",
     "fedkin.learning.models", "fedkin.learning.encoders", "fedkin.graph", "fedkin.analysis", "fedkin.advice",
     "fedkin.report", "fedkin.running.experiment", "fedkin.running.settings", "fedkin.running.compare",
+    "fedkin.running.compared",
     "fedkin.running.tuning", "fedkin.running.sweep", "fedkin.running.exporting", "fedkin.running.trackers",
     "fedkin.engines", "fedkin.settings", "fedkin.keys", "fedkin.codec", "fedkin.errors",
 )  # fmt: skip
 # Parts that are used through commands, files or the names above.
-INSIDE = ("_version", "cli", "folders", "network", "records", "untrusted")
+INSIDE = ("_version", "cli", "comparing", "folders", "network", "records", "untrusted")
 
 
 def tree(module: str) -> ast.Module:

@@ -24,7 +24,7 @@ def test_docstrings(name: str) -> None:
     assert found.failed == 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/writing-a-method.md", "docs/models.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/writing-a-method.md", "docs/models.md", "docs/tasks.md"])
 def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
     assert blocks
@@ -37,6 +37,9 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_public_name_is_there() -> None:
     for name in fedkin.__all__:
         assert getattr(fedkin, name) is not None
+    assert set(fedkin.__all__) <= set(dir(fedkin))
+    assert all(not name.startswith("_") or name == "__version__" for name in dir(fedkin))
+    assert len(dir(fedkin)) < 40
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fedkin.nothing
 

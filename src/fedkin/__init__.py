@@ -15,40 +15,50 @@ from typing import TYPE_CHECKING, Any
 from fedkin._version import __version__
 
 if TYPE_CHECKING:
+    from fedkin.comparing import compare, sweep
     from fedkin.data import federate
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
     from fedkin.flow import Ask, Fit, Infer, Message, PeerMethod, ServerMethod, Share, phase
+    from fedkin.learning.measures import metric
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
     from fedkin.running.api import run
+    from fedkin.running.comparison import Comparison, Sweep
     from fedkin.running.loaded import Loaded, load
     from fedkin.running.result import Result
 
 _PLACES = {
-    "federate": "fedkin.data",
+    "compare": "fedkin.comparing", "Comparison": "fedkin.running.comparison", "sweep": "fedkin.comparing",
+    "Sweep": "fedkin.running.comparison", "federate": "fedkin.data",
     "FedkinError": "fedkin.errors", "Client": "fedkin.federation",
     "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
     "PeerMethod": "fedkin.flow", "ServerMethod": "fedkin.flow", "Share": "fedkin.flow",
     "phase": "fedkin.flow",
+    "metric": "fedkin.learning.measures",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
     "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.running.result",
 }  # fmt: skip
 
+_ROOMS = ("analysis", "data", "flow", "forms", "graph", "learning", "methods", "testing")
+
 __all__ = [
-    "Ask", "Client", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net", "PeerMethod", "Result",
-    "Samples", "ServerMethod", "Share", "Task", "Training", "__version__", "federate", "load", "phase", "run",
+    "Ask", "Client", "Comparison", "Federation", "FedkinError", "Fit", "Infer", "Loaded", "Message", "Net",
+    "PeerMethod", "Result", "Samples", "ServerMethod", "Share", "Sweep", "Task", "Training", "__version__", "compare",
+    "federate", "load", "metric", "phase", "run", "sweep",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """Return the public names, and the rooms that are meant to be used by name."""
+    return sorted([*__all__, *_ROOMS])
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `fedkin.graph` alone must not load torch."""
+    if name in _ROOMS:
+        return import_module(f"fedkin.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """The public names, whether they have been used or not."""
-    return sorted(__all__)

@@ -22,10 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file
 from torch import Tensor
 
-from fedkin.errors import MethodError
+from fedkin.errors import MethodError, NoField
 from fedkin.untrusted import DEEPEST, Refused
 
-__all__ = ["Params", "Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
+__all__ = ["Named", "Params", "Tree", "decode", "encode", "leaves", "read", "size", "tensors_of", "tree_of", "write"]
 
 Tree = Mapping[str, Any]
 # Parameters and buffers of a net by name.
@@ -40,6 +40,13 @@ _DTYPES = {
     torch.int64: ("I64", 8), torch.int32: ("I32", 4), torch.int16: ("I16", 2), torch.int8: ("I8", 1),
     torch.uint8: ("U8", 1), torch.bool: ("BOOL", 1),
 }  # fmt: skip
+
+
+class Named(dict[str, Any]):
+    """Fields by name; where one is missing, the error says which there are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NoField(name, tuple(self))
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["ConfigError", "DataError", "FedkinError", "GraphError", "MethodError", "RunError", "nearest"]
+__all__ = ["ConfigError", "DataError", "FedkinError", "GraphError", "MethodError", "NoField", "RunError", "nearest"]
 
 
 class FedkinError(Exception):
@@ -41,6 +41,14 @@ class MethodError(FedkinError):
 
 class RunError(FedkinError):
     """A run folder or checkpoint that cannot be written, read or resumed."""
+
+
+class NoField(KeyError):
+    """A message has no such field; made with the name, and the names of the fields that there are."""
+
+    def __str__(self) -> str:
+        name, known = self.args
+        return f"the message has no field {name!r}; {nearest(name, known) if known else 'it is empty'}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

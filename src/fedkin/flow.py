@@ -54,7 +54,7 @@ class Message(Mapping[str, Any]):
     """
 
     def __init__(self, /, **fields: Any) -> None:
-        self._fields = fields
+        self._fields = codec.Named(fields)
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -71,7 +71,7 @@ class Message(Mapping[str, Any]):
     @property
     def params(self) -> Params:
         """Return the field `params`."""
-        params: Params = self._fields["params"]
+        params: Params = self["params"]
         return params
 
     def to_bytes(self) -> bytes:

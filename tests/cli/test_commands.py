@@ -16,7 +16,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
-from fedkin.cli.experiments import numbers
+from fedkin.running.seeds import numbers
 from tiny import TABLE
 
 KEYS = {

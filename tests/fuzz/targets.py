@@ -23,7 +23,6 @@ import torch
 
 from fedkin import codec
 from fedkin.analysis.embeddings import read_features
-from fedkin.cli.experiments import listed, numbers
 from fedkin.data.inspection import inspect
 from fedkin.data.sources import cifar
 from fedkin.data.sources._images import read_image
@@ -50,6 +49,7 @@ from fedkin.records.files import read_json
 from fedkin.report.collect import collect
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import load
+from fedkin.running.seeds import listed, numbers
 from fedkin.running.tuning import Choice, HoldOut
 from report.made import make_run
 from tiny import TABLE

@@ -18,7 +18,8 @@ from fedkin.records.privacy import largest, spent, told
 from fedkin.report.collect import collect
 from fedkin.report.sections import sections
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import compare, run_experiment, table
+from fedkin.running.compare import compare, run_experiment
+from fedkin.running.compared import table
 from fedkin.running.experiment import Experiment
 from tiny import TABLE
 

@@ -22,7 +22,8 @@ from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.fairness import gains
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import read_result, table
+from fedkin.running.compare import read_result
+from fedkin.running.compared import table
 from kinds import federation_of, model_of
 from support import small_federation
 

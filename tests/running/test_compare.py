@@ -10,7 +10,8 @@ import pytest
 
 import fedkin
 from fedkin.engines import Score
-from fedkin.running.compare import compare, gains, table
+from fedkin.running.compare import compare
+from fedkin.running.compared import gains, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
 from support import small_federation

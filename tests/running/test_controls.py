@@ -16,7 +16,8 @@ from fedkin.methods import METHODS
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
-from fedkin.running.compare import added_by_exchange, compare, gains, run_experiment, table
+from fedkin.running.compare import compare, run_experiment
+from fedkin.running.compared import added_by_exchange, gains, table
 from fedkin.running.controls import controls_of, parted, with_controls
 from fedkin.running.experiment import Experiment
 from tiny import TABLE, CutAt, assert_equal_runs

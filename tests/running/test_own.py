@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -14,6 +15,7 @@ import tomli_w
 import fedkin
 from fedkin.errors import ConfigError
 from fedkin.running import own
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
 
@@ -36,6 +38,33 @@ from fedkin.learning.models import Mlp
 class Broad(Mlp):
     name: Literal["broad"] = "broad"
     hidden: tuple[int, ...] = (12,)
+"""
+NET = """
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.of = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.of(x).relu()
+
+
+class Plain(nn.Module):
+    def __init__(self, width=6):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, width), Block(width))
+        self.fc = nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.fc(self.net(x))
+
+
+class Other(nn.Module):
+    def __init__(self, head=1):
+        super().__init__()
 """
 TABLE = {
     "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
@@ -88,6 +117,59 @@ def test_a_model_of_a_file_and_a_change_on_the_command_line(place: Path, monkeyp
     plan = load(place / "e.toml", ["model.name=own_broad.py:Broad", "model.hidden=[5]"])
     assert plan.model.model_dump() == {"name": "broad", "hidden": (5,)}
     assert [Path(text.partition("#")[0]).name for text in plan.table["own"]] == ["own_average.py", "own_broad.py"]
+
+
+def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_settings(place: Path) -> None:
+    (place / "own_net.py").write_text(NET)
+    plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "model.width=5", "model.head=fc"])
+    assert plan.model.model_dump() == {"name": "Plain", "head": "fc", "width": 5}
+    (place / "begun.toml").write_text(plan.to_toml())
+    again = load(place / "begun.toml")
+    assert again.model == plan.model
+    assert own.origin(type(again.model)) == str(place / "own_net.py")
+    setup = again.setup(again.federation(place))
+    assert {name: tuple(tensor.shape) for name, tensor in setup.net.initial.items() if "weight" in name} == {
+        "body.net.1.weight": (5, 64), "body.net.2.of.weight": (5, 5), "head.weight": (10, 5),
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="Other: its argument 'head' cannot be a setting"):
+        load(place / "e.toml", [f"model.name={place}/own_net.py:Other"])
+
+
+def test_a_module_a_class_of_modules_and_its_file_as_models_from_python(place: Path) -> None:
+    (place / "own_net.py").write_text(NET)
+    federation = load(place / "e.toml").federation(place)
+    train: dict[str, Any] = {"rounds": 1, "training": {"lr": 0.1}}
+    by_name = fedkin.run("fedavg", federation, model=f"{place}/own_net.py:Plain", head="fc", **train)
+    of = sys.modules["own_net"].Plain
+    by_class = fedkin.run("fedavg", federation, model=f"{place}/own_net.py:Plain", **train, out=place / "run")
+    assert fedkin.run("fedavg", federation, model=of, **train).rounds == by_class.rounds
+    assert by_name.rounds == by_class.rounds
+    net = of()
+    given = fedkin.run("fedavg", federation, model=net, **train, out=place / "given")
+    assert given.accuracy != by_class.accuracy
+    assert fedkin.load(place / "run", own=True).model().get_submodule("head").out_features == 10
+    models = fedkin.load(place / "given", model=of(), head="fc")
+    assert models.predict(federation["c00"].test.x[:3]).shape == (3,)
+    assert "body.fc.weight" not in dict(models.model().named_parameters())
+    with pytest.raises(ConfigError, match=r"model\.head: no such setting"):
+        fedkin.run("fedavg", federation, model="mlp", head="fc", **train)
+
+
+def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Path) -> None:
+    (place / "own_net.py").write_text(NET)
+    plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "training.rounds=1"])
+    run_experiment(plan, place, place / "run")
+    for kind in own.KINDS.values():  # as in a process of its own
+        kind.known.pop("Plain", None)
+        kind.known.pop("my-average", None)
+    own._FILES.clear()
+    with pytest.raises(ConfigError, match=r"its model 'Plain' is from .*own_net.py, which is code .* own=True"):
+        fedkin.load(place / "run").model()
+    models = fedkin.load(place / "run", own=True)
+    assert models.model().get_submodule("head").out_features == 10
+    (place / "own_net.py").write_text(NET + "\n# changed\n")
+    with pytest.raises(ConfigError, match=r"own_net\.py has changed since this was begun"):
+        fedkin.load(place / "run", own=True)
 
 
 def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path) -> None:

@@ -25,7 +25,8 @@ from fedkin.records import metrics
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
-from fedkin.running.compare import gains, read_result, table
+from fedkin.running.compare import read_result
+from fedkin.running.compared import gains, table
 from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import small_federation

@@ -1,4 +1,4 @@
-"""`fedkin methods | scenarios | sources | models`: lists of each, and every setting of one."""
+"""`fedkin methods | scenarios | sources | models | metrics`: lists of each, where it is from, every setting of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedkin.cli.screen import screen
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["methods", "models", "presets", "scenarios", "sources"]
+__all__ = ["methods", "metrics", "models", "presets", "scenarios", "sources"]
 
 _HELP = "Show this one in full."
 _METHOD = typer.Argument(None, help=_HELP, autocompletion=method_names)
@@ -58,7 +58,7 @@ def _one(known: Mapping[str, Any], name: str, section: str, where: str) -> tuple
     return name, choose(known, name, where)
 
 
-def _origin(part: type) -> str:
+def _origin(part: Any) -> str:
     """Where a part comes from; nothing for fedkin's own."""
     from fedkin.running.own import origin
 
@@ -96,6 +96,15 @@ def presets(name: str | None = _PRESET) -> None:
     table = Table("preset", "what it is", box=None, pad_edge=False)
     for path in sorted(preset_folder().glob("*.toml")):
         table.add_row(path.stem, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "))
+    screen().print(table)
+
+
+def metrics() -> None:
+    """List the further metrics for run.metrics, which are figures of each client."""
+    table = Table("metric", "better", "what it is", "from", box=None, pad_edge=False)
+    for name, measure in _known("metric").items():
+        about = (inspect.getdoc(measure.part) or "").split("\n\n")[0].replace("\n", " ")
+        table.add_row(name, "higher" if measure.higher else "lower", about, _origin(measure))
     screen().print(table)
 
 

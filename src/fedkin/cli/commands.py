@@ -16,6 +16,7 @@ from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
 from fedkin.cli.loading import needing
 from fedkin.cli.net import net
+from fedkin.cli.new import new
 from fedkin.cli.report import report
 from fedkin.cli.reproduce import reproduce
 from fedkin.cli.runs import runs
@@ -58,6 +59,7 @@ app.command("join", cls=_TRAINS)(join)
 app.command("peer", cls=_TRAINS)(peer)
 app.command("inspect", cls=_TRAINS)(inspect)
 app.command("init", cls=_TRAINS)(init)
+app.command("new", cls=_TRAINS)(new)
 app.command("check", cls=_TRAINS)(check)
 app.command("report", cls=_TRAINS)(report)
 app.command("graph", cls=needing("fedkin.graph"))(graph)
@@ -72,4 +74,5 @@ app.command("methods", cls=_TRAINS)(catalogue.methods)
 app.command("scenarios", cls=_TRAINS)(catalogue.scenarios)
 app.command("sources", cls=_TRAINS)(catalogue.sources)
 app.command("models", cls=_TRAINS)(catalogue.models)
+app.command("metrics", cls=_TRAINS)(catalogue.metrics)
 with_examples(app)

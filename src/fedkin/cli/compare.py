@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.cli.ended import done, lines, reported, verdicts, warnings
-from fedkin.cli.experiments import listed, planned, rooted, wanted
+from fedkin.cli.experiments import planned, rooted, wanted
 from fedkin.cli.options import (
     BLOCKS,
     CONTROLS,
@@ -26,6 +26,7 @@ from fedkin.cli.progress import Several, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 from fedkin.records.files import read_json
+from fedkin.running.seeds import listed
 
 __all__ = ["compare"]
 
@@ -50,7 +51,7 @@ def compare(
     from fedkin.report.ranks import blocks_of, tested
     from fedkin.report.tables import comparison
     from fedkin.running.compare import compare as run_all
-    from fedkin.running.compare import table
+    from fedkin.running.compared import table
     from fedkin.running.controls import with_controls
 
     kind = blocks_of(blocks)

@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "peer": ("fedkin peer join.toml --data stays.csv --target died --key north.key",),
     "inspect": ("fedkin inspect stays.csv --target died --client hospital", "fedkin inspect EXPERIMENT.toml"),
     "init": ("fedkin init stays.csv --target died --client hospital",),
+    "new": ("fedkin new method my-method", "fedkin new metric recall-at-5 --out src"),
     "check": ("fedkin check runs/digits-rotated",),
     "report": ("fedkin report runs/digits-rotated", "fedkin report runs/A runs/B --out both.html"),
     "graph": (
@@ -42,6 +43,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "scenarios": ("fedkin scenarios", "fedkin scenarios dirichlet"),
     "sources": ("fedkin sources", "fedkin sources mnist"),
     "models": ("fedkin models", "fedkin models cnn-mnist"),
+    "metrics": ("fedkin metrics",),
     "presets": ("fedkin presets", "fedkin presets digits-rotated > mine.toml"),
     "data fetch": ("fedkin data fetch", "fedkin data fetch mnist --data-root data"),
     "runs diff": ("fedkin runs diff runs/A runs/B",),

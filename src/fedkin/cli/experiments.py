@@ -14,10 +14,9 @@ from fedkin.cli.progress import LiveProgress, stop_on_signals
 from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
+from fedkin.running.seeds import listed, numbers
 
-__all__ = ["ending", "kept_plan", "listed", "numbers", "planned", "rooted", "run", "wanted"]
-
-_MOST_SEEDS = 10_000  # of one range: a slip of the finger must not plan a year's work
+__all__ = ["ending", "kept_plan", "planned", "rooted", "run", "wanted"]
 
 
 def run(
@@ -134,30 +133,6 @@ def _new(parent: Path, name: str) -> Path:
         number += 1
         folder = parent / f"{name}-{number}"
     return folder
-
-
-def listed(text: str, option: str) -> list[str]:
-    """The parts of a comma-separated text, none of them empty; raises ConfigError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise ConfigError(f"{option} {text!r}: expected names separated by commas")
-    return parts
-
-
-def numbers(text: str) -> list[int]:
-    """Seeds from a text such as "0,1,2" or "0-4,7"; raises ConfigError."""
-    found: list[int] = []
-    for part in listed(text, "--seeds"):
-        ends = part.split("-") if part.count("-") == 1 else [part]
-        if wrong := [end for end in ends if not (end.isascii() and end.isdigit())]:
-            raise ConfigError(f"--seeds: expected whole numbers from 0 up, got {wrong[0] or part!r}; a range is 0-4")
-        if long := [end for end in ends if len(end) > 18]:
-            raise ConfigError(f"--seeds: expected whole numbers below 10^18, got {long[0]}")
-        first, last = int(ends[0]), int(ends[-1])
-        if last < first or last - first >= _MOST_SEEDS:
-            raise ConfigError(f"--seeds {part}: expected the smaller number first, and at most {_MOST_SEEDS:,} seeds")
-        found += range(first, last + 1)
-    return found
 
 
 def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, TypeVar, cast
 
+from fedkin.engines.blame import forgotten, place_in
 from fedkin.engines.privacy import Source
 from fedkin.engines.releases import KEY, Releases, Store
 from fedkin.engines.setup import Plan
@@ -130,14 +131,18 @@ class ClientSide:
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
         self.releases.admit(self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
-        return Running(id, phase, view, getattr(method, phase)(view, message), message)
+        flow = getattr(method, phase)(view, message)
+        forgotten(method, phase, flow)
+        return Running(id, phase, view, flow, message)
 
     def peer_round(self, id: str, near: Iterable[str]) -> Running:
         """Return a peer's round before its first step."""
         method = self.method()
         assert isinstance(method, PeerMethod)
         view = self._apart(self.peer(id, near))
-        return Running(id, "round", view, method.round(view))
+        flow = method.round(view)
+        forgotten(method, "round", flow)
+        return Running(id, "round", view, flow)
 
     def peer_welcome(self, id: str) -> Running:
         """Return the flow that sets the state of a peer that never took part, before its first step."""
@@ -148,10 +153,8 @@ class ClientSide:
     def reply(self, running: Running) -> Message:
         """Return the reply of an ended phase as it leaves the client, and store the state of its client."""
         if not isinstance(running.result, Message):
-            raise MethodError(
-                f"phase {running.phase!r} at client {running.id!r} must return a Message, "
-                f"got {type(running.result).__name__}"
-            )
+            at, got = place_in(self.plan.method, running.phase), type(running.result).__name__
+            raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
         id, sent, told = running.id, running.result, self._told(running.id)
         if self.plan.privacy.on:
             sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)

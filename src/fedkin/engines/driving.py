@@ -8,6 +8,7 @@ from typing import Any
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.accounting.operations import Work
 from fedkin.engines.adversaries import Attacks
+from fedkin.engines.blame import place_of
 from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.executors.jobs import Executor, FitJob, ScoreJob, job_of
 from fedkin.engines.failures import Failures
@@ -74,13 +75,17 @@ class Driver:
         flow = running[id]
         request = flow.resume(answer)
         if request is None and not flow.ended:
-            raise MethodError(f"a flow yields {'Fit or Infer'}, got None: a bare yield")
+            raise MethodError(f"{place_of(flow.flow)}a flow yields {'Fit or Infer'}, got None: a bare yield")
         if flow.ended or isinstance(request, Share):
             stopped.append((running.pop(id), None if flow.ended else request))
             return 0
         view, step = flow.view, self.side.step(id, flow.phase)
         draw = key(view.seed, id, view.round, f"{flow.phase}.fit{step}")
-        self.executor.submit(job_of(request, view, draw))
+        try:
+            job = job_of(request, view, draw)
+        except MethodError as error:
+            raise MethodError(f"{place_of(flow.flow)}{error}") from None
+        self.executor.submit(job)
         return 1
 
     def _handed_on(self, job: FitJob, fitted: Fitted, phase: str) -> Fitted:

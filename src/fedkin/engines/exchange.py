@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from fedkin.engines.blame import place_in
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.door import Awaited, Door
 from fedkin.engines.failures import Failure, TooFew, raise_if_all
@@ -139,7 +140,8 @@ class Exchange:
         if len(sent) > 1 and len(refused) == len(sent) and not self.plan.faults.garbage:
             envelope, fault = refused[0]
             raise MethodError(
-                f"round {envelope.round}, phase {envelope.phase!r}: every message was refused, the first, of "
+                f"{place_in(self.plan.method, envelope.phase)}round {envelope.round}, phase {envelope.phase!r}: every "
+                "message was refused, the first, of "
                 f"{envelope.sender!r}, because {fault.words}; declare what this phase sends: @phase(...), or `shares`"
             )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedkin.engines.alone import Alone
+from fedkin.engines.blame import forgotten, place_in, place_of
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
 from fedkin.engines.states import apart
@@ -66,12 +67,22 @@ class ServerSide:
 
     def _checked(self, flow: ServerFlow[Any], clients: Container[str]) -> ServerFlow[Any]:
         answer: Any = None
+        if not hasattr(flow, "send"):
+            forgotten(self.method, "round", flow)
+            raise MethodError(
+                f"{place_in(self.method, 'round')}a server's round yields Ask, and this one never yields: write "
+                "`replies = yield from Ask(...)`, or `yield from ()` if nothing is asked"
+            )
         while True:
             try:
                 request = flow.send(answer)
             except StopIteration as stop:
                 return stop.value
-            answer = yield self._ask(request, clients)
+            try:
+                asked = self._ask(request, clients)
+            except MethodError as error:
+                raise MethodError(f"{place_of(flow)}{error}") from None
+            answer = yield asked
 
     def _ask(self, request: Any, clients: Container[str]) -> Ask:
         """Return the request of a server's flow, if it is valid; raises MethodError."""

@@ -63,6 +63,7 @@ from fedkin.graph.mixing import (
 )  # fmt: skip
 from fedkin.graph.neighbours import knn_graph, nearest
 from fedkin.graph.network import check_network, network
+from fedkin.graph.own import Stage, stage
 from fedkin.graph.picture import draw, force_layout
 from fedkin.graph.record import Graph, from_networkx, load_graph
 from fedkin.graph.recovery import (
@@ -138,9 +139,9 @@ from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
     "Cells", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments", "Node", "Placement",
-    "Plan", "Rows", "Signature", "Signatures", "Spread", "Verdicts", "across_share", "anchor_similarity",
-    "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "centrality_stage", "cfl",
-    "check_network", "closeness", "clump_p", "collaboration_loss", "collaboration_weights", "components",
+    "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
+    "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "centrality_stage",
+    "cfl", "check_network", "closeness", "clump_p", "collaboration_loss", "collaboration_weights", "components",
     "control_stage", "cosine", "current_flow_betweenness", "current_flow_closeness", "degree", "difference",
     "distance_stage", "dot", "draw", "edge_scores", "eigenvector", "epsilon", "find", "force_layout",
     "from_networkx", "gamma", "gap_threshold", "gradient_step", "group_average", "groups_stage", "hausdorff",
@@ -151,6 +152,6 @@ __all__ = [
     "random", "rbf", "read_rows", "read_signatures", "read_signed", "recursive_bipartition",
     "relative_similarity", "response_similarity", "row_cosine", "row_normalise", "same_alpha", "same_p",
     "sampled_betweenness", "self_only", "shuffled", "sign", "sign_step", "silhouette", "similarity_stage",
-    "soft", "softmax", "sparsify_stage", "split_p", "symmetrise", "to_distance", "top_p", "umap", "uniform",
-    "update_cosine", "ward", "write_signed",
+    "soft", "softmax", "sparsify_stage", "split_p", "stage", "symmetrise", "to_distance", "top_p", "umap",
+    "uniform", "update_cosine", "ward", "write_signed",
 ]  # fmt: skip

@@ -41,6 +41,7 @@ import numpy as np
 from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph import centrality, control, distances, groups, same, similarity, sparsify
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
+from fedkin.graph.own import STAGES, own_stage
 
 __all__ = [
     "Control", "Groups", "Sparsify", "centrality_stage", "control_stage", "distance_stage", "groups_stage",
@@ -73,7 +74,8 @@ def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]
     """Return the name and the argument of `spec`. In `known`, "" means no argument, "?..." an optional one."""
     name, colon, argument = spec.strip().partition(":")
     if name not in known:
-        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, known)}")
+        mine = [own for own, stage in STAGES.items() if stage.kind == kind]
+        raise ConfigError(f"unknown {kind} {name!r} in {spec!r}; {nearest(name, [*known, *mine])}")
     needs = known[name]
     if colon and not needs:
         raise ConfigError(f"{kind} {spec!r}: {name!r} takes no argument")
@@ -112,6 +114,8 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
            [1. , 0. , 0.5],
            [0. , 0.5, 0. ]])
     """
+    if (own := own_stage(spec, "similarity")) is not None:
+        return own
     takes = dict.fromkeys(("cosine", "dot", "l1", "l2", *_DISTANCES), "") | {"rbf": "?GAMMA"}
     name, argument = _read(spec, "similarity", takes)
     if name == "rbf":
@@ -146,6 +150,8 @@ def sparsify_stage(spec: str) -> Sparsify:
            [0.5, 0. , 0.4],
            [0. , 0.4, 0. ]])
     """
+    if (own := own_stage(spec, "sparsify")) is not None:
+        return own
     takes = {"none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE"}
     name, argument = _read(spec, "sparsify", takes | {"soft": "auto or soft:SCALE"})
     if name in ("gamma", "soft"):
@@ -178,6 +184,8 @@ def groups_stage(spec: str) -> Groups:
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
     """
+    if (own := own_stage(spec, "groups")) is not None:
+        return own
     takes = dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), "")
     takes |= {"hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA"}
     name, argument = _read(spec, "groups", takes)
@@ -249,6 +257,8 @@ def control_stage(spec: str) -> Control:
     array([[0., 1.],
            [1., 0.]])
     """
+    if (own := own_stage(spec, "control")) is not None:
+        return own
     names = ("none", "random", "uniform", "oracle", "shuffled", "self")
     name, _ = _read(spec, "control", dict.fromkeys(names, ""))
 
@@ -279,6 +289,8 @@ def centrality_stage(spec: str) -> Callable[[Any], Array]:
     >>> centrality_stage("degree")(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
     array([1. , 0.5, 0.5])
     """
+    if (own := own_stage(spec, "centrality")) is not None:
+        return own
     known: dict[str, Callable[[Any], Array]] = {
         "degree": centrality.degree,
         "closeness": centrality.closeness,

@@ -118,6 +118,21 @@ class _Calibration(Form):
     large: float | None
 
 
+class _Measured(Form):
+    """A further metric; values: of each client, None where it is not determined."""
+
+    title: str
+    higher: bool
+    share: bool = False
+    mean: float | None = None
+    std: float | None = None
+    worst10: float | None = None
+    worst20: float | None = None
+    clients: int
+    left_out: int = 0
+    values: dict[str, float | None]
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -139,6 +154,7 @@ class Summary(Form):
     given: list[str] | None = None
     warnings: list[str] | None = None
     privacy: _Privacy | None = None
+    metrics: dict[str, _Measured] | None = None
 
 
 class _Shares(_Ways):

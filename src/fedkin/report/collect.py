@@ -17,6 +17,7 @@ from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget, graph_of
 from fedkin.report.headline import chosen_on, facts, subject
+from fedkin.report.measures import measures_html
 from fedkin.report.missing import missing_of
 from fedkin.report.packing import pack_values
 from fedkin.report.pairing import counterpart, labels_of, titles_of
@@ -70,6 +71,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
             for run, label in zip(runs, labels, strict=True)
             if run.summary.get("privacy")
         ],
+        "measures": measures_html(runs, labels),
         "ranks": _ranks(runs, blocks),
         "chosen": chosen_on(runs, labels) if len({run.method for run in runs} - {LOCAL, FEDAVG}) > 1 else "",
         "rerun": rerun(runs, labels),

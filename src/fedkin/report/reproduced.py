@@ -12,7 +12,7 @@ from fedkin.analysis.intervals import over
 from fedkin.methods import METHODS
 from fedkin.records.tables import csv_text
 from fedkin.report.units import megabytes
-from fedkin.running.compare import added_by_exchange, differences
+from fedkin.running.compared import added_by_exchange, differences
 from fedkin.running.controls import parted
 from fedkin.running.loop import Result
 from fedkin.running.papers import Claim, PaperTable

@@ -64,6 +64,7 @@ def sections(data: Data) -> list[Section]:
         section("comparison", "Comparison", "The methods side by side", _comparison(data)),
         section("ranks", "Ranks", "Which methods are told apart", ranks["html"]) if ranks and ranks["html"] else None,
         section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
+        section("measures", "Metrics", "Further metrics", data["measures"]) if data["measures"] else None,
         section("risks", "Risks", "Are the risks true, and worth acting on", _risks(data)) if risks else None,
         section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
         section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,

@@ -88,6 +88,11 @@ def _quality(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if other != metric and isinstance(own.get(name), Mapping) and own[name]["pooled"] is not None:
             mean = "" if own[name]["mean"] is None else f"{own[name]['mean']:.4f}, "
             yield f"{other.title}, mean and pooled", f"{mean}{own[name]['pooled']:.4f}"
+    for other in (summary.get("metrics") or {}).values():
+        if other.get("mean") is not None:
+            best = "higher" if other["higher"] else "lower"
+            told = f"{other['mean']:.4f}  (worst 10 %: {other['worst10']:.4f}; {best} is better)"
+            yield f"{other['title']}, mean over clients", told
     if own.get("left_out"):
         yield "left out of the mean", f"{own['left_out']} clients without a defined value ({_silent(metric)})"
     unseen = summary.get("unseen") or {}
@@ -115,6 +120,10 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         "worst 10%": [_share(row["worst10"], len(seeds)) for row in rows],
         "unseen": [_share(row.get("unseen"), len(seeds)) for row in rows],
         "gap": [_share(row.get("gap"), len(seeds), sign=True) for row in rows],
+        **{
+            name: [_own((row.get("metrics") or {}).get(name), len(seeds)) for row in rows]
+            for name in dict.fromkeys(name for row in rows for name in row.get("metrics") or ())
+        },
         "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
         "adds": [_sure(row.get("adds")) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
@@ -238,6 +247,10 @@ def _share(value: tuple[float, float] | None, seeds: int, sign: bool = False) ->
         return "-"
     text = f"{value[0]:+.3f}" if sign else f"{value[0]:.3f}"
     return f"{text}±{value[1]:.3f}".replace("±0.", "±.") if seeds > 1 else text
+
+
+def _own(value: Mapping[str, float] | None, seeds: int) -> str:
+    return "-" if value is None else _share((value["mean"], value["sd"]), seeds)
 
 
 def _sure(value: Mapping[str, float | None] | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,15 @@ from fedkin.engines import Faults, Privacy, Setup
 from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
 from fedkin.learning.devices import opened
-from fedkin.learning.models import MODELS, Model
+from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records.claims import claimed
 from fedkin.records.missing import sentence
@@ -32,16 +34,15 @@ from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.own import add_installed, named_in
+from fedkin.running.own import add_installed, files_of, named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, parse
-from fedkin.untrusted import toml_of
+from fedkin.untrusted import shown, toml_of
 
-__all__ = ["run"]
+__all__ = ["AnyModel", "prepared", "run"]
 
-Modules = tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
 AnyModel = str | Model | Modules
 
 
@@ -52,10 +53,12 @@ def run(
     rounds: int | None = None,
     seed: int = 0,
     model: AnyModel = "mlp",
+    head: str | None = None,
     training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
     privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
     out: Path | str | None = None,
     restart: bool = False,
     data_root: Path | str | None = None,
@@ -67,14 +70,17 @@ def run(
     """Run `method` on `federation` and return its figures, per client and per round.
 
     method: a name of `fedkin methods`, or a method object; options: the method's hyper-parameters, if it is a name.
-    model: a name, a Model, a (body, head) pair of modules (training starts from their values), or a function
-    of the task that makes such a pair (initialised from the seed).
+    model: a name, also FILE.py:CLASS; a Model; a torch module, or a (body, head) pair of them (training starts from
+    their values); a class of modules, or a function of the task that makes either (initialised from the seed).
+    head: the name of the submodule that is the head of a whole module, such as "fc"; else its last Linear is.
     rounds: the number of rounds, instead of the one in `training` (100 if neither is given).
     training: local optimisation (Training or its fields); settings: fields of RunSettings
     (the default mode is "one-by-one"; the mode "workers" starts processes, so a script with this mode needs the usual
     `if __name__ == "__main__":`).
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
+    metrics: further metrics of each client after the last round: names of `fedkin metrics`, FILE.py:NAME, or what
+    `fedkin.metric` made of a function.
     data_root: folder of the data sets that the server owns, for methods that need one.
     progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a
     notebook too), else as plain lines on standard error.
@@ -90,32 +96,50 @@ def run(
     """
     leave_if_imported()
     made = _method(method, options)
-    local = _training(training, rounds)
-    chosen = _settings(settings, seed)
-    opened(chosen.device)
-    model = _named(model)
-    net, nets = _nets(model, federation, seed, chosen.torch_dtype)
-    made.check(federation)
-    local.count(len(federation.at(1).seen))
-    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
-    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
-    setup = Setup(made, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
-    if data_root is not None:
-        setup = replace(setup, public=public_from(Path(data_root)))
+    named_metrics, measures = _measures(metrics)
+    settings = {**(settings or {}), "metrics": named_metrics} if named_metrics else settings
+    setup, chosen, named = prepared(
+        made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
+        faults=faults, privacy=privacy, data_root=data_root,
+    )  # fmt: skip
     folder = Path(out) if out is not None else None
+    known = [*(MEASURES[each] for each in chosen.metrics), *measures]
+    own = files_of([type(made), *([type(named)] if named is not None else []), *known])
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
-    with nullcontext() if folder is None else _claimed(folder, setup, chosen):
+    with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, own):
         if folder is not None and (done := _finished(folder, federation, restart)) is not None:
             return done
         shown = RoundsDone(made.name, watcher) if progress else None
         with nullcontext() if shown is None else closing(shown):
             result = execute(
                 setup, chosen, name=federation.name, folder=folder, watcher=shown or watcher, trackers=told,
-                restart=restart, model=model if isinstance(model, Model) else None,
+                restart=restart, model=named, measures=measures,
             )  # fmt: skip
-    _warn(result.summary.get("missing", {}), wrong)
+    _warn(result.summary.get("missing", {}), setup.faults)
     return result
+
+
+def prepared(
+    method: ServerMethod | PeerMethod, federation: Federation, *, rounds: int | None = None, seed: int = 0,
+    model: AnyModel = "mlp", head: str | None = None, training: Training | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None, data_root: Path | str | None = None,
+) -> tuple[Setup, RunSettings, Model | None]:  # fmt: skip
+    """Return what `run` would run with, checked, and the settings of the net if it has a name; raises ConfigError."""
+    local = _training(training, rounds)
+    chosen = _settings(settings, seed)
+    opened(chosen.device)
+    named = _named(model, head)
+    net, nets = _nets(named, head, federation, seed, chosen.torch_dtype)
+    method.check(federation)
+    local.count(len(federation.at(1).seen))
+    wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
+    private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
+    setup = Setup(method, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
+    if data_root is not None:
+        setup = replace(setup, public=public_from(Path(data_root)))
+    return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
@@ -131,6 +155,18 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     return method
 
 
+def _measures(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
+    """Return (the names of metrics, those that are objects); raises ConfigError."""
+    if isinstance(metrics, (str, Measure)) or not all(isinstance(each, (str, Measure)) for each in metrics):
+        raise ConfigError(
+            "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
+            f"{shown(repr(metrics), 80)}"
+        )
+    add_installed()
+    names, _ = named_in([each for each in metrics if isinstance(each, str)], "metric", Path(), "metrics")
+    return names, [each for each in metrics if isinstance(each, Measure)]
+
+
 def _training(training: Training | Mapping[str, Any] | None, rounds: int | None) -> Training:
     if not isinstance(training, Training):
         training = parse(Training, training or {}, "training")
@@ -143,10 +179,13 @@ def _settings(settings: Mapping[str, Any] | None, seed: int) -> RunSettings:
     return parse(RunSettings, {**(settings or {}), "seed": seed}, "settings")
 
 
-def _claimed(folder: Path, setup: Setup, chosen: RunSettings) -> AbstractContextManager[None]:
+def _claimed(
+    folder: Path, setup: Setup, chosen: RunSettings, measures: Sequence[Measure], own: Sequence[str]
+) -> AbstractContextManager[None]:
     """Hold the folder for this run; raises RunError for a folder of another run."""
     method, nets = setup.method, [setup.net, *(setup.nets or {}).values()]
     described = {
+        **({"own": list(own)} if own else {}),
         "federation": setup.federation.name,
         "method": {"name": method.name, **method.model_dump(mode="json")},
         "net": [each.fingerprint() for each in dict.fromkeys(nets)],
@@ -154,6 +193,7 @@ def _claimed(folder: Path, setup: Setup, chosen: RunSettings) -> AbstractContext
         "faults": setup.faults.model_dump(mode="json"),
         **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
         "run": chosen.model_dump(mode="json"),
+        **({"metrics": [each.name for each in measures]} if measures else {}),
     }
     return claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method))
 
@@ -189,16 +229,23 @@ def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
     return tomli_w.dumps(without_none(table))
 
 
-def _named(model: AnyModel) -> Model | Modules:
-    return parse(choose(MODELS, model, "model"), {"name": model}, "model") if isinstance(model, str) else model
+def _named(model: AnyModel, head: str | None) -> Model | Modules:
+    if isinstance(model, str):
+        add_installed()
+        (name,), _ = named_in([model], "model", Path(), "model")
+        given = {} if head is None else {"head": head}
+        return parse(choose(MODELS, name, "model"), {"name": name, **given}, "model")
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        return parse(plain(model), {} if head is None else {"head": head}, "model")
+    if isinstance(model, Model) and head is not None:
+        raise ConfigError("head: it names the head of a torch module; set it on the model object that you passed")
+    return model  # type: ignore[return-value]  # mypy takes any class for a torch module
 
 
 def _nets(
-    model: Model | Modules, federation: Federation, seed: int, dtype: torch.dtype
+    model: Model | Modules, head: str | None, federation: Federation, seed: int, dtype: torch.dtype
 ) -> tuple[Net, dict[str, Net] | None]:
-    if isinstance(model, tuple):
-        return Net(*model, dtype), None
     if isinstance(model, Model):
         return nets_for(model, federation, seed, dtype)
-    make = model
-    return Net.build(lambda: make(federation.task), key(seed, "net"), dtype), None
+    made = model
+    return Net.build(lambda: pair_of(made, federation.task, head), key(seed, "net"), dtype), None

@@ -1,47 +1,46 @@
-"""Comparison of several methods on the same federations for each seed, and each client's gain over local training."""
+"""Several methods on the same federations for each seed: runs, new or read from their folders."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
-import numpy as np
-
-from fedkin.analysis.added import Added, added
-from fedkin.analysis.paired import VERDICTS
 from fedkin.data.dataset import Dataset
 from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Federation
+from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.folders import held
 from fedkin.records import reading, schema
 from fedkin.records.checkpoints import ANEW, say
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.finishing import tidy, untidy
 from fedkin.records.kept import INDEX, Kept
-from fedkin.records.metrics import metric_of, value_of
+from fedkin.records.metrics import metric_of
 from fedkin.records.outcomes import read_outcomes, with_outcomes
-from fedkin.records.privacy import largest
 from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
-from fedkin.running.controls import named, parted
+from fedkin.running.compared import line, table
+from fedkin.running.controls import parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.tasks import Metric
 
 __all__ = [
-    "added_by_exchange",
+    "Cells",
+    "OfExperiment",
     "compare",
-    "differences",
+    "compare_cells",
     "finished",
-    "gains",
-    "line",
     "read_finished",
     "read_result",
     "run_experiment",
-    "table",
+    "same_plan",
 ]
 
 
@@ -131,6 +130,84 @@ def _score(metric: Metric, n: int, loss: float | None, *figures: float | None) -
     return Score(n, known, 0, figures if n else ())
 
 
+class Cells(Protocol):
+    """What a comparison or a sweep runs: an experiment, or a federation that is at hand."""
+
+    def for_method(self, name: str) -> Self:
+        """Return the same for one method, or a control of one."""
+
+    def with_changes(self, **changes: Any) -> Self:
+        """Return the same with other values of some settings, which are written `section.field`."""
+
+    def check(self, cells: Sequence[Self], seed: int) -> None:
+        """Check all that these cells would run with, of which this is the base; raises ConfigError."""
+
+    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        """Run it, or read the finished run in this folder."""
+
+    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Hold the folder of all runs."""
+
+    def planted(self, seed: int) -> bool:
+        """Whether the clients' groups are known, so that there is an oracle."""
+
+
+@dataclass(frozen=True, eq=False)
+class OfExperiment(Cells):
+    """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here."""
+
+    experiment: Experiment
+    data_root: Path
+    given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
+    loaded: dict[str, Dataset] = field(default_factory=dict)
+
+    def for_method(self, name: str) -> Self:
+        base, control = parted(name)
+        method = self.given.get(base)
+        if method is None:
+            return replace(self, experiment=self.experiment.for_method(name))
+        plan = self.experiment.with_method(method)
+        made = plan.for_method(method.name if control is None else f"{method.name}@{control}")
+        return replace(self, experiment=made)
+
+    def with_changes(self, **changes: Any) -> Self:
+        return replace(self, experiment=self.experiment.with_changes(**changes))
+
+    def check(self, cells: Sequence[Self], seed: int) -> None:
+        known: dict[str, Federation] = {}
+        for cell in cells:
+            plan = cell.experiment
+            told = repr((plan.data, plan.scenario))
+            if told not in known:
+                known[told] = plan.scenario.federation(self._dataset(plan), seed)
+            plan.setup(known[told], self.data_root)
+
+    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        plan = self.experiment.with_changes(**{"run.seed": seed})
+        return run_experiment(
+            plan, self.data_root, folder, resume=resume, restart=restart, watcher=watcher, dataset=self._dataset(plan)
+        )
+
+    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        whole = self.experiment
+        for name, method in self.given.items():
+            whole = whole.with_method(method) if name == method.name else whole
+        return whole.claimed(folder, resume, self.data_root, plan)
+
+    def planted(self, seed: int) -> bool:
+        plan = self.experiment
+        return plan.scenario.federation(self._dataset(plan), seed).planted is not None
+
+    def _dataset(self, plan: Experiment) -> Dataset:
+        """The data of this experiment, of which the last are kept."""
+        told = repr(plan.data)
+        if told not in self.loaded:
+            dataset = plan.data.load(self.data_root)
+            self.loaded.clear()
+            self.loaded[told] = dataset
+        return self.loaded[told]
+
+
 def compare(
     experiment: Experiment,
     methods: Sequence[str],
@@ -151,29 +228,33 @@ def compare(
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
     """
+    cells = OfExperiment(experiment, data_root)
+    return compare_cells(
+        cells, methods, seeds, folder, resume=resume, restart=restart, watcher=watcher, validation=validation
+    )
+
+
+def compare_cells(
+    base: Cells, methods: Sequence[str], seeds: Sequence[int], folder: Path | None = None, *, resume: bool = False,
+    restart: bool = False, watcher: Callable[[str, int, int, int], Watcher] | None = None,
+    validation: Mapping[str, Any] | None = None,
+) -> dict[str, dict[int, Result]]:  # fmt: skip
+    """Compare as `compare`, of whatever can be run."""
     if not methods or len(set(methods)) < len(methods) or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError("--methods and --seeds: each must be named once, and at least one of each")
-    plans = {name: experiment.for_method(name) for name in methods}
-    dataset = experiment.data.load(data_root)
-    first = experiment.scenario.federation(dataset, seeds[0])
-    for plan in plans.values():
-        plan.setup(first, data_root)
-    cells = [(seed, name) for seed in seeds for name in plans]
+    cells = {name: base.for_method(name) for name in methods}
+    base.check(list(cells.values()), seeds[0])
+    plan = [(seed, name) for seed in seeds for name in cells]
     results: dict[str, dict[int, Result]] = {name: {} for name in methods}
     asked = {"methods": list(methods), "seeds": list(seeds)}
-    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root, asked):
+    with nullcontext() if folder is None else base.claimed(folder, resume, asked):
         if folder is not None and validation is not None:
             add_sealed(folder, {schema.VALIDATION: json_bytes(dict(validation))})
-        for done, (seed, name) in enumerate(cells):
-            results[name][seed] = run_experiment(
-                plans[name].with_changes(**{"run.seed": seed}),
-                data_root,
-                folder / f"{name}-seed{seed}" if folder is not None else None,
-                resume=resume,
-                restart=restart,
-                watcher=watcher(name, seed, done, len(cells)) if watcher is not None else None,
-                dataset=dataset,
-            )
+        for done, (seed, name) in enumerate(plan):
+            results[name][seed] = cells[name].run(
+                seed, folder / f"{name}-seed{seed}" if folder is not None else None, resume=resume, restart=restart,
+                watcher=watcher(name, seed, done, len(plan)) if watcher is not None else None,
+            )  # fmt: skip
         if folder is not None:
             every = json_bytes([row.summary for by_seed in results.values() for row in by_seed.values()])
             lines = csv_text([line(row) for row in table(results)]).encode()
@@ -181,114 +262,8 @@ def compare(
     return results
 
 
-def line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
-    return {
-        name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
-        else " ".join(map(str, value)) if isinstance(value, list) else value
-        for name, value in row.items()
-    }  # fmt: skip
-
-
-def gains(result: Result, local: Result) -> dict[str, float]:
-    """Return the gain of each client that takes part over local training in the metric; below 0 it is worse off."""
-    found = {}
-    for id, score in sorted(result.scores.items()):
-        value, alone = value_of(score), value_of(local.scores[id])
-        if value is not None and alone is not None and id not in result.unseen:
-            found[id] = result.metric.better(value, alone)
-    return found
-
-
-def differences(mine: Mapping[int, Result], theirs: Mapping[int, Result]) -> Added | None:
-    """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
-    return added({seed: gains(result, theirs[seed]) for seed, result in mine.items() if seed in theirs})
-
-
-def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
-    """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
-
-    It is 0 for Local and for the control itself; None if the control was not run.
-    """
-    method, control = parted(name)
-    alone = results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
-    return None if alone is None else differences(results[name], alone)
-
-
-def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
-    """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
-
-    metric: the name of the metric. weighted: the mean with the clients' numbers of test samples as weights. pooled:
-    over all test samples together. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
-    share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
-    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
-    adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
-    clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
-    of all messages, each message taken once.
-    """
-    rows = []
-    private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
-    for method, by_seed in results.items():
-        metric = next(iter(by_seed.values())).metric
-        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
-        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance"):
-            row[name] = _spread([result.summary[metric.name].get(name) for result in by_seed.values()])
-        # The mean of accuracies, weighted by test samples, is that of all samples together.
-        every = [result.summary[metric.name] for result in by_seed.values()]
-        row["weighted"] = _spread([one.get("weighted", one.get("pooled")) for one in every])
-        row["unseen"] = _spread([(result.summary.get("unseen") or {}).get("mean") for result in by_seed.values()])
-        row["gap"] = _spread([result.summary.get("gap") for result in by_seed.values()])
-        for name in ("up", "down"):
-            row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
-        # Between peers, each message is the upload of one and the download of another, but it is sent once.
-        row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
-        if private:
-            row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
-        for name in ("found", "ari", "ari_mean", "nmi"):
-            row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
-        row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
-        row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
-        if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
-            row["given"] = "; ".join(told)
-        row |= _against_local(method, by_seed, results.get("local"))
-        row["adds"] = _added(method, results)
-        rows.append(row)
-    return rows
-
-
-def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
-    if local is None or method == "local":
-        return {"gain": None, "hurt": None, "surely": None}
-    each = [list(gains(result, local[seed]).values()) for seed, result in by_seed.items()]
-    if not all(each):
-        return {"gain": None, "hurt": None, "surely": None}
-    return {
-        "gain": _spread([float(np.mean(values)) for values in each]),
-        "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
-        "surely": _surely([(result, local[seed]) for seed, result in by_seed.items()]),
-    }
-
-
-def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
-    found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
-    return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}
-
-
-def _surely(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float] | None:
-    """Return the mean number of clients of each verdict over the seeds; None if a run has no outcomes."""
-    counts = dict.fromkeys(("gained", "lost", "apart", "few"), 0.0)
-    for result, local in pairs:
-        found = {id: word for id, (_, word) in result.difference(local).items() if id not in result.unseen}
-        if not found:
-            return None
-        for name, word in zip(counts, VERDICTS, strict=True):
-            counts[name] += sum(each == word for each in found.values()) / len(pairs)
-    return {name: round(count, 9) for name, count in counts.items()}
-
-
-def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Return (mean, sample standard deviation or 0 for one value), or None if any value is unknown."""
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
+def same_plan(folder: Path, plan: Mapping[str, Any], what: str) -> None:
+    """Raise RunError if something with another plan was begun in this folder. what: what it is done to, in a word."""
+    place = folder / "plan.json"
+    if (folder / "experiment.toml").exists() and place.exists() and read_json(place) != json.loads(json.dumps(plan)):
+        raise RunError(f"{place} differs from what to {what}: it must be the same in every option")

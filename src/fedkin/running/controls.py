@@ -81,7 +81,9 @@ def changes_of(name: str, where: str = "--methods") -> dict[str, Any]:
     return known[control]
 
 
-def with_controls(methods: Sequence[str], planted: bool, only: Sequence[str] = CONTROLS) -> list[str]:
+def with_controls(
+    methods: Sequence[str], planted: bool, only: Sequence[str] = CONTROLS, kinds: Mapping[str, type[Method]] = METHODS
+) -> list[str]:
     """Return the methods, each with its controls behind it; `oracle` only where planted groups are known.
 
     >>> with_controls(["local", "fedavg", "fedu"], planted=False)
@@ -90,7 +92,7 @@ def with_controls(methods: Sequence[str], planted: bool, only: Sequence[str] = C
     found: list[str] = []
     for name in methods:
         method, control = parted(name)
-        mine = [] if control is not None else list(controls_of(choose(METHODS, method, "--methods")))
+        mine = [] if control is not None else list(controls_of(choose(kinds, method, "--methods")))
         found += [name, *(named(name, each) for each in mine if each in only and (planted or each != "oracle"))]
     return list(dict.fromkeys(found))
 

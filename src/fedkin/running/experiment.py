@@ -35,7 +35,7 @@ from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
-__all__ = ["Experiment", "load", "read_table"]
+__all__ = ["Experiment", "load", "names_a_folder", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,16 @@ class Experiment:
         """Return the experiment with files of own parts, as `named_in` returns them, beside those that it has."""
         own = list(dict.fromkeys([*self.table.get("own", []), *files]))
         return Experiment.of({**self.table, "own": own}) if own else self
+
+    def with_method(self, method: ServerMethod | PeerMethod) -> Experiment:
+        """Return the experiment with this object's settings in the section of its method; raises ConfigError."""
+        table, name = copy.deepcopy(dict(self.table)), method.name
+        sections = dict(_section(table, "methods", {}))
+        sections[name] = {**_section(sections, name, {}), "method": without_none(method.model_dump(mode="json"))}
+        made = Experiment.of({**table, "methods": sections})
+        if (found := made.for_method(name).method) != method:
+            raise ConfigError(f"{name}: its settings cannot be written to an experiment file: {method} became {found}")
+        return made
 
     def with_changes(self, **changes: Any) -> Experiment:
         """Return the experiment with other values of some fields, which are written `section.field`."""
@@ -178,7 +188,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def _name(table: Mapping[str, Any]) -> str:
     name = table.get("name")
-    if not isinstance(name, str) or not _names_a_folder(name):
+    if not isinstance(name, str) or not names_a_folder(name):
         raise ConfigError(f"name: expected a text that can name a folder, got {shown(repr(name), 80)}")
     return name
 
@@ -194,7 +204,8 @@ def _run(table: Mapping[str, Any]) -> RunSettings:
     return run
 
 
-def _names_a_folder(name: str) -> bool:
+def names_a_folder(name: str) -> bool:
+    """Whether a folder can have this name on every system."""
     usual = printable(name) and not set(name) & set('/\\:*?"<>|') and not name.startswith(".")
     return usual and len(name.encode()) <= 200
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, nearest
-from fedkin.federation import Task
 from fedkin.federation.encoding import Encoding, kinds_of
 from fedkin.federation.frame import Target, as_table
 from fedkin.federation.inputs import CODES
@@ -21,25 +20,27 @@ from fedkin.federation.samples import prepared
 from fedkin.keys import key
 from fedkin.learning.models import MODELS
 from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.kept import Kept
-from fedkin.running.own import add_installed
+from fedkin.running.own import add_installed, read_own
 from fedkin.settings import choose, parse
 from fedkin.untrusted import said
 
 __all__ = ["Loaded", "load"]
 
-Modules = tuple[nn.Module, nn.Module] | Callable[[Task], tuple[nn.Module, nn.Module]]
 Values = npt.NDArray[Any]
 _BATCH = 1024
 
 
-def load(run: Path | str, model: Modules | None = None) -> Loaded:
+def load(run: Path | str, model: Modules | None = None, head: str | None = None, own: bool = False) -> Loaded:
     """The models of the finished run in this folder.
 
-    model: the (body, head) pair of modules, or the function of the task that makes it, with which the run was started;
-    it is needed if the run's net has no name in `fedkin models`. Raises RunError for a folder without models.
+    model: the torch module, the (body, head) pair, or the function of the task that makes either, with which the run
+    was started; it is needed if the run's net has no name in `fedkin models`. head: as in `fedkin.run`. own: whether
+    files of one's own that the run names (FILE.py:CLASS) are read, which runs their code; they must be as they were.
+    Raises RunError for a folder without models.
 
     >>> import fedkin, tempfile
     >>> fed = fedkin.federate("digits", "rotated-masked", clients=4, seed=0)
@@ -49,7 +50,9 @@ def load(run: Path | str, model: Modules | None = None) -> Loaded:
     >>> models.predict(fed["c00"].test.x[:3], client="c00").shape
     (3,)
     """
-    return Loaded(Path(run), model)
+    if own:
+        read_own(reading.settings_in(Path(run) / "experiment.toml"), Path(run))
+    return Loaded(Path(run), model, head)
 
 
 class Loaded(Mapping[str, nn.Module]):
@@ -61,12 +64,12 @@ class Loaded(Mapping[str, nn.Module]):
     encoding: Encoding | None
     target: Target | None
 
-    def __init__(self, folder: Path, modules: Modules | None = None) -> None:
+    def __init__(self, folder: Path, modules: Modules | None = None, head: str | None = None) -> None:
         if not (folder / "summary.json").exists():
             raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
         self.folder, self.kept = folder, Kept(folder)
         self.task, self.encoding, self.target = self.kept.task, self.kept.encoding, self.kept.target
-        self._modules, self._nets = modules, dict[int, Net]()
+        self._modules, self._head, self._nets = modules, head, dict[int, Net]()
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -173,9 +176,20 @@ class Loaded(Mapping[str, nn.Module]):
 
     def _made(self, settings: Mapping[str, Any] | None) -> tuple[nn.Module, nn.Module]:
         if self._modules is not None:
-            return self._modules if isinstance(self._modules, tuple) else self._modules(self.task)
+            return pair_of(self._modules, self.task, self._head)
         assert settings is not None
+        if settings.get("name") not in MODELS:
+            self._need_own(f"its model {settings.get('name')!r}")
         return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)
+
+    def _need_own(self, what: str) -> None:
+        """Raise ConfigError if the run read files of its user's: they are code, and are run only on request."""
+        if own := reading.settings_in(self.folder / "experiment.toml").get("own"):
+            files = ", ".join(str(each).partition("#")[0] for each in own)
+            raise ConfigError(
+                f"{self.folder}: {what} is from {files}, which is code and is not run unasked: if you trust it, "
+                f"fedkin.load({str(self.folder)!r}, own=True)"
+            )
 
     def _equipped(self, net: Net) -> Net:
         """The net with what the run's method added to it."""
@@ -183,6 +197,7 @@ class Loaded(Mapping[str, nn.Module]):
         name = table.pop("name", None)
         add_installed()
         if name not in METHODS:
+            self._need_own(f"its method {name!r}")
             return net
         return parse(METHODS[name], table, "method").equip(net, self.task, key(0, "equip"))
 

@@ -16,9 +16,11 @@ from fedkin.analysis.embeddings import measure
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
+from fedkin.engines.blame import blamed
 from fedkin.engines.failures import TooFew
 from fedkin.engines.setup import Plan
 from fedkin.learning.devices import title
+from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import metrics
 from fedkin.records.missing import kinds_of, summary_of
@@ -28,6 +30,7 @@ from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
 from fedkin.running.cautions import cautions, given
+from fedkin.running.measuring import check_measures, measured
 from fedkin.running.result import Result, by_client
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
@@ -63,14 +66,18 @@ def execute(
     setup: T, run: RunSettings, *, name: str = "run", scenario: str = "", folder: Path | None = None,
     watcher: Watcher | None = None, trackers: Sequence[str | Tracker] = (),
     make: Callable[[T], Engine] | None = None, restart: bool = False, model: Model | None = None,
+    measures: Sequence[Measure] = (),
 ) -> Result:  # fmt: skip
     """Run all rounds, from the checkpoint in the folder if there is one; raises Stop if the watcher stops the run.
 
     setup: the setup, or the plan of a run whose clients are elsewhere.
     make: a function that makes the engine, instead of the one that `run.engine` names. restart: whether a run whose
     checkpoints or records are damaged begins anew; else it is refused. model: the settings of the net, if it has any.
+    measures: further metrics, beside those of `run.metrics`.
     """
     begun = time.perf_counter()
+    every = [*(MEASURES[each] for each in run.metrics), *measures]
+    check_measures(every, isinstance(setup, Setup))
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder, restart)
     mode = records.kept_mode()
@@ -84,8 +91,14 @@ def execute(
             loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
             loop.begin(name)
             loop.rounds()
-            summary = loop.end(name, scenario or engine.everyone.name)
+            found = {"metrics": measured(engine, every)} if every else {}
+            summary = {**loop.end(name, scenario or engine.everyone.name), **found}
             models = engine.models()
+        except Exception as error:
+            named = blamed(error, engine.setup.method)
+            if named is error:
+                raise
+            raise named from error.__cause__ or error
         finally:
             engine.close()
         kept = engine.setup

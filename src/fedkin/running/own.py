@@ -12,26 +12,44 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.models import MODELS, Model
+from fedkin.graph.own import STAGES, Stage
+from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import shown
 
-__all__ = ["KINDS", "add_installed", "check_read", "named_in", "origin", "taken_in"]
+__all__ = [
+    "KINDS",
+    "add_installed",
+    "check_read",
+    "files_of",
+    "named_in",
+    "origin",
+    "read_own",
+    "taken_in",
+]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOG = logging.getLogger("fedkin")
+# Entry points fedkin.GROUP, and what they bring.
+_GROUPS = {
+    "methods": "method", "scenarios": "scenario", "sources": "data", "models": "model", "metrics": "metric",
+    "graph": "graph",
+}  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -41,8 +59,29 @@ class Kind(NamedTuple):
     known: dict[str, Any]
     bases: tuple[type, ...]
 
-    def name_of(self, part: Any) -> str:
-        """Return the name that a part gives itself; raises ConfigError for what is no such part, or has none."""
+    def has(self, part: Any, module: str) -> bool:
+        """Whether this is meant to be such a part, and is defined in this module."""
+        if isinstance(part, type):
+            own = part.__module__ == module and not isabstract(part)
+            return own and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
+        return isinstance(part, self.bases) and getattr(getattr(part, "part", None), "__module__", None) == module
+
+    def taken(self, part: Any) -> tuple[str, Any]:
+        """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
+
+        A torch module as a model becomes settings of it.
+        """
+        if self.known is MODELS and _is_module(part):
+            part = plain(part)
+        if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
+            if not _NAME.fullmatch(part.name):
+                raise ConfigError(f"{part.name!r}: its name is no plain word: give it another, name='...'")
+            return part.name, part
+        told = getattr(part, "__name__", repr(part))
+        if self.known is STAGES:
+            raise ConfigError(f"{told} does not say which stage it is: put @fedkin.graph.stage('groups') above it")
+        if self.known is MEASURES:
+            raise ConfigError(f"{told} does not say whether higher is better: put @fedkin.metric(higher=True) above it")
         of = " or ".join(base.__name__ for base in self.bases)
         if not isinstance(part, type) or not issubclass(part, self.bases) or isabstract(part):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
@@ -50,7 +89,7 @@ class Kind(NamedTuple):
         name = field.default if field is not None else part.__dict__.get(self.field)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
-        return name
+        return name, part
 
 
 KINDS: Mapping[str, Kind] = {
@@ -58,14 +97,17 @@ KINDS: Mapping[str, Kind] = {
     "scenario": Kind("name", SCENARIOS, (Scenario,)),
     "model": Kind("name", MODELS, (Model,)),
     "method": Kind("name", METHODS, (ServerMethod, PeerMethod)),
+    "metric": Kind("name", MEASURES, (Measure,)),
+    "graph": Kind("name", STAGES, (Stage,)),
 }
 
 
 class _Read(NamedTuple):
-    """A file that was read: the hash of its bytes, and its parts by section and name."""
+    """A file that was read: the hash of its bytes, its parts by section and name, and why others are none."""
 
     digest: str
     parts: dict[str, tuple[str, str]]
+    refused: dict[str, str]
 
 
 _FILES: dict[str, _Read] = {}
@@ -73,28 +115,28 @@ _FILES: dict[str, _Read] = {}
 
 @cache
 def add_installed() -> None:
-    """Add the parts of other packages, by their entry points in fedkin.methods, .scenarios, .sources and .models.
+    """Add the parts of other packages, by their entry points in `_GROUPS`.
 
     One that cannot be used harms nobody: a warning names its package.
     """
-    groups = {"methods": "method", "scenarios": "scenario", "sources": "data", "models": "model"}
-    for group, section in groups.items():
+    for group, section in _GROUPS.items():
         kind = KINDS[section]
         for point in sorted(entry_points(group=f"fedkin.{group}"), key=lambda point: point.value):
             where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"
             try:
                 part = point.load()
-                name = kind.name_of(part)
+                name, part = kind.taken(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
             except Exception as error:  # whatever another package does
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
 
 
-def origin(part: type) -> str:
+def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the package that brings it."""
-    file = getattr(sys.modules.get(part.__module__), "__file__", None) or ""
-    return file if file in _FILES else part.__module__.partition(".")[0]
+    module = getattr(part if isinstance(part, type) else part.part, "__module__", None) or ""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return file if file in _FILES else module.partition(".")[0]
 
 
 def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -115,7 +157,29 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             noted, known = _named(name, section, folder, f"{section}.{kind.field}")
             own.append(noted)
             made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
+    if isinstance(made.get("method"), Mapping):
+        made["method"], files = _stages_in(made["method"], folder, "method")
+        own += files
+    run = made.get("run")
+    names = run.get("metrics") if isinstance(run, Mapping) else None
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        known_names, files = named_in(names, "metric", folder, "run.metrics")
+        own += files
+        made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
     return {**made, "own": list(dict.fromkeys(own))} if own else made
+
+
+def _stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (a method's settings with the names of graph stages for FILE.py:NAME, the files of these)."""
+    made, own = dict(table), []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            made[name], files = _stages_in(value, folder, f"{where}.{name}")
+            own += files
+        elif isinstance(value, str) and _IN_FILE.fullmatch(value):
+            noted, made[name] = _named(value, "graph", folder, f"{where}.{name}")
+            own.append(noted)
+    return made, own
 
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
@@ -128,6 +192,17 @@ def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tu
             own.append(noted)
         found.append(f"{base}{at}{control}")
     return found, own
+
+
+def files_of(parts: Iterable[Any]) -> list[str]:
+    """Return the files that these parts are from, as `own` lists them; none for those that are from no file."""
+    places = dict.fromkeys(origin(part) for part in parts)
+    return [f"{place}#{_FILES[place].digest}" for place in places if place in _FILES]
+
+
+def read_own(table: Mapping[str, Any], folder: Path) -> None:
+    """Read the files that a run's settings name in `own`; raises ConfigError, also for one that has changed since."""
+    taken_in({"own": table.get("own", [])}, folder)
 
 
 def check_read(own: object) -> None:
@@ -159,7 +234,12 @@ def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]
     place = str((folder / split["path"]).resolve())
     read = _read(place, where)
     known = {part: name for part, (of, name) in read.parts.items() if of == section}
+    if split["part"] in read.refused:
+        raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
     if split["part"] not in known:
+        thing = getattr(sys.modules[Path(place).stem], split["part"], None)
+        if section in ("metric", "graph") and callable(thing):
+            KINDS[section].taken(thing)  # says what it lacks
         have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
         raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
     return f"{place}#{read.digest}", known[split["part"]]
@@ -177,10 +257,10 @@ def _read(place: str, where: str) -> _Read:
     for section, name in before.parts.values() if before is not None else ():
         del KINDS[section].known[name]
     _FILES.pop(place, None)
-    found = _parts(_module(place, where), place, where)
+    found, refused = _parts(_module(place, where), place, where)
     for _, section, name, part in found:
         KINDS[section].known[name] = part
-    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found})
+    _FILES[place] = _Read(digest, {label: (section, name) for label, section, name, _ in found}, refused)
     return _FILES[place]
 
 
@@ -212,18 +292,27 @@ def _module(place: str, where: str) -> Any:
     return module
 
 
-def _parts(module: Any, place: str, where: str) -> list[tuple[str, str, str, type]]:
-    """Return (class, section, name, part) of what a module defines; raises ConfigError if one cannot be used."""
-    found: list[tuple[str, str, str, type]] = []
-    for label, part in vars(module).items():
-        if not isinstance(part, type) or part.__module__ != module.__name__ or isabstract(part):
-            continue
-        for section in (section for section, kind in KINDS.items() if issubclass(part, kind.bases)):
+def _parts(module: Any, place: str, where: str) -> tuple[list[tuple[str, str, str, Any]], dict[str, str]]:
+    """Return (class, section, name, part) of what a module defines, and why torch modules in it are no models.
+
+    Raises ConfigError if another part cannot be used: a torch module may be there only for others to use.
+    """
+    found: list[tuple[str, str, str, Any]] = []
+    refused: dict[str, str] = {}
+    for label, own in vars(module).items():
+        for section in (section for section, kind in KINDS.items() if kind.has(own, module.__name__)):
             try:
-                name = KINDS[section].name_of(part)
+                name, part = KINDS[section].taken(own)
+                if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
+                    raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
-                raise ConfigError(f"{where}: {place}: {error}") from None
-            if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
-                raise ConfigError(f"{where}: {place}: {label} is {name!r}, and there is a {section} {name!r} already")
+                if not _is_module(own):
+                    raise ConfigError(f"{where}: {place}: {error}") from None
+                refused[label] = str(error)
+                continue
             found.append((label, section, name, part))
-    return found
+    return found, refused
+
+
+def _is_module(part: object) -> bool:
+    return isinstance(part, type) and issubclass(part, nn.Module)

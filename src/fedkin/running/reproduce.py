@@ -11,7 +11,8 @@ from typing import Any
 
 from fedkin.analysis.added import Added, added
 from fedkin.running.candidates import Equal, at_the_border
-from fedkin.running.compare import differences, run_experiment
+from fedkin.running.compare import run_experiment
+from fedkin.running.compared import differences
 from fedkin.running.controls import changes_of, named
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result, Watcher

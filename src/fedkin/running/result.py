@@ -20,7 +20,7 @@ from fedkin.records.outcomes import outcomes_of
 from fedkin.records.tables import flat
 from fedkin.tasks import Metric
 
-__all__ = ["Result", "by_client", "latex_text"]
+__all__ = ["Result", "by_client", "framed", "latex_text"]
 
 # Tasks with more than one figure for each client, by the first of them.
 _FIGURES = {"auc": ("auc", "average_precision")}
@@ -63,6 +63,11 @@ class Result:
         return {id: value for id, value in known.items() if value is not None}
 
     @property
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """The further metrics (`run.metrics`) of each client after the last round, by their names; else empty."""
+        return {name: dict(found["values"]) for name, found in (self.summary.get("metrics") or {}).items()}
+
+    @property
     def value(self) -> float:
         """Mean over clients of the metric in the last round; nan if it is not known for any client."""
         return float(self.summary[self.metric.name].get("mean", float("nan")))
@@ -95,9 +100,9 @@ class Result:
     def to_frame(self, what: Literal["last", "clients", "rounds", "messages"] = "last") -> Any:
         """A table of the run: a pandas DataFrame, or an Arrow table where pandas is not installed.
 
-        last: a row per client, with its test samples, loss and figures after the last round. clients: the same for
-        every evaluated round. rounds: a row per round, with columns such as "accuracy.mean". messages: a row per
-        message. Raises ConfigError for another name.
+        last: a row per client, with its test samples, loss, figures and further metrics after the last round. clients:
+        its figures in every evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
+        messages: a row per message. Raises ConfigError for another name.
         """
         if what == "rounds":
             lines = [flat(row) for row in self.rounds]
@@ -110,17 +115,13 @@ class Result:
             rows = [row for row in self.clients if what == "clients" or row[0] == last]
             figures = _FIGURES.get(self.metric.name, (self.metric.name,))
             columns = _columns(("round", "client", "n", "loss", *figures), rows)
+            for name, values in self.metrics.items() if what == "last" else ():
+                columns[name] = [values.get(id) for id in columns["client"]]
         else:
             raise ConfigError(
                 f"to_frame: no table {what!r}; {nearest(what, ('last', 'clients', 'rounds', 'messages'))}"
             )
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            import pyarrow
-
-            return pyarrow.table(columns)
-        return pandas.DataFrame(columns)
+        return framed(columns)
 
     def to_latex(self) -> str:
         """The figures of this run as a table in LaTeX (booktabs): mean, worst 10 % and 20 %, deviation, bytes."""
@@ -187,6 +188,17 @@ class Result:
         """
         pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
         return verdicts(self.metric.name, pairs, level, correction)
+
+
+def framed(columns: Mapping[str, list[Any]]) -> Any:
+    """Return columns as a pandas DataFrame, or as an Arrow table where pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        import pyarrow
+
+        return pyarrow.table(dict(columns))
+    return pandas.DataFrame(columns)
 
 
 def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import nearest
+from fedkin.learning.measures import MEASURES
 from fedkin.running.trackers import TRACKERS
 
 __all__ = ["RunSettings", "modern", "without_none"]
@@ -25,6 +26,7 @@ class RunSettings(EngineSettings):
     models: "last" keeps each client's model after the last round with the run, "none" keeps none. Clients with equal
     models share a file. models_limit_mb: if all different models together are larger (in MB of 2^20 bytes), none is
     kept, and a warning says so.
+    metrics: further metrics of each client's model after the last round, by name (`fedkin metrics`), also FILE.py:NAME.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
     """
@@ -37,19 +39,21 @@ class RunSettings(EngineSettings):
     embeddings_every: int = Field(0, ge=0)
     models: Literal["last", "none"] = "last"
     models_limit_mb: float = Field(4096.0, gt=0)
+    metrics: tuple[str, ...] = ()
     trackers: tuple[str, ...] = ()
 
-    @field_validator("trackers", mode="before")
+    @field_validator("trackers", "metrics", mode="before")
     @classmethod
     def _names(cls, names: Any) -> Any:
         return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
-    @field_validator("trackers")
+    @field_validator("trackers", "metrics")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _known(cls, names: tuple[str, ...], about: ValidationInfo) -> tuple[str, ...]:
+        known: Mapping[str, Any] = TRACKERS if about.field_name == "trackers" else MEASURES
         for place, name in enumerate(names):
-            if name not in TRACKERS:
-                raise ValueError(f"no {name!r}; {nearest(name, TRACKERS)}")
+            if name not in known:
+                raise ValueError(f"no {name!r}; {nearest(name, known)}")
             if name in names[:place]:
                 raise ValueError(f"{name!r} is there twice")
         return names

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedkin.errors import ConfigError, RunError
-from fedkin.records.files import read_json
+from fedkin.errors import ConfigError
 from fedkin.records.seals import add_sealed
 from fedkin.records.tables import csv_text
-from fedkin.running.compare import line, run_experiment, table
+from fedkin.running.compare import Cells, OfExperiment, same_plan
+from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.tuning import Choice, grid
 
-__all__ = ["Swept", "rows", "sweep", "words"]
+__all__ = ["Swept", "rows", "sweep", "sweep_cells", "words"]
 
 _LONGEST = 100  # characters of a folder's name
 
@@ -44,7 +45,7 @@ def words(settings: Mapping[str, Any]) -> str:
 
 def sweep(
     experiment: Experiment, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], data_root: Path,
-    folder: Path, *, resume: bool = False, restart: bool = False,
+    folder: Path | None, *, resume: bool = False, restart: bool = False,
     watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
 ) -> list[Swept]:  # fmt: skip
     """Run every method with every combination of the values that are for it, and with every seed.
@@ -54,6 +55,16 @@ def sweep(
     are read. restart: whether runs that are damaged begin anew. watcher(method, settings, seed, runs done, runs in all)
     returns the watcher of a run. Everything is checked before the first run; raises ConfigError.
     """
+    base = OfExperiment(experiment, data_root)
+    return sweep_cells(base, methods, choices, seeds, folder, resume=resume, restart=restart, watcher=watcher)
+
+
+def sweep_cells(
+    base: Cells, methods: Sequence[str], choices: Sequence[Choice], seeds: Sequence[int], folder: Path | None, *,
+    resume: bool = False, restart: bool = False,
+    watcher: Callable[[str, Mapping[str, Any], int, int, int], Watcher] | None = None,
+) -> list[Swept]:  # fmt: skip
+    """Sweep as `sweep`, over whatever can be run."""
     for names, option in (
         (methods, "--methods"),
         (seeds, "--seeds"),
@@ -62,35 +73,31 @@ def sweep(
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"{option}: at least one is needed, and none twice")
     cells = [
-        (name, settings, experiment.for_method(name).with_changes(**settings))
+        (name, settings, base.for_method(name).with_changes(**settings))
         for name in methods
         for settings in grid(choices, name)
     ]
     plan = {
         "methods": list(methods), "seeds": list(seeds), "grid": [[c.method, c.path, list(c.values)] for c in choices],
     }  # fmt: skip
-    place = folder / "plan.json"
-    if (folder / "experiment.toml").exists() and place.exists() and read_json(place) != json.loads(json.dumps(plan)):
-        raise RunError(f"{place} differs from what to sweep: it must be the same in every option")
-    dataset = experiment.data.load(data_root)
-    for _, _, cell in cells:
-        loaded = dataset if cell.data == experiment.data else cell.data.load(data_root)
-        cell.setup(cell.scenario.federation(loaded, seeds[0]), data_root)
+    if folder is not None:
+        same_plan(folder, plan, "sweep")
+    base.check([cell for _, _, cell in cells], seeds[0])
     found: list[Swept] = []
-    with experiment.claimed(folder, resume, data_root, plan):
+    with nullcontext() if folder is None else base.claimed(folder, resume, plan):
         for name, settings, cell in cells:
             results: dict[int, Result] = {}
             for seed in seeds:
                 done = len(found) * len(seeds) + len(results)
-                results[seed] = run_experiment(
-                    cell.with_changes(**{"run.seed": seed}), data_root,
-                    folder / _named(settings) / f"{name}-seed{seed}", resume=resume, restart=restart,
+                results[seed] = cell.run(
+                    seed, None if folder is None else folder / _named(settings) / f"{name}-seed{seed}",
+                    resume=resume, restart=restart,
                     watcher=watcher(name, settings, seed, done, len(cells) * len(seeds)) if watcher else None,
-                    dataset=dataset if cell.data == experiment.data else None,
                 )  # fmt: skip
             found.append(Swept(name, settings, results))
-        lines = [line(row) for row in rows(found)]
-        add_sealed(folder, {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()})
+        if folder is not None:
+            lines = [line(row) for row in rows(found)]
+            add_sealed(folder, {"sweep.json": json.dumps(lines).encode(), "sweep.csv": csv_text(lines).encode()})
     return found
 
 

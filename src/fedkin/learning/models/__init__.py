@@ -9,6 +9,7 @@ from fedkin.learning.models.cnn import CnnCifar, CnnFedAvg, CnnMnist, LeafCnn, L
 from fedkin.learning.models.mixed import Mixed
 from fedkin.learning.models.mlp import Linear, Mlp
 from fedkin.learning.models.named import NAMED
+from fedkin.learning.models.plain import Plain, plain
 from fedkin.learning.models.pretrained import Timm, Transformers
 from fedkin.learning.models.small import SmallPlain, SmallResidual, SmallSeparable, SmallWide
 from fedkin.learning.models.tabular import Mlp3, Mlp8
@@ -18,8 +19,8 @@ from fedkin.learning.models.vision import AlexNet, GoogLeNet, ResNet18, ResNet50
 
 __all__ = [
     "MODELS", "Adapters", "AlexNet", "CnnCifar", "CnnFedAvg", "CnnMnist", "Frozen", "GoogLeNet", "LeNet", "LeafCnn",
-    "Linear", "Mixed", "Mlp", "Mlp3", "Mlp8", "Model", "ResNet18", "ResNet50", "ShuffleNetV2", "SmallPlain",
-    "SmallResidual", "SmallSeparable", "SmallWide", "TextMean", "Timm", "Transformers", "UNet", "backbone",
+    "Linear", "Mixed", "Mlp", "Mlp3", "Mlp8", "Model", "Plain", "ResNet18", "ResNet50", "ShuffleNetV2", "SmallPlain",
+    "SmallResidual", "SmallSeparable", "SmallWide", "TextMean", "Timm", "Transformers", "UNet", "backbone", "plain",
     "transformer",
 ]  # fmt: skip
 

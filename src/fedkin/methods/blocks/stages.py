@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator
+from pydantic import WrapValidator
 
 from fedkin import graph
 from fedkin.errors import ConfigError
@@ -20,10 +20,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def known_stage(make: Callable[[str], object], *own: str) -> AfterValidator:
+def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
     """A pydantic validator of text that `make` can read as a stage; `own`: more names, which the method reads itself.
 
-    An unknown stage is refused when the settings are read, not in the middle of a run.
+    A function, or what `fedkin.graph.stage` made of one, becomes a stage of its name. An unknown stage is refused when
+    the settings are read, not in the middle of a run.
 
     >>> from fedkin.settings import Settings, parse
     >>> class Own(Settings):
@@ -31,8 +32,10 @@ def known_stage(make: Callable[[str], object], *own: str) -> AfterValidator:
     >>> parse(Own, {"source": "rbf:0.5"}, "method").source
     'rbf:0.5'
     """
+    kind: Any = make.__name__.removesuffix("_stage")
 
-    def check(spec: str) -> str:
+    def check(given: Any, handler: Callable[[Any], str]) -> str:
+        spec = handler(_put_among(given, kind) if callable(given) else given)
         if spec in own:
             return spec
         try:
@@ -41,7 +44,22 @@ def known_stage(make: Callable[[str], object], *own: str) -> AfterValidator:
             raise ValueError(f"{error}, or {', '.join(own)}" if own else str(error)) from None
         return spec
 
-    return AfterValidator(check)
+    return WrapValidator(check)
+
+
+def _put_among(given: Any, kind: graph.own.Kind) -> str:
+    """Put a function among the stages, in place of one that it replaces in a notebook; returns its name."""
+    try:
+        made = given if isinstance(given, graph.own.Stage) else graph.own.stage(kind)(given)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    before = graph.own.STAGES.get(made.name)
+    if before is not None and before is not made:
+        one, other = ((each.part.__module__, each.part.__qualname__) for each in (before, made))
+        if one != other:
+            raise ValueError(f"there is a graph stage {made.name!r} already: give yours another name")
+    graph.own.STAGES[made.name] = made
+    return made.name
 
 
 SimilarityStage = Annotated[str, known_stage(graph.similarity_stage)]

@@ -1,0 +1,275 @@
+"""`fedkin.compare` and `fedkin.sweep`: what the commands of these names do, from Python, with a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fedkin.engines import Faults, Privacy
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Federation
+from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning.measures import Measure
+from fedkin.learning.training import Training
+from fedkin.methods import METHODS
+from fedkin.running.api import AnyModel
+from fedkin.running.at_hand import OfFederation
+from fedkin.running.compare import OfExperiment, compare_cells, same_plan
+from fedkin.running.comparison import Comparison, Sweep
+from fedkin.running.controls import parted, with_controls
+from fedkin.running.experiment import Experiment, load, names_a_folder
+from fedkin.running.own import KINDS, add_installed, named_in
+from fedkin.running.progress import RoundsDone
+from fedkin.running.seeds import numbers
+from fedkin.running.sweep import rows, sweep_cells, words
+from fedkin.running.tuning import Choice
+from fedkin.settings import choose, parse
+from fedkin.untrusted import shown
+
+__all__ = ["compare", "sweep"]
+
+Method = ServerMethod | PeerMethod
+OneMethod = str | Method | type[ServerMethod] | type[PeerMethod]
+# Of a list or a mapping, each is a OneMethod; a type checker sees a list of unlike things as list[object].
+Methods = OneMethod | Iterable[Any] | Mapping[str, Any]
+On = Federation | Callable[[int], Federation] | Experiment | Path | str
+
+
+def compare(
+    on: On,
+    methods: Methods,
+    *,
+    seeds: int | str | Iterable[int] = 0,
+    controls: bool = False,
+    rounds: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    model: AnyModel | None = None,
+    head: str | None = None,
+    training: Training | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
+    data_root: Path | str | None = None,
+    out: Path | str | None = None,
+    restart: bool = False,
+    progress: bool = False,
+) -> Comparison:
+    """Run several methods on the same clients with the same seeds: what `fedkin compare` does.
+
+    on: a Federation; a function that makes one for a seed; an Experiment; or the path of an experiment file.
+    methods: names (also FILE.py:CLASS and controls such as "flt@self"), classes and method objects, mixed; or
+    {label: one of these}, for one method with several settings. seeds: 0, [0, 1, 2] or "0-4"; a Federation is the same
+    for each of them. controls: whether each method's controls run too.
+    rounds, model, head, training, settings, faults, privacy, metrics: as of `fedkin.run`. changes: values by
+    "section.field", for an experiment. data_root: the folder of data sets ("data"). out: a folder for records and
+    report; the same call with the same folder goes on with what was stopped. restart, progress: as of `fedkin.run`.
+
+    >>> import fedkin
+    >>> found = fedkin.compare(
+    ...     lambda seed: fedkin.federate("digits", "rotated-masked", clients=4, seed=seed),
+    ...     ["local", "fedavg"], seeds=[0, 1], rounds=2,
+    ... )
+    >>> list(found), found.difference("fedavg", "local").seeds
+    (['local', 'fedavg'], 2)
+    """
+    options = {
+        "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
+    }  # fmt: skip
+    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
+    seeded = _seeds(seeds)
+    if controls:
+        kinds = {name: type(base.given[name]) if name in base.given else METHODS[name] for name in _plain(names)}
+        names = with_controls(names, base.planted(seeded[0]), kinds=kinds)
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        same_plan(folder, {"methods": names, "seeds": seeded}, "compare")
+    with closing(_Shown()) as show:
+        results = compare_cells(
+            base, names, seeded, folder, resume=True, restart=restart,
+            watcher=(lambda name, *at: show.next(_title(name, *at))) if progress else None,
+        )  # fmt: skip
+    if folder is None:
+        return Comparison(results)
+    from fedkin.report import write_report
+
+    runs = [Path(result.folder) for by_seed in results.values() for result in by_seed.values() if result.folder]
+    return Comparison(results, folder, write_report(runs, folder / "report.html"))
+
+
+def sweep(
+    on: On,
+    methods: Methods,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | str | Iterable[int] = 0,
+    rounds: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    model: AnyModel | None = None,
+    head: str | None = None,
+    training: Training | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    faults: Faults | Mapping[str, Any] | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None,
+    metrics: Sequence[str | Measure] = (),
+    data_root: Path | str | None = None,
+    out: Path | str | None = None,
+    restart: bool = False,
+    progress: bool = False,
+) -> Sweep:
+    """Run methods over a grid of settings: what `fedkin sweep` does. Its figures are on test samples.
+
+    grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of
+    `compare`. With `out`, the folder has a page with a plot.
+
+    >>> import fedkin
+    >>> fed = fedkin.federate("digits", "iid", clients=3, seed=0)
+    >>> found = fedkin.sweep(fed, "fedprox", {"training.lr": [0.1, 0.3], "method.mu": [0.01]}, rounds=1)
+    >>> [dict(one.settings) for one in found]
+    [{'training.lr': 0.1, 'method.mu': 0.01}, {'training.lr': 0.3, 'method.mu': 0.01}]
+    """
+    options = {
+        "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
+    }  # fmt: skip
+    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
+    choices = []
+    for where, values in grid.items():
+        method, _, path = where.rpartition(":")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
+        if method and method not in names:
+            raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
+        choices.append(Choice(path, tuple(values), method or None))
+    folder = None if out is None else Path(out)
+    with closing(_Shown()) as show:
+        found = sweep_cells(
+            base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
+            watcher=(lambda name, values, *at: show.next(_title(f"{name} {words(values)}", *at))) if progress else None,
+        )  # fmt: skip
+    if folder is None:
+        return Sweep(found)
+    from fedkin.report.sweeping import draw
+
+    draw(rows(found), list(dict.fromkeys(choice.path for choice in choices)), folder / "sweep.html", title="a sweep")
+    return Sweep(found, folder, folder / "sweep.html")
+
+
+def _base(
+    on: On, methods: Methods, rounds: int | None, changes: Mapping[str, Any] | None, options: Mapping[str, Any],
+    metrics: Sequence[str | Measure], data_root: Path | str | None,
+) -> tuple[OfExperiment | OfFederation, list[str]]:  # fmt: skip
+    """Return (what is run, the names of the methods)."""
+    add_installed()
+    asked = _asked(methods)
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
+        if changes:
+            raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
+        found: dict[str, Method] = {}
+        for label, one in asked.items():
+            name, control = parted(one) if isinstance(one, str) else ("", None)
+            if control is None:
+                found[label] = _made(one)
+            else:
+                found.setdefault(name, _made(name))
+        more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
+        given |= {name: value for name, value in more.items() if value is not None}
+        return OfFederation(on, found, given), list(asked)
+    if given:
+        raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
+    if any(isinstance(each, Measure) for each in metrics):
+        raise ConfigError("metrics: of an experiment, name them: run.metrics = ['my.py:NAME']")
+    more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
+    more |= {"run.metrics": list(metrics)} if metrics else {}
+    plan = on if isinstance(on, Experiment) else load(Path(on))
+    plan = plan.with_changes(**more) if more else plan
+    names, objects = [], {}
+    for label, one in asked.items():
+        if isinstance(one, str) and label == one:
+            (name,), files = named_in([one], "method", Path(), "methods")
+            plan = plan.with_own(files)
+        else:
+            objects[label], name = _made(one), label
+            _put_among(type(objects[label]))
+        names.append(name)
+    return OfExperiment(plan, Path(data_root) if data_root is not None else Path("data"), objects), names
+
+
+def _put_among(method: type[Method]) -> None:
+    """Put a class that was handed over among the methods, in place of one that it replaces in a notebook.
+
+    Raises ConfigError if another method has its name.
+    """
+    name, part = KINDS["method"].taken(method)
+    before = METHODS.get(name)
+    if before is not None and (before.__module__, before.__qualname__) != (part.__module__, part.__qualname__):
+        raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
+    METHODS[name] = part
+
+
+def _asked(methods: Methods) -> dict[str, OneMethod]:
+    """Return the methods by their names in the table; raises ConfigError."""
+    if isinstance(methods, Mapping):
+        asked = dict(methods)
+        if wrong := [
+            label for label in asked if not isinstance(label, str) or not names_a_folder(label) or "@" in label
+        ]:
+            raise ConfigError(f"methods: {wrong[0]!r} cannot name a folder: use letters, digits, spaces and . - = +")
+    else:
+        alone = isinstance(methods, (str, ServerMethod, PeerMethod, type))
+        asked = {}
+        for one in [methods] if alone else methods:  # type: ignore[union-attr]
+            name = one if isinstance(one, str) else getattr(one, "name", repr(one))
+            if name in asked:
+                raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
+            asked[name] = one
+    if not asked:
+        raise ConfigError("methods: at least one is needed")
+    return asked
+
+
+def _made(one: OneMethod) -> Method:
+    """Return the method object; raises ConfigError for what is none."""
+    if isinstance(one, str):
+        (name,), _ = named_in([one], "method", Path(), "methods")
+        return parse(choose(METHODS, name, "methods"), {}, "method")
+    if isinstance(one, type) and issubclass(one, (ServerMethod, PeerMethod)):
+        return parse(one, {}, one.__name__)
+    if not isinstance(one, (ServerMethod, PeerMethod)):
+        raise ConfigError(f"methods: expected names, method classes or method objects, got {shown(repr(one), 80)}")
+    return one
+
+
+def _plain(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(parted(name)[0] for name in names))
+
+
+def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
+    if isinstance(seeds, str):
+        return numbers(seeds, "seeds")
+    found = [seeds] if isinstance(seeds, int) else list(seeds)
+    if wrong := [seed for seed in found if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]:
+        raise ConfigError(f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {wrong[0]!r}")
+    return found
+
+
+def _title(what: str, seed: int, done: int, of: int) -> str:
+    return f"{what} seed {seed} ({done + 1} of {of})"
+
+
+class _Shown:
+    """The bar or the lines of the run that goes on now."""
+
+    def __init__(self) -> None:
+        self.now: RoundsDone | None = None
+
+    def next(self, title: str) -> RoundsDone:
+        self.close()
+        self.now = RoundsDone(title)
+        return self.now
+
+    def close(self) -> None:
+        if self.now is not None:
+            self.now.close()

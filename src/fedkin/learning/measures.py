@@ -1,0 +1,92 @@
+"""Further metrics of a client's model, beside those of its task: fedkin's own, and those of its users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from fedkin.errors import ConfigError, MethodError
+from fedkin.untrusted import said, shown
+
+__all__ = ["MEASURES", "Measure", "balanced_accuracy", "metric", "value"]
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A metric of a model on one client's test samples.
+
+    function: (outputs [n, ...] before any softmax, targets [n, ...]) as NumPy arrays, n at least 1 -> a number; None or
+    nan where these samples do not determine it, and the client is then left out of the mean. higher: whether higher
+    is better. share: whether it lies in 0..1.
+    """
+
+    name: str
+    function: Callable[[Values, Values], Any]
+    higher: bool
+    title: str
+    share: bool = False
+
+    @property
+    def part(self) -> Any:
+        """What has a module and a docstring of its user's."""
+        return self.function if hasattr(self.function, "__qualname__") else type(self.function)
+
+
+def metric(
+    *, higher: bool, name: str | None = None, title: str | None = None, share: bool = False
+) -> Callable[[Callable[[Values, Values], Any]], Measure]:
+    """Make a metric of a function, or of a class whose objects are called like one; see `Measure` for what it takes.
+
+    name: in settings and tables; by default that of the function, with "-" for "_".
+
+    >>> @metric(higher=False)
+    ... def largest_error(outputs, targets):
+    ...     return abs(outputs - targets).max()
+    >>> largest_error.name, largest_error.higher
+    ('largest-error', False)
+    """
+
+    def made(function: Callable[[Values, Values], Any]) -> Measure:
+        own = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
+        called = function() if isinstance(function, type) else function
+        if not callable(called):
+            raise ConfigError(f"metric {own!r}: expected a function of (outputs, targets), or a class of such objects")
+        return Measure(own, called, higher, title or own, share)
+
+    return made
+
+
+def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:
+    """Return a metric of one client's outputs; None where there is none. Raises MethodError naming the client."""
+    where = f"metric {measure.name!r}, client {client!r}"
+    try:
+        found = measure.function(outputs.double().numpy(), targets.numpy())
+    except Exception as error:  # whatever a function of the user's does
+        raise MethodError(f"{where}: {type(error).__name__}: {said(error)}") from error
+    if found is None:
+        return None
+    if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
+        found = found.item()
+    if isinstance(found, bool) or not isinstance(found, (int, float, np.number)):
+        raise MethodError(f"{where}: expected one number, got {shown(repr(found), 80)}")
+    return float(found) if math.isfinite(found) else None
+
+
+@metric(higher=True, share=True, title="balanced accuracy")
+def balanced_accuracy(outputs: Values, targets: Values) -> float | None:
+    """The mean over the classes among the targets of the share of their samples that are right."""
+    if targets.ndim != 1 or outputs.ndim != 2 or targets.dtype.kind not in "iu":
+        return None
+    right = outputs.argmax(1) == targets
+    return float(np.mean([right[targets == each].mean() for each in np.unique(targets)]))
+
+
+MEASURES: dict[str, Measure] = {balanced_accuracy.name: balanced_accuracy}

@@ -1,0 +1,167 @@
+"""A method's mistakes are one line with the file and line of the user's method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+import fedkin
+from fedkin.errors import MethodError, NoField
+from fedkin.flow import Ask, Fit, Message, phase
+from fedkin.forms import COUNT, NET
+from fedkin.methods.fedavg import FedAvg
+from support import small_federation
+
+
+class Field(FedAvg):
+    name: ClassVar[str] = "field"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message["parms"])  # here
+        return Message(params=fitted.params, n=client.size)
+
+
+class Never(FedAvg):
+    name: ClassVar[str] = "never"
+
+    @phase(params=NET, n=COUNT)  # here
+    def train(self, client: Any, message: Message) -> Any:
+        fitted: Any = Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+
+class Bare(FedAvg):
+    name: ClassVar[str] = "bare"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: Any, message: Message) -> Any:
+        yield  # here
+        return Message(params=message.params, n=client.size)
+
+
+class Unknown(FedAvg):
+    name: ClassVar[str] = "unknown"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: Any, message: Message) -> Any:
+        yield 3  # here
+        return Message(params=message.params, n=client.size)
+
+
+class Shape(FedAvg):
+    name: ClassVar[str] = "shape"
+
+    @phase(params=NET, n=COUNT)  # here
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message.params)
+        return Message(params={name: value[:1] for name, value in fitted.params.items()}, n=client.size)
+
+
+class Returns(FedAvg):
+    name: ClassVar[str] = "returns"
+
+    @phase(params=NET, n=COUNT)  # here
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message.params)
+        return fitted.params
+
+
+class Silent(FedAvg):
+    name: ClassVar[str] = "silent"
+
+    def round(self, server: Any, sampled: Any) -> Any:  # here
+        server.state["done"] = True
+
+
+class Typo(FedAvg):
+    name: ClassVar[str] = "typo"
+
+    def round(self, server: Any, sampled: Any) -> Any:
+        yield from Ask("trian", {id: Message(params=server.initial) for id in sampled})  # here
+
+
+class Loss(FedAvg):
+    name: ClassVar[str] = "loss"
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: Any, message: Message) -> Any:
+        fitted = yield from Fit(message.params, broken)
+        return Message(params=fitted.params, n=client.size)
+
+
+def broken(model: Any, batch: Any, extras: Mapping[str, Any], carry: Any) -> Any:
+    return extras["start"]  # here: the line of Loss
+
+
+def line_of(part: Any) -> str:
+    lines, first = inspect.getsourcelines(part)
+    return f"{__file__}, line {first + next(at for at, line in enumerate(lines) if '# here' in line)}: "
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "cause"),
+    [
+        (Field, "the message has no field 'parms'; did you mean 'params'?", NoField),
+        (Never, "'train' makes Fit and never yields it: write `answer = yield from Fit(...)`", None),
+        (Bare, "a flow yields Fit or Infer, got None: a bare yield", None),
+        (Unknown, "a client's flow yields Fit or Infer, got int", None),
+        (Shape, "every message was refused, the first, of 'site-e', because params: body.1.weight: expected", None),
+        (Returns, "must return a Message, got dict", None),
+        (Silent, "a server's round yields Ask, and this one never yields", None),
+        (Typo, "no phase 'trian': declare the method of that name with @phase; did you mean 'train'?", None),
+        (Loss, "KeyError in the net or the loss: 'start'", KeyError),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_place(method: type[FedAvg], words: str, cause: type[Exception] | None) -> None:
+    with pytest.raises(MethodError) as caught:
+        fedkin.run(method(), small_federation(), rounds=1)
+    said = str(caught.value)
+    assert words in said
+    assert line_of(broken if method is Loss else method) in said
+    assert "\n" not in said
+    assert cause is None or isinstance(caught.value.__cause__, cause)
+
+
+class Watching:
+    """A watcher in the same file: what it raises is its own."""
+
+    def started(self, rounds: int, done: int) -> None:
+        """Nothing."""
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        raise ZeroDivisionError("pruned")
+
+    def stopping(self) -> bool:
+        return False
+
+
+def test_what_others_raise_and_faults_of_fedkins_own_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Same(FedAvg):
+        name: ClassVar[str] = "same"
+
+        def offer(self, server: Any, id: str) -> Message:
+            return super().offer(server, id)
+
+    with pytest.raises(ZeroDivisionError, match="pruned"):
+        fedkin.run(Same(), small_federation(), rounds=1, watcher=Watching())
+
+    def failing(*_: Any) -> Message:
+        raise KeyError("fault")
+
+    monkeypatch.setattr("fedkin.methods.blocks.one_model.OneModel.offer", failing)
+    with pytest.raises(KeyError, match="fault"):
+        fedkin.run("fedavg", small_federation(), rounds=1)
+
+
+def test_a_message_says_which_fields_it_has() -> None:
+    message = Message(params={}, n=3)
+    assert "count" not in message
+    assert message.get("m") is None
+    with pytest.raises(KeyError, match=r"the message has no field 'param'; did you mean 'params'"):
+        _ = message["param"]
+    with pytest.raises(KeyError, match="the message has no field 'params'; it is empty"):
+        _ = Message().params

@@ -1,0 +1,132 @@
+"""Further metrics of each client: by name, from a file, and from Python, in records, tables and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tomli_w
+from sklearn.metrics import balanced_accuracy_score
+
+import fedkin
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.learning import measures
+from fedkin.report.tables import comparison, one_run
+from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.experiment import load
+from fedkin.running.networked import settings_of
+from support import small_federation
+from tiny import TABLE
+
+Values = npt.NDArray[Any]
+FEW: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 2, "lr": 0.1}}
+FILE = """
+import fedkin
+
+
+@fedkin.metric(higher=False, title="missed zeros")
+def missed_zeros(outputs, targets):
+    zeros = targets == 0
+    return (outputs.argmax(1)[zeros] != 0).mean() if zeros.any() else None
+
+
+def plain(outputs, targets):
+    return 1.0
+"""
+
+
+@fedkin.metric(higher=False)
+def wrong(outputs: Values, targets: Values) -> float:
+    return float((outputs.argmax(1) != targets).mean())
+
+
+def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_and_report(tmp_path: Path) -> None:
+    federation = small_federation()
+    found = fedkin.compare(
+        federation, ["local", "fedavg"], metrics=["balanced-accuracy", wrong], **FEW, out=tmp_path / "c"
+    )
+    result = found["fedavg"][0]
+    models = fedkin.load(tmp_path / "c" / "fedavg-seed0")
+    for id, client in federation.items():
+        truth = client.test.labels().numpy()
+        predicted = models.predict(client.test.x, client=id)
+        assert result.metrics["wrong"][id] == pytest.approx((predicted != truth).mean())
+        assert result.metrics["balanced-accuracy"][id] == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert read_result(tmp_path / "c" / "fedavg-seed0").metrics == result.metrics
+    told = result.summary["metrics"]["wrong"]
+    values = np.array(list(result.metrics["wrong"].values()))
+    assert told["mean"] == pytest.approx(1 - result.accuracy)
+    assert told["worst10"] == pytest.approx(values.max())
+    assert result.to_frame().set_index("client")["wrong"].to_dict() == result.metrics["wrong"]
+    local, fedavg = found.rows
+    assert fedavg["metrics"]["wrong"]["gain"] == pytest.approx(
+        local["metrics"]["wrong"]["mean"] - fedavg["metrics"]["wrong"]["mean"]
+    )
+    assert fedavg["metrics"]["wrong"]["gain"] == pytest.approx(fedavg["gain"][0])
+    assert found.table["metrics.wrong.mean"][1] == pytest.approx(told["mean"])
+    assert found.report is not None
+    page = found.report.read_text()
+    assert "wrong, lower is better" in page
+    assert f"<td>{told['mean']:.3f} (worst 10 %: {told['worst10']:.3f})</td>" in page
+    heads = [column.header for part in comparison(found.rows).renderables for column in part.columns]  # type: ignore[union-attr]
+    assert {"wrong", "balanced-accuracy"} <= set(heads)
+    assert "wrong, mean over clients" in list(one_run(result).columns[0].cells)
+
+
+def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
+    (tmp_path / "own_measured.py").write_text(FILE)
+    few: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 1}}
+    (tmp_path / "bare.toml").write_text(tomli_w.dumps(few))
+    few["run"] = {"metrics": ["own_measured.py:missed_zeros"]}
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
+    try:
+        plan = load(tmp_path / "e.toml")
+        assert plan.run.metrics == ("missed-zeros",)
+        result = run_experiment(plan, tmp_path, tmp_path / "run")
+        assert result.summary["metrics"]["missed-zeros"]["title"] == "missed zeros"
+        assert load(tmp_path / "run" / "experiment.toml").run.metrics == ("missed-zeros",)
+        with pytest.raises(ConfigError, match="plain does not say whether higher is better"):
+            load(tmp_path / "e.toml", [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
+    finally:
+        measures.MEASURES.pop("missed-zeros", None)
+    with pytest.raises(ConfigError, match=r"run\.metrics: over a network single samples stay"):
+        settings_of(load(tmp_path / "bare.toml", ["run.metrics=['balanced-accuracy']"]))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (["balanced"], "no 'balanced'; did you mean 'balanced-accuracy'"),
+        (["balanced-accuracy", measures.balanced_accuracy], "metrics: 'balanced-accuracy' twice"),
+        ([len], "metrics: expected a list of names and of what @fedkin.metric"),
+        (
+            [fedkin.metric(higher=True, name="odd")(lambda outputs, _: outputs)],
+            "metric 'odd', client '.*': expected",
+        ),
+        (
+            [fedkin.metric(higher=True, name="bad")(lambda outputs, _: 1 / 0)],
+            "metric 'bad', .*: ZeroDivisionError",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line(metrics: list[Any], words: str) -> None:
+    with pytest.raises(FedkinError, match=words) as caught:
+        fedkin.run("fedavg", small_federation(), metrics=metrics, **FEW)
+    assert "\n" not in str(caught.value)
+
+
+def test_clients_whose_samples_do_not_determine_it_are_left_out() -> None:
+    federation = small_federation()
+    some = min(federation)
+    sizes = {len(client.test) for id, client in federation.items() if id != some}
+
+    @fedkin.metric(higher=True)
+    def rare(outputs: Values, targets: Values) -> float | None:
+        return len(targets) if len(targets) in sizes else None
+
+    told = fedkin.run("local", federation, metrics=[rare], **FEW).summary["metrics"]["rare"]
+    assert told["clients"] + told["left_out"] == len(federation)
+    assert all((value is None) == (len(federation[id].test) not in sizes) for id, value in told["values"].items())
