@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=2 python benchmarks/graph.py            all rows, some minutes
     OMP_NUM_THREADS=2 python benchmarks/graph.py --quick    small rows only
+    OMP_NUM_THREADS=2 python benchmarks/graph.py --only "fedkin graph"
 
 Each row runs in a separate process, so that peak memory is measured per row; it includes the interpreter and the
 input. Data are seeded. A row with a target ends in "ok" or "MISSED".
@@ -16,12 +17,15 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fedkin import graph
 
@@ -37,6 +41,8 @@ ROWS: list[tuple[str, int, dict[str, int], float | None, float | None]] = [
     ("knn + louvain", 50_000, {"d": 64}, None, None),
     ("knn + louvain", 100_000, {"d": 64}, 120, 4_000),
     ("knn + leiden", 100_000, {"d": 64}, None, None),
+    ("fedkin graph", 100_000, {"d": 64}, None, None),
+    ("fedkin graph", 1_000_000, {"d": 64}, 240, 4_000),
     ("betweenness", 1_000, {"edges": 20_000}, None, None),
     ("betweenness", 3_000, {"edges": 178_000}, 10, None),
     ("sampled betweenness", 3_000, {"edges": 178_000, "samples": 300}, None, None),
@@ -83,6 +89,23 @@ def knn_leiden(n: int, d: int) -> tuple[float, str]:
     return knn_louvain(n, d, graph.leiden)
 
 
+def command(n: int, d: int) -> tuple[float, str]:
+    """The whole command on a Parquet file: read, neighbours in cells, Louvain, summary."""
+    x, labels = _clustered(n, d)
+    with tempfile.TemporaryDirectory() as folder:
+        table = pa.table({"client": [f"c{row}" for row in range(n)], **{f"x{at}": x[:, at] for at in range(d)}})
+        pq.write_table(table, f"{folder}/x.parquet")
+        words = [f"{os.path.dirname(sys.executable)}/fedkin", "graph", f"{folder}/x.parquet", "--json"]
+        seconds, ended = timed(lambda: subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    said = json.loads(ended)
+    found = np.empty(n, np.int64)
+    for at, group in enumerate(said["groups"]):
+        found[[int(id[1:]) for id in group["members"]]] = at
+    recall = f"recall {said['recall']:.3f}, " if "recall" in said else ""
+    planted = f"ARI with 50 planted {graph.ari(labels, found):.3f}"
+    return seconds, f"knn:10, {recall}{len(said['groups'])} groups (louvain), {planted}"
+
+
 def _with_edges(n: int, edges: int) -> Any:
     """Return an epsilon graph with `edges` edges; for large n, a nearest-neighbour graph of the same degree."""
     x = np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32)
@@ -126,6 +149,7 @@ WORK: dict[str, Callable[..., tuple[float, str]]] = {
     "matching": matching,
     "knn + louvain": knn_louvain,
     "knn + leiden": knn_leiden,
+    "fedkin graph": command,
     "betweenness": betweenness,
     "sampled betweenness": sampled_betweenness,
 }
@@ -134,12 +158,14 @@ WORK: dict[str, Callable[..., tuple[float, str]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only rows of up to 5,000 clients")
+    parser.add_argument("--only", help="only rows of this name")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row is not None:
         what, n, sizes, *_ = ROWS[int(options.row)]
         seconds, note = WORK[what](n, **sizes)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        whose = resource.RUSAGE_CHILDREN if what == "fedkin graph" else resource.RUSAGE_SELF
+        peak = resource.getrusage(whose).ru_maxrss / 1024
         print(json.dumps({"seconds": seconds, "peak": peak, "note": note}))
         return
     threads = os.environ.get("OMP_NUM_THREADS", "unset")
@@ -148,7 +174,7 @@ def main() -> None:
     print("| what | clients | sizes | seconds | peak MB | target | note |")
     print("|---|---:|---|---:|---:|---|---|")
     for at, (what, n, sizes, allowed, memory) in enumerate(ROWS):
-        if options.quick and n > 5_000:
+        if (options.quick and n > 5_000) or options.only not in (None, what):
             continue
         command = [sys.executable, __file__, "--row", str(at)]
         answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

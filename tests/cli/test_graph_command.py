@@ -191,6 +191,13 @@ def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     page = (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
     assert "means over 8 clients" in page
     assert "Who is near whom" not in page
+    monkeypatch.setattr(command, "_LARGEST_EXACT", 1000)
+    most = run_json(tmp_path / "t.npz", "--sparsify", "knn:5")
+    assert 0.95 <= most["recall"] <= 1
+    found = {id: at for at, one in enumerate(most["groups"]) for id in one["members"]}
+    first = {id: at for at, one in enumerate(whole["groups"]) for id in one["members"]}
+    assert g.ari([found[id] for id in ids], [first[id] for id in ids]) > 0.8
+    assert run_json(tmp_path / "t.npz", "--sparsify", "knn:5", "--recall", "1")["edges"] == whole["edges"]
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--sparsify", "epsilon:0.4")
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--similarity", "l2")
     assert "compares all pairs" in fails(tmp_path / "t.npz", "--groups", "hierarchical")

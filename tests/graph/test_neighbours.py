@@ -38,7 +38,7 @@ def test_blocks_do_not_show(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None
     whole = g.nearest(x, 5)
     assert (np.diff(whole.indptr) <= 5).all()
     monkeypatch.setattr("fedkin.graph.neighbours._ROWS", 50)
-    monkeypatch.setattr("fedkin.graph.neighbours._COLUMNS", 64)
+    monkeypatch.setattr("fedkin.graph._nearest._COLUMNS", 64)
     again = g.nearest(x, 5)
     np.testing.assert_allclose(again.data, whole.data, atol=1e-6)
     assert ((g.knn_graph(x, 5) > 0).sum() / (expected > 0).sum()) == pytest.approx(1, abs=0.1)

@@ -25,6 +25,8 @@ __all__ = ["graph"]
 _SETS = ("matching", "minimum", "hausdorff")
 # With more clients, nearest neighbours are found in blocks, without the matrix of all pairs.
 _LARGEST_FULL = 5000
+# With more clients, not all are compared: the blocks of 50,000 take most of a minute.
+_LARGEST_EXACT = 20_000
 # With more clients, betweenness takes too long, and the degree replaces it.
 _LARGEST_BETWEENNESS = 3000
 
@@ -37,6 +39,10 @@ _SIMILARITY = typer.Option(
     help="cosine, dot, l1, l2, rbf; for sets: matching, minimum, hausdorff. Default: cosine; matching for sets.",
 )
 _SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
+_RECALL = typer.Option(
+    0.95, min=0.01, max=1.0,
+    help="Beyond 20,000 clients: the least share of nearest neighbours to find; 1: compare all, which takes long.",
+)  # fmt: skip
 _GROUPS = typer.Option(
     "louvain",
     help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone; for raw "
@@ -55,6 +61,7 @@ def graph(
     sparsify: str = _SPARSIFY,
     groups: str = _GROUPS,
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
+    recall: float = _RECALL,
     seed: int = typer.Option(0, min=0, max=2**32 - 1, help="Seed of the grouping and the picture."),
     client: str | None = _CLIENT,
     target: str | None = _TARGET,
@@ -71,9 +78,9 @@ def graph(
 
     table = read_signatures(signatures)
     name = similarity or ("matching" if table.sets else "cosine")
-    found, inner = _build(table, name, sparsify, groups, resolution, seed)
+    found, inner, told = _build(table, name, sparsify, groups, resolution, recall, seed)
     asked = {"similarity": name, "sparsify": sparsify, "groups_by": groups, "seed": seed}
-    summary = {**asked, **_facts(found, inner)}
+    summary = {**asked, **told, **_facts(found, inner)}
     if out is not None:
         summary["files"] = _write(found, out, f"{signatures.name}: {len(found.ids)} clients", seed)
     if json:
@@ -99,9 +106,12 @@ def _same(
 
 
 def _build(
-    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
-) -> tuple[Graph, Any]:
-    """Build the graph with its groups; returns it with the matrix of similarities (None beyond 5,000 clients)."""
+    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, recall: float, seed: int
+) -> tuple[Graph, Any, dict[str, float]]:
+    """Build the graph with its groups.
+
+    Returns it with the matrix of similarities (None beyond 5,000 clients), and the recall if not all were compared.
+    """
     from fedkin import graph as room
 
     if table.sets != (similarity in _SETS):
@@ -114,8 +124,9 @@ def _build(
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
     vectors = None if table.sets else table.x
+    told: dict[str, float] = {}
     if len(table.ids) > _LARGEST_FULL:
-        affinity: Any = _of_many(table, similarity, sparsify, groups)
+        affinity, told = _of_many(table, similarity, sparsify, groups, recall, seed)
         similar = distances = None
     else:
         distances = room.distance_stage(similarity)(table.x) if table.sets else None
@@ -125,10 +136,12 @@ def _build(
     few = len(table.ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
     values = {"betweenness" if few else "degree": central}
-    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar
+    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar, told
 
 
-def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> Any:
+def _of_many(
+    table: Signatures, similarity: str, sparsify: str, groups: str, recall: float, seed: int
+) -> tuple[Any, dict[str, float]]:
     from fedkin import graph as room
 
     kind, _, k = sparsify.partition(":")
@@ -139,39 +152,54 @@ def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> 
         )
     if groups.partition(":")[0] in ("hierarchical", "bipartition"):
         raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
-    return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
+    if len(table.ids) <= _LARGEST_EXACT:
+        return room.knn_graph(table.x, int(k), mutual=kind == "mutual"), {}
+    found = room.approximate_nearest(table.x, int(k), recall=recall, seed=seed)
+    told = {} if found.recall is None else {"recall": round(found.recall, 3)}
+    return room.symmetrise(found.graph, mutual=kind == "mutual"), told
 
 
 def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
     import numpy as np
+    import scipy.sparse as sp
 
     from fedkin import graph as room
 
-    labels = found.labels
+    labels, edges = found.labels, sp.coo_array(found.weights)
     measure, central = next(iter(found.values.items()))
     alone = np.asarray(found.weights.sum(axis=1)).ravel() == 0
     top = np.lexsort((np.arange(len(central)), -central))[:5]
     return {
         "clients": len(found.ids),
-        "edges": len(found.edges()),
+        "edges": int(np.count_nonzero((edges.row <= edges.col) & (edges.data != 0))),
         "modularity": room.modularity(found.weights, labels),
-        "groups": [_group(found, similar, np.flatnonzero(labels == group)) for group in range(labels.max() + 1)],
+        "groups": _groups(found, similar),
         "isolated": [found.ids[row] for row in np.flatnonzero(alone)],
         "central": [{"client": found.ids[row], measure: float(central[row])} for row in top if central[row] > 0],
     }
 
 
-def _group(found: Graph, similar: np.ndarray[Any, Any] | None, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return size, members and mean similarity of a group's pairs; of its edges without a matrix of all pairs."""
-    pairs = len(rows) * (len(rows) - 1)
-    if similar is not None:
-        block = similar[rows][:, rows]
-        total = float(block.sum() - block.diagonal().sum())
+def _groups(found: Graph, similar: np.ndarray[Any, Any] | None) -> list[dict[str, Any]]:
+    """Return size, members and mean similarity of each group's pairs; of its edges without a matrix of all pairs."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    labels = found.labels
+    size = np.bincount(labels)
+    rows = np.split(np.argsort(labels, kind="stable"), np.cumsum(size)[:-1])
+    if similar is None:
+        edges = sp.coo_array(found.weights)
+        inside = (labels[edges.row] == labels[edges.col]) & (edges.row != edges.col) & (edges.data != 0)
+        group = labels[edges.row[inside]]
+        total, pairs = np.bincount(group, edges.data[inside], len(size)), np.bincount(group, minlength=len(size))
     else:
-        inside: Any = found.weights[rows][:, rows]
-        total, pairs = float(inside.sum()), int((inside != 0).sum())
-    members = [found.ids[row] for row in rows]
-    return {"size": len(rows), "inner_similarity": total / pairs if pairs else None, "members": members}
+        total = np.array([similar[np.ix_(of, of)].sum() - similar[of, of].sum() for of in rows])
+        pairs = size * (size - 1)
+    return [
+        {"size": int(size[at]), "inner_similarity": float(total[at] / pairs[at]) if pairs[at] else None,
+         "members": [found.ids[row] for row in rows[at].tolist()]}
+        for at in range(len(size))
+    ]  # fmt: skip
 
 
 def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
@@ -196,8 +224,10 @@ def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
 def _print(summary: dict[str, Any]) -> None:
     console = screen()
     groups = summary["groups"]
+    how = f"{summary['similarity']}, {summary['sparsify']}"
+    how += f", {100 * summary['recall']:.1f} % of the neighbours found" if "recall" in summary else ""
     console.print(
-        f"{summary['clients']} clients, {summary['edges']} edges ({summary['similarity']}, {summary['sparsify']}), "
+        f"{summary['clients']} clients, {summary['edges']} edges ({how}), "
         f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}",
         soft_wrap=True,
     )

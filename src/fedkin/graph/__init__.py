@@ -17,6 +17,7 @@ array([0.25, 0.25, 0.25, 0.25])
 
 from __future__ import annotations
 
+from fedkin.graph.cells import Approximate, approximate_nearest
 from fedkin.graph.centrality import (
     betweenness,
     closeness,
@@ -138,20 +139,21 @@ from fedkin.graph.stages import (
 from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
-    "Cells", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments", "Node", "Placement",
-    "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
-    "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id", "canonical", "centrality_stage",
-    "cfl", "check_network", "closeness", "clump_p", "collaboration_loss", "collaboration_weights", "components",
-    "control_stage", "cosine", "current_flow_betweenness", "current_flow_closeness", "degree", "difference",
-    "distance_stage", "dot", "draw", "edge_scores", "eigenvector", "epsilon", "find", "force_layout",
-    "from_networkx", "gamma", "gap_threshold", "gradient_step", "group_average", "groups_stage", "hausdorff",
-    "head_response", "hierarchical", "interaction", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step",
-    "learned_rows", "leiden", "load_graph", "louvain", "matching", "max_degree", "metropolis", "minimum",
-    "minmax", "modularity", "nearest", "negative_l1", "negative_l2", "neighbour_average", "network", "nmi",
-    "nonnegative", "norm_regularised", "null_p", "oracle", "outlier_p", "pagerank", "pca", "place", "project",
-    "random", "rbf", "read_rows", "read_signatures", "read_signed", "recursive_bipartition",
-    "relative_similarity", "response_similarity", "row_cosine", "row_normalise", "same_alpha", "same_p",
-    "sampled_betweenness", "self_only", "shuffled", "sign", "sign_step", "silhouette", "similarity_stage",
-    "soft", "softmax", "sparsify_stage", "split_p", "stage", "symmetrise", "to_distance", "top_p", "umap",
-    "uniform", "update_cosine", "ward", "write_signed",
+    "Approximate", "Cells", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments", "Node",
+    "Placement", "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
+    "anchor_similarity", "apart", "approximate_nearest", "ari", "betweenness", "bipartition", "by_id",
+    "canonical", "centrality_stage", "cfl", "check_network", "closeness", "clump_p", "collaboration_loss",
+    "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness",
+    "current_flow_closeness", "degree", "difference", "distance_stage", "dot", "draw", "edge_scores",
+    "eigenvector", "epsilon", "find", "force_layout", "from_networkx", "gamma", "gap_threshold",
+    "gradient_step", "group_average", "groups_stage", "hausdorff", "head_response", "hierarchical",
+    "interaction", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step", "learned_rows", "leiden",
+    "load_graph", "louvain", "matching", "max_degree", "metropolis", "minimum", "minmax", "modularity",
+    "nearest", "negative_l1", "negative_l2", "neighbour_average", "network", "nmi", "nonnegative",
+    "norm_regularised", "null_p", "oracle", "outlier_p", "pagerank", "pca", "place", "project", "random", "rbf",
+    "read_rows", "read_signatures", "read_signed", "recursive_bipartition", "relative_similarity",
+    "response_similarity", "row_cosine", "row_normalise", "same_alpha", "same_p", "sampled_betweenness",
+    "self_only", "shuffled", "sign", "sign_step", "silhouette", "similarity_stage", "soft", "softmax",
+    "sparsify_stage", "split_p", "stage", "symmetrise", "to_distance", "top_p", "umap", "uniform",
+    "update_cosine", "ward", "write_signed",
 ]  # fmt: skip

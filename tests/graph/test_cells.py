@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkin import graph as g
+from fedkin.errors import GraphError
+
+
+def clustered(n: int, d: int = 16, clusters: int = 12, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(clusters, d))[rng.integers(0, clusters, n)] + 0.5 * rng.normal(size=(n, d))).astype("f4")
+
+
+def share_found(found: Any, x: Any, k: int) -> float:
+    """The share of the true neighbours among those found."""
+    exact = g.nearest(x, k).astype(bool)
+    return float(found.astype(bool).multiply(exact).nnz / exact.nnz)
+
+
+@pytest.mark.parametrize("structure", [True, False])
+@pytest.mark.parametrize("recall", [0.8, 0.95])
+def test_as_many_are_found_as_asked_for_and_the_stated_share_is_the_true_one(structure: bool, recall: float) -> None:
+    x = clustered(4000) if structure else np.random.default_rng(1).normal(size=(4000, 8)).astype("f4")
+    found = g.approximate_nearest(x, 10, recall=recall)
+    assert found.recall is not None
+    assert found.cells[1] < found.cells[0]
+    truth = share_found(found.graph, x, 10)
+    assert truth >= recall
+    assert truth == pytest.approx(found.recall, abs=0.03)
+    assert (np.diff(found.graph.indptr) <= 10).all()
+
+
+def test_what_is_found_has_the_exact_cosines_and_no_row_finds_itself() -> None:
+    x = clustered(1500)
+    found = g.approximate_nearest(x, 6).graph.tocoo()
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.data, (u[found.row] * u[found.col]).sum(axis=1), atol=1e-5)
+    assert (found.row != found.col).all()
+    assert (found.data > 0).all()
+
+
+def test_all_are_compared_on_request_and_where_cells_do_not_help() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 40))
+    exact = g.nearest(x, 5)
+    for recall in (1, 0.999):
+        found = g.approximate_nearest(x, 5, recall=recall)
+        assert found.recall is None
+        assert found.cells[0] == found.cells[1]
+        np.testing.assert_array_equal(found.graph.toarray() != 0, exact.toarray() != 0)
+        np.testing.assert_allclose(found.graph.toarray(), exact.toarray(), atol=1e-12)
+
+
+def test_the_seed_alone_decides_and_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = clustered(1200)
+    one, two, other = (g.approximate_nearest(x, 4, seed=seed).graph for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.indices, two.indices)
+    np.testing.assert_array_equal(one.data, two.data)
+    assert share_found(other, x, 4) > 0.95
+    monkeypatch.setattr("fedkin.graph.cells._SCORES", 5000)
+    small = g.approximate_nearest(x, 4, seed=3).graph
+    np.testing.assert_array_equal(small.indices, one.indices)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_few_rows(n: int) -> None:
+    x = np.ones((n, 3)) + np.eye(n, 3) / 10
+    np.testing.assert_allclose(g.approximate_nearest(x, 2).graph.toarray(), g.nearest(x, 2).toarray(), atol=1e-12)
+
+
+def test_rows_of_zeros_and_equal_rows() -> None:
+    x = np.concatenate([np.zeros((50, 4)), np.ones((400, 4)), -np.ones((30, 4))])
+    found = g.approximate_nearest(x, 3).graph
+    count = np.diff(found.indptr)
+    assert (count[:50] == 0).all()
+    assert (count[50:] == 3).all()
+    np.testing.assert_allclose(found.data, 1.0)
+    assert (found[450:].indices >= 450).all()
+
+
+@pytest.mark.parametrize(
+    ("k", "recall", "says"),
+    [
+        (0, 0.9, "k: expected a whole number"),
+        (2, 0.0, "recall: expected a share"),
+        (2, 1.5, "recall: expected a share"),
+    ],
+)
+def test_what_cannot_be(k: int, recall: float, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        g.approximate_nearest(np.ones((4, 2)), k, recall=recall)
