@@ -1,0 +1,116 @@
+"""Partitioners of Flower Datasets as a scenario. Needs the package flwr-datasets, an optional extra."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedkin.data.dataset import Dataset, Split
+from fedkin.data.scenarios.apportion import label_counts, tests_like
+from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Client, Federation
+from fedkin.keys import rng
+from fedkin.settings import choose
+from fedkin.untrusted import said
+
+__all__ = ["Partitioned"]
+
+_TITLE = "scenario flwr-datasets"
+_ROW = "row"
+
+
+class Partitioned(Scenario):
+    """The partitions of a partitioner of Flower Datasets, one for each client.
+
+    partitioner: a class of `flwr_datasets.partitioner`, such as "DirichletPartitioner". arguments: what it is made
+    with. Columns for `partition_by`: "label" (the target) and, where the data set states them, "client" and "group".
+    It is given the samples in an order drawn by the run's seed, and that seed, unless `arguments` has one. test:
+    "alike": test samples follow the labels of each client's training samples; "partitioned": the same partitioner
+    divides the test samples too. Partitioners that divide columns between clients are refused.
+    """
+
+    name: Literal["flwr-datasets"] = "flwr-datasets"
+    partitioner: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    test: Literal["alike", "partitioned"] = "alike"
+
+    planted: ClassVar[str] = "none"
+
+    def build(self, dataset: Dataset, seed: int) -> Federation:
+        """The federation; raises ConfigError without flwr-datasets, and for what the partitioner refuses."""
+        train = self._parts(dataset, "train", seed)
+        if self.test == "partitioned":
+            test = self._parts(dataset, "test", seed)
+            if len(test) != len(train):
+                raise ConfigError(
+                    f"scenario.test: {len(train)} partitions of training samples, and {len(test)} of test samples"
+                )
+        else:
+            test = self._alike(dataset, train, seed)
+        if empty := [number for number, rows in enumerate(train) if len(rows) == 0]:
+            raise ConfigError(
+                f"scenario.arguments: {len(empty)} of {len(train)} partitions of {self.partitioner} have no sample"
+            )
+        ids = shuffled_ids(len(train), seed)
+        clients = [
+            Client(id, dataset.samples("train", own), dataset.samples("test", tested))
+            for id, own, tested in zip(ids, train, test, strict=True)
+        ]
+        return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
+
+    def _alike(self, dataset: Dataset, parts: list[Rows], seed: int) -> list[Rows]:
+        """Test samples by the labels of the training samples; raises ConfigError if there are no classes."""
+        classes = dataset.task.classes
+        dataset.train.by_class(classes)  # raises if samples have no class
+        owner = np.full(len(dataset.train), -1)
+        for number, rows in enumerate(parts):
+            owner[rows] = number
+        counts = label_counts(dataset.train.y.numpy(), owner, len(parts), classes)
+        return tests_like(dataset, counts, None, seed, self.name)
+
+    def _parts(self, dataset: Dataset, split: Split, seed: int) -> list[Rows]:
+        """The rows of each partition of a split, in the partitioner's order."""
+        part, made = dataset.part(split), self._made(seed)
+        order = rng(seed, self.name, split, "order").permutation(len(part))
+        columns = {_ROW: order, "label": part.y.numpy().squeeze()[order]}
+        named = {"client": part.client, "group": part.group}
+        columns |= {name: names[order] for name, names in named.items() if names is not None}
+        from datasets import Dataset as Table
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of packages to each other
+                made.dataset = Table.from_dict(columns)
+                tables = [made.load_partition(number) for number in range(made.num_partitions)]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
+            raise ConfigError(f"{_TITLE}: {self.partitioner}, {split} samples: {said(error)}") from None
+        if any(_ROW not in table.column_names for table in tables):
+            raise ConfigError(
+                f"scenario.partitioner: {self.partitioner} divides columns, and all clients need the same"
+            )
+        rows = [np.asarray(table[_ROW], np.int64).reshape(-1) for table in tables]
+        if sum(map(len, rows)) != len(np.unique(np.concatenate([*rows, np.empty(0, np.int64)]))):
+            raise ConfigError(f"scenario.partitioner: {self.partitioner} deals a sample to two clients")
+        return rows
+
+    def _made(self, seed: int) -> Any:
+        """A new partitioner; raises ConfigError."""
+        try:
+            from flwr_datasets import partitioner as known
+        except ImportError:
+            raise ConfigError(f'{_TITLE}: needs Flower Datasets: pip install "fedkin[flwr-datasets]"') from None
+        kinds = {name: getattr(known, name) for name in known.__all__ if not inspect.isabstract(getattr(known, name))}
+        kind = choose(kinds, self.partitioner, "scenario.partitioner")
+        names = inspect.signature(kind).parameters
+        if wrong := sorted(set(self.arguments) - set(names)):
+            raise ConfigError(f"scenario.arguments.{wrong[0]}: {self.partitioner} has none; {nearest(wrong[0], names)}")
+        own = {"seed": seed} if "seed" in names else {}
+        try:
+            return kind(**{**own, **self.arguments})
+        except (ValueError, TypeError, AssertionError) as error:
+            raise ConfigError(f"scenario.arguments: {self.partitioner}: {said(error)}") from None
