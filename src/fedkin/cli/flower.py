@@ -46,11 +46,14 @@ def _new(
     experiment: Path = typer.Option(..., "--experiment", metavar="E.toml", help="The experiment file."),
     out: Path = typer.Option(..., "--out", help="Folder for the records, on the machine of the SuperLink."),
     data_root: Path | None = ROOT,
+    simulation: bool = typer.Option(
+        False, "--simulation", help="For Flower's simulation: its nodes are the clients of the experiment's scenario."
+    ),
 ) -> None:
     """Write an app that `flwr run` accepts: the server's part, and what hands messages on at the nodes."""
     from fedkin.running.flowered import write_app
 
-    write_app(folder, experiment, out, data_root)
+    write_app(folder, experiment, out, data_root, simulation)
     console = screen(soft_wrap=True)
     console.print(f"app:     {folder}")
     console.print(f"records: {out.absolute()}, on the machine of the SuperLink")

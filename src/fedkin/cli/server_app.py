@@ -55,11 +55,11 @@ def server_app(experiment: Path) -> Any:
 
 def _main(experiment: Path, grid: Any, context: Any) -> None:
     """Run an experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
-    from fedkin.network.flower.grid import GridCalls
+    from fedkin.network.flower.grid import GridCalls, NumberedCalls
     from fedkin.running.experiment import load
     from fedkin.running.flowered import played
 
-    calls = GridCalls(grid, _say)
+    calls = NumberedCalls(grid, _say) if context.run_config.get("simulation") else GridCalls(grid, _say)
     Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
     try:
         result, folder = played(load(experiment), calls, context.run_config, _say, _Rounds())

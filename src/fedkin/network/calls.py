@@ -17,12 +17,13 @@ from fedkin.network.link import LARGEST, Link, LinkError, Missed, Refused, is_na
 from fedkin.network.mailbox import Head, Mailbox
 from fedkin.untrusted import said, shown
 
-__all__ = ["AnsweringLink", "CallingLink", "Calls", "NotReached"]
+__all__ = ["AnsweringLink", "Boxed", "CallingLink", "Calls", "NotReached"]
 
 _TOGETHER = 0.05  # seconds in which what is offered goes into one letter
 _LOOK = 2.0  # seconds between two looks at who can be called
 _FIRST = 1.0  # seconds until somebody who was not reached is called again; twice as long each time
 _SETTLED = 1.0  # seconds in which a client that has offered something comes to wait for the next thing
+_LEAVING = 120.0  # seconds in which calls are answered that are on their way when the link is closed
 _MOST = 4 * LARGEST  # bytes of a letter
 
 
@@ -43,7 +44,7 @@ class Calls(Protocol):
         """End; calls that wait raise NotReached."""
 
 
-class _Boxed(Link):
+class Boxed(Link):
     """What both ends have in common: a mailbox for each other participant."""
 
     def __init__(self, me: str) -> None:
@@ -119,7 +120,7 @@ class _Boxed(Link):
     def present(self) -> frozenset[str]: ...
 
 
-class CallingLink(_Boxed):
+class CallingLink(Boxed):
     """The server's end: calls each client whenever there is something for it, or while it works.
 
     hold: seconds for which a client may keep a call back while it works. beat: seconds after which a client with
@@ -202,14 +203,14 @@ class CallingLink(_Boxed):
             self.closed = True
             self.state.notify_all()
             threads = list(self.threads.values())
-        until = time.monotonic() + self.hold + self.within
+        until = time.monotonic() + min(self.hold + self.within, _LEAVING)
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
         self.calls.close()
         self.watch.join(2 * _LOOK)
 
 
-class AnsweringLink(_Boxed):
+class AnsweringLink(Boxed):
     """A client's end: `answer` is given each call of the server, and returns its answer."""
 
     def __init__(self, me: str, server: str = "server") -> None:

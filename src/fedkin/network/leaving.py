@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedkin.data.own import CLASS
 from fedkin.engines.privacy import protects
@@ -13,9 +14,10 @@ from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
 from fedkin.network.ledger import Page
+from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
-__all__ = ["about", "leaving"]
+__all__ = ["about", "leaving", "without_samples"]
 
 
 def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
@@ -164,3 +166,9 @@ def _length(dim: Dim, place: Place) -> int | str:
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
         return dim
     return length_of(dim, place)
+
+
+def without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Return a client's scores without what belongs to single samples."""
+    alone = {"outcomes": "", **({"digest": []} if task.kind == "risk" else {})}
+    return {id: {**fields, **alone} for id, fields in scores.items()}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import MethodError
+from fedkin.network.link import is_name
 
-__all__ = ["Head", "Mailbox"]
+__all__ = ["Head", "Mailbox", "addressee"]
 
 _LENGTH = struct.Struct("<I")
 _MOST_SUBJECTS = 1000
 _MOST_HEAD = 1 << 20  # bytes
+_COUNTS = ("life", "version", "told", "known", "other")
 
 
 class Head(BaseModel):
@@ -65,6 +69,21 @@ class Mailbox:
         self.offers: dict[str, tuple[int, bytes]] = {}
         self.theirs: dict[str, bytes] = {}
 
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Mailbox:
+        """Return the mailbox of a tree from `tree`; raises KeyError or TypeError for another one."""
+        box = cls(tree["me"], tree["name"])
+        box.life, box.version, box.told, box.known, box.other = (tree[field] for field in _COUNTS)
+        box.offers = {subject: (each["version"], _bytes(each["data"])) for subject, each in tree["offers"].items()}
+        box.theirs = {subject: _bytes(each) for subject, each in tree["theirs"].items()}
+        return box
+
+    def tree(self) -> dict[str, Any]:
+        """Return all of it as a tree, to go on with in another process."""
+        counts = {field: getattr(self, field) for field in ("me", "name", *_COUNTS)}
+        offers = {subject: {"version": v, "data": _tensor(data)} for subject, (v, data) in self.offers.items()}
+        return {**counts, "offers": offers, "theirs": {subject: _tensor(data) for subject, data in self.theirs.items()}}
+
     def put(self, subject: str, data: bytes) -> bool:
         """Offer data; returns whether that is new."""
         if (before := self.offers.get(subject)) is not None and before[1] == data:
@@ -107,6 +126,22 @@ class Mailbox:
             self.theirs = {subject: kept[subject] for subject in head.subjects if subject in kept}
             self.known = head.version
         return head
+
+
+def addressee(letter: bytes) -> str:
+    """Return to whom a letter is written; raises MethodError for what is none."""
+    head, _ = _opened(letter)
+    if not is_name(head.to):
+        raise MethodError(f"a letter to {head.to!r}, which is no name")
+    return head.to
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def _bytes(data: torch.Tensor) -> bytes:
+    return data.numpy().tobytes()
 
 
 def _opened(data: bytes) -> tuple[Head, Iterator[tuple[str, bytes]]]:

@@ -27,7 +27,7 @@ from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
 from fedkin.network.hall import about_of
-from fedkin.network.leaving import about, leaving
+from fedkin.network.leaving import about, leaving, without_samples
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, Left, Link, Missed
 from fedkin.network.shelf import Shelf
@@ -46,7 +46,7 @@ class Node:
     plan_of: makes the plan of the agreed settings. folder: where its states are kept (None: in memory). settings: its
     own copy of the settings that all must have, if it has one. consent: is shown what will leave, and says whether it
     may. labels: whether to tell the number of samples of each class. ledger: of all that it released under `[privacy]`
-    (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait for the server.
+    (None: in memory). stop: set by whoever wants it to leave. patience: seconds of one wait. memory: where it goes on.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class Node:
         server: str = "server", settings: str | None = None, labels: bool = False, device: str = "cpu",
         consent: Callable[[list[str]], bool] = lambda lines: True, say: Callable[[str], None] = lambda line: None,
         stop: Event | None = None, patience: float = 2.0, ledger: Ledger | None = None,
+        memory: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        self.memory = {} if memory is None else memory
         self.link, self.client, self.task, self.plan_of, self.folder = link, client, task, plan_of, folder
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
@@ -73,8 +75,10 @@ class Node:
         while True:
             plan = self._agree()
             self.progress, told.federation = Progress(0, plan.training.rounds), self.federation
-            here = self._join()
-            if _Desk(self, plan, here).serve():
+            self.memory["here"] = self.memory.get("here") or self._join()
+            ended = _Desk(self, plan, self.memory["here"]).serve()
+            self.memory.clear()
+            if ended:
                 self.say("the run has ended")
                 return
             self.say("the server has started again: joining once more")
@@ -149,13 +153,14 @@ class Node:
     def _hello(self, wait: int = 10) -> dict[str, Any] | None:
         """Say what this client has; returns the answer, if one came."""
         assert self.agreed is not None
-        nonce = secrets.token_hex(4)
+        nonce = self.memory.setdefault("nonce", secrets.token_hex(4))
         tree = {"nonce": nonce, "about": self.about.model_dump(), "agreement": self.agreed.tree()}
         self.link.offer(self.server, "hello", codec.encode(tree))
         try:
             for _ in range(wait):
                 if (answer := self.pulled(f"welcome/{nonce}")) is not None:
                     return answer
+            del self.memory["nonce"]
             return None
         finally:
             self.link.withdraw("hello", self.server)
@@ -181,7 +186,7 @@ class _Desk:
         self.door = Door(plan)
         self.shelf = Shelf(None if node.folder is None else node.folder / self.run)
         self.place: tuple[Any, ...] | None = None
-        self.taken = 0
+        self.taken = self.number - 1
 
     def serve(self) -> bool:
         """Answer orders; returns whether the run has ended, and False if the server has started again."""
@@ -196,6 +201,7 @@ class _Desk:
                 if order.get("what") == "end":
                     return True
                 self.number += 1
+                self.node.memory["here"] = {"run": self.run, "epoch": self.epoch, "number": self.number}
 
     def _spent(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this client has released so far, for the records."""
@@ -248,7 +254,7 @@ class _Desk:
             told = self._looked_at(told, order)
             self._keep(order, told)
         else:
-            told["answer"] = _without_samples(answer, self.plan.task)
+            told["answer"] = without_samples(answer, self.plan.task)
         return told
 
     def _check(self, phase: str) -> None:
@@ -322,9 +328,3 @@ class _Desk:
             "work": work_tree(self.site.work), "told": dict(told),
         }  # fmt: skip
         self.shelf.put(int(order["round"]), tree)
-
-
-def _without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Return the scores without what belongs to single samples."""
-    alone = {"outcomes": "", **({"digest": []} if task.kind == "risk" else {})}
-    return {id: {**fields, **alone} for id, fields in scores.items()}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from fedkin._version import __version__
+from fedkin.data.partitions import Partitions
 from fedkin.errors import ConfigError, RunError
+from fedkin.federation import Federation
 from fedkin.flow import PeerMethod
 from fedkin.folders import write_new
 from fedkin.network.calls import CallingLink
@@ -18,9 +21,12 @@ from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.networked import serve, settings_of
 
-__all__ = ["played", "write_app"]
+__all__ = ["played", "simulated", "states_in", "write_app"]
 
 _PACKAGE = "fedkin_app"
+# Seconds for which a client that stays keeps a message back while it works: each message more costs seconds.
+_HOLD = 300.0
+_WITHIN = 90.0  # seconds in which Flower carries a message and its reply
 _SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLink."""
 
 from pathlib import Path
@@ -29,21 +35,36 @@ from fedkin.cli.server_app import server_app
 
 app = server_app(Path(__file__).with_name("experiment.toml"))
 '''
-_CLIENT = '''"""What Flower runs on a node for each message: it hands the message to `fedkin flower node` there."""
+_CLIENT = '''"""What Flower runs on a node for each message: it asks `fedkin flower node`, or does the work itself."""
+
+from pathlib import Path
 
 from fedkin.network.flower.relay import client_app
 
-app = client_app()
+
+def alone(letter, context):
+    """Answer a letter where there is no `fedkin flower node`; only then is torch imported."""
+    from fedkin.cli.client_app import answered
+
+    return answered(Path(__file__).with_name("experiment.toml"), letter, context)
+
+
+app = client_app(alone)
 '''
 
 
-def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None = None) -> None:
+def write_app(
+    folder: Path, experiment: Path, out: Path, data_root: Path | None = None, simulation: bool = False
+) -> None:  # fmt: skip
     """Write the app of an experiment that `flwr run` accepts; raises ConfigError for what cannot run there.
 
     out: folder of the run's records, on the machine of the SuperLink. data_root: the folder of data sets there.
+    simulation: for Flower's simulation, whose nodes have the clients of the experiment's scenario.
     """
     plan = load(experiment)
     _check(plan)
+    if simulation:
+        plan = simulated(plan, plan.federation(data_root or Path("data")))
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _PACKAGE
@@ -53,7 +74,7 @@ def write_app(folder: Path, experiment: Path, out: Path, data_root: Path | None 
         raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
     root = data_root or Path("data")
     files = {
-        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root.absolute())),
+        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root.absolute(), simulation)),
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
@@ -69,7 +90,7 @@ def _check(plan: Experiment) -> None:
     settings_of(plan)
 
 
-def _project(name: str, out: Path, root: Path) -> dict[str, Any]:
+def _project(name: str, out: Path, root: Path, simulation: bool) -> dict[str, Any]:
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
@@ -83,10 +104,25 @@ def _project(name: str, out: Path, root: Path) -> dict[str, Any]:
                 "components": {
                     "serverapp": f"{_PACKAGE}.server_app:app", "clientapp": f"{_PACKAGE}.client_app:app",
                 },
-                "config": {"out": str(out), "data-root": str(root), "restart": False},
+                "config": {"out": str(out), "data-root": str(root), "restart": False, "simulation": simulation},
             }},
         },
     }  # fmt: skip
+
+
+def simulated(plan: Experiment, federation: Federation) -> Experiment:
+    """Return an experiment for Flower's simulation, whose clients are all those of the scenario; raises ConfigError."""
+    ids = Partitions(federation).ids
+    if left := sorted(set(federation) - set(ids)):
+        raise ConfigError(
+            f"scenario.unseen: client {left[0]!r} takes no part, and over a network all are evaluated alike"
+        )
+    return replace(plan, network=plan.network.model_copy(update={"clients": ids}))
+
+
+def states_in(out: Path) -> Path:
+    """Return the folder of the clients' states in Flower's simulation: beside the records."""
+    return out.with_name(f"{out.name}-clients")
 
 
 def played(
@@ -98,15 +134,19 @@ def played(
 ) -> tuple[Result, Path]:
     """Run an experiment, or go on with it, with the nodes of a deployment as its clients; returns its folder too.
 
-    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run
-    there is damaged.
+    config: `out` and `data-root`, folders of this machine; `restart`: begin anew if the run there is damaged;
+    `simulation`: whether it is Flower's simulation.
     """
-    _check(plan)
     out, root = Path(str(config["out"])), Path(str(config["data-root"]))
+    if config.get("simulation"):
+        plan = simulated(plan, plan.federation(root))
+    _check(plan)
     if not out.is_absolute():
         raise RunError(f"run config: out: {out} is not an absolute path, and Flower's folder is not yours")
     say(f"records: {out}")
-    with CallingLink("server", calls, say=say) as link:
+    # A client that does not stay answers when it has done its work.
+    within = max(_WITHIN, plan.network.deadline)
+    with CallingLink("server", calls, hold=_HOLD, within=within, say=say) as link:
         result = serve(
             plan, link, out, resume=True, restart=bool(config["restart"]), data_root=root, say=say, watcher=watcher
         )

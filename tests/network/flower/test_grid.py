@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
+from fedkin.cli.client_app import answered  # noqa: E402
+from fedkin.errors import DataError  # noqa: E402
 from fedkin.network.calls import NotReached  # noqa: E402
 from fedkin.network.flower.carried import letter_of, message_of  # noqa: E402
-from fedkin.network.flower.grid import GridCalls  # noqa: E402
+from fedkin.network.flower.grid import GridCalls, NumberedCalls  # noqa: E402
 from fedkin.network.flower.relay import SOCKET, relayed  # noqa: E402
 from fedkin.network.flower.sockets import Listening  # noqa: E402
 from fedkin.network.link import LinkError  # noqa: E402
@@ -38,15 +40,22 @@ class Node:
 
 @dataclass
 class Context:
-    node_config: dict[str, str]
+    node_config: dict[str, Any]
+    run_config: dict[str, Any] = field(default_factory=dict)
+
+
+def alone(letter: bytes, context: Any) -> bytes:
+    """What the app of `fedkin flower new` does on a node without a socket."""
+    return answered(Path("experiment.toml"), letter, context)
 
 
 class Grid:
     """As Flower's: its replies are those of the program at a node, or nothing."""
 
-    def __init__(self, nodes: list[Node], configuration: dict[int, dict[str, str]]) -> None:
+    def __init__(self, nodes: list[Node], configuration: dict[int, dict[str, Any]]) -> None:
         self.nodes, self.configuration = nodes, configuration
         self.replies: dict[str, Any] = {}
+        self.alone = alone
         self.gone = False
 
     def get_nodes(self) -> list[Node]:
@@ -61,7 +70,7 @@ class Grid:
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             if node in self.configuration:
-                self.replies[name] = relayed(message, Context(self.configuration[node]))
+                self.replies[name] = relayed(message, Context(self.configuration[node]), self.alone)
             names.append(name)
         return names
 
@@ -98,10 +107,34 @@ def test_a_node_without_a_socket_or_an_answer_says_why() -> None:
     calls = GridCalls(grid)
     try:
         calls.names()
-        with pytest.raises(NotReached, match="started without --node-config 'fedkin-socket="):
+        with pytest.raises(NotReached, match="has no fedkin-socket of fedkin flower node, and no fedkin-data"):
             calls.call("ann", b"letter", 30)
         with pytest.raises(NotReached, match=r"no reply within 0.01 s"):
             calls.call("bob", b"letter", 0.01)
+    finally:
+        calls.close()
+
+
+def test_the_nodes_of_a_simulation_say_who_they_are() -> None:
+    """They have numbers, and no registered names."""
+    said: list[str] = []
+    numbers = {node: {"partition-id": place} for place, node in enumerate((41, 7, 300))}
+    grid = Grid([Node("", node) for node in numbers], numbers)
+
+    def named(letter: bytes, context: Any) -> bytes:
+        number = context.node_config["partition-id"]
+        if number == 2:
+            raise DataError("partition 2: expected a whole number from 0 to 1")
+        return letter.upper() or f"c0{number}".encode()
+
+    grid.alone = named
+    calls = NumberedCalls(grid, said.append)
+    try:
+        assert calls.names() == {"c00", "c01"}
+        assert calls.names() == {"c00", "c01"}
+        assert calls.call("c01", b"letter", 30) == b"LETTER"
+        assert calls.nodes == {"c00": 41, "c01": 7}
+        assert said == ["a node of the simulation takes no part: partition 2: expected a whole number from 0 to 1"]
     finally:
         calls.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from threading import Event, Lock, Thread
 from typing import Any
@@ -15,9 +15,10 @@ from fedkin.network.flower.carried import answer_of, message_of
 from fedkin.network.link import LinkError
 from fedkin.untrusted import said, shown
 
-__all__ = ["GridCalls"]
+__all__ = ["GridCalls", "NumberedCalls"]
 
 _LOOK = 0.3  # seconds between two looks for replies
+_WHO = 600.0  # seconds in which all nodes of a simulation have said who they are
 
 
 class GridCalls:
@@ -61,6 +62,10 @@ class GridCalls:
         node = self.nodes.get(name)
         if node is None:
             raise NotReached("its SuperNode is not connected")
+        return self.carried(node, data, within)
+
+    def carried(self, node: int, data: bytes, within: float) -> bytes:
+        """Return what the app at this node answers; raises NotReached."""
         reply: Future[Any] = Future()
         try:
             message = message_of(data, node, within)
@@ -114,3 +119,27 @@ class GridCalls:
         if line not in self.told:
             self.told.add(line)
             self.say(line)
+
+
+class NumberedCalls(GridCalls):
+    """Calls to the nodes of Flower's simulation: they have no registered names, and each says which client it is."""
+
+    def names(self) -> set[str]:
+        """The names of all clients; raises LinkError."""
+        try:
+            with self.using:
+                new = {int(node.node_id) for node in self.grid.get_nodes()} - set(self.nodes.values())
+        except Exception as error:
+            raise LinkError(f"Flower does not answer ({said(error)})") from None
+        with ThreadPoolExecutor(max(len(new), 1), thread_name_prefix="who") as pool:
+            for node, name in zip(new, pool.map(self._who, new), strict=True):
+                if name:
+                    self.nodes[name] = node
+        return set(self.nodes)
+
+    def _who(self, node: int) -> str:
+        try:
+            return self.carried(node, b"", _WHO).decode()
+        except NotReached as error:
+            self._once(f"a node of the simulation takes no part: {shown(said(error), 300)}")
+            return ""

@@ -1,0 +1,141 @@
+"""Clients that do not stay between two calls: what a simulation computes, also when answers and processes are lost."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import pytest
+
+from fedkin.errors import MethodError, RunError
+from fedkin.folders import held
+from fedkin.network.calls import AnsweringLink
+from fedkin.network.link import Missed
+from fedkin.network.mailbox import Mailbox, addressee
+from fedkin.network.memory import MemoryNetwork
+from fedkin.network.node import Node
+from fedkin.network.visits import VisitingLink, visited
+from fedkin.running.experiment import Experiment
+from fedkin.running.networked import plan_of
+from network.called import CalledNetwork
+from network.federations import NOWHERE, Ending, experiment, same, served, simulated, state_in
+
+_ALONE = Lock()
+
+
+class Visitor:
+    """A client of which nothing but its folder is there between two calls."""
+
+    def __init__(self, plan: Experiment, name: str, folder: Path) -> None:
+        self.plan, self.name, self.folder = plan, name, folder / name
+        self.federation = plan.federation(NOWHERE)
+        self.said: list[str] = []
+        self.work = self._work
+
+    def answer(self, letter: bytes) -> bytes:
+        assert addressee(letter) == self.name
+        # A process has torch's settings for itself; threads share them.
+        with _ALONE, held(self.folder):
+            return visited(self.folder, self.name, letter, self.work)
+
+    def _work(self, link: VisitingLink, memory: dict[str, Any]) -> None:
+        client, task = self.federation[self.name], self.federation.task
+        Node(link, client, task, plan_of, self.folder, say=self.said.append, memory=memory).run()
+
+
+def visiting(plan: Experiment, folder: Path) -> tuple[CalledNetwork, dict[str, Visitor]]:
+    network, visitors = CalledNetwork(), {}
+    for name in sorted(plan.federation(NOWHERE)):
+        visitors[name] = Visitor(plan, name, folder)
+        network.known.add(name)
+        network.ends[name] = cast(AnsweringLink, visitors[name])
+    return network, visitors
+
+
+def equal(there: Path, here: Path) -> None:
+    assert (there / "rounds.jsonl").read_bytes() == (here / "rounds.jsonl").read_bytes()
+    assert same(state_in(there)["server"], state_in(here)["server"])
+
+
+@pytest.mark.parametrize("method", [
+    "flt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "sfmtl-graph", "tfl", "cfl", "pfedsim"))
+])  # fmt: skip
+def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
+    plan = experiment(method, clients=3, rounds=3)
+    simulated(plan, tmp_path / "here")
+    network, visitors = visiting(plan, tmp_path / "nodes")
+    assert served(plan, cast(MemoryNetwork, network), tmp_path / "there") is not None
+    equal(tmp_path / "there", tmp_path / "here")
+    assert all(each.said[-1] == "the run has ended" for each in visitors.values())
+    # One call for each order beside those of joining.
+    assert max(network.calls.values()) <= network.calls["c00"] + 3
+
+
+def test_lost_answers_killed_visits_and_a_server_that_begins_anew_change_nothing(tmp_path: Path) -> None:
+    plan = experiment("sfmtl-graph", clients=3, rounds=3, network={"grace": 60.0})
+    simulated(plan, tmp_path / "here")
+    network, visitors = visiting(plan, tmp_path / "nodes")
+    network.lost |= {"c01"}
+    trained = visitors["c02"].work
+
+    def kill(round: int) -> None:
+        """After the first round an answer is lost, and a visit."""
+        if round == 1:
+            network.lost.add("c00")
+            visitors["c02"].work = dying
+
+    def dying(link: VisitingLink, memory: dict[str, Any]) -> None:
+        visitors["c02"].work = trained
+        try:
+            trained(link, memory)
+        finally:
+            raise RunError("killed")
+
+    assert served(plan, cast(MemoryNetwork, network), tmp_path / "there", watcher=Ending(2, kill)) is None
+    again, _ = visiting(plan, tmp_path / "nodes")
+    assert served(plan, cast(MemoryNetwork, again), tmp_path / "there") is not None
+    assert "c00: the answer was lost" in network.said
+    assert "c02: killed" in network.said
+    equal(tmp_path / "there", tmp_path / "here")
+
+
+def test_a_visit_without_news_does_no_work(tmp_path: Path) -> None:
+    server, times = Mailbox("server", "ann"), [0]
+
+    def work(link: VisitingLink, memory: dict[str, Any]) -> None:
+        times[0] += 1
+        while True:
+            with suppress(Missed):
+                link.pull("server", "r/0/order", 3600.0)
+
+    (tmp_path / "ann").mkdir()
+    for _ in range(3):
+        assert server.read(visited(tmp_path / "ann", "ann", server.letter(), work)).waits
+    assert times == [1]
+    server.put("now", b"1")
+    server.read(visited(tmp_path / "ann", "ann", server.letter(), work))
+    assert times == [2]
+
+
+def test_a_mailbox_goes_on_from_its_tree() -> None:
+    here, there = Mailbox("server", "ann"), Mailbox("ann", "server")
+    here.put("a", b"1")
+    there.put("b", b"")
+    there.read(here.letter())
+    again = Mailbox.of(there.tree())
+    assert (again.theirs, again.offers, again.letter()) == (there.theirs, there.offers, there.letter())
+
+
+def test_what_is_no_letter_and_a_damaged_file_are_refused(tmp_path: Path) -> None:
+    def work(link: VisitingLink, memory: dict[str, Any]) -> None:
+        raise AssertionError
+
+    with pytest.raises(MethodError, match="not a letter"):
+        visited(tmp_path, "ann", b"", work)
+    with pytest.raises(MethodError, match="which is no name"):
+        addressee(Mailbox("server", "../ann").letter())
+    (tmp_path / "visit.safetensors").write_bytes(b"x")
+    with pytest.raises(RunError, match=r"visit.safetensors: not readable .* and the client joins again"):
+        visited(tmp_path, "ann", Mailbox("server", "ann").letter(), work)
