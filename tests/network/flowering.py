@@ -1,4 +1,4 @@
-"""A Flower deployment of processes on this machine, with TLS and keys, and `fedkin flower node` at each SuperNode."""
+"""A Flower deployment of processes on this machine, with TLS and keys, and federations that run on it one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,10 @@ from fedkin.running.loop import execute
 from network.federations import write_samples
 from town import Town, free_port
 
+NAMES = ("c00", "c01", "c02")
 PROGRAMS = Path(sys.executable).parent
+_UP = "Application startup complete"
+_TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @dataclass
@@ -33,9 +36,8 @@ class Deployment:
     """Processes in a folder, each with a log there; `ports` of the SuperLink and of each SuperNode."""
 
     folder: Path
-    plan: Experiment
-    clients: Federation
     ports: dict[str, int]
+    federation: Federation
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -52,16 +54,16 @@ class Deployment:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.started[name] = subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
 
-    def done(self, *words: str, within: float = 120) -> subprocess.CompletedProcess[str]:
+    def done(self, *words: str, within: float = 900) -> subprocess.CompletedProcess[str]:
         """What a program did."""
         return subprocess.run(
             words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=within, check=False
         )
 
-    def kill(self, name: str) -> None:
-        """SIGKILL to a program and all that it started."""
+    def kill(self, name: str, below: bool = True) -> None:
+        """SIGKILL to a program, and to all that it started."""
         process = self.started.pop(name)
-        for number in (process.pid, *_below(process.pid)):
+        for number in (process.pid, *(_below(process.pid) if below else ())):
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
@@ -71,16 +73,16 @@ class Deployment:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def until(self, name: str, words: str, within: float = 1500) -> None:
-        """Wait until a program has said this; fails if it has ended before."""
+    def until(self, name: str, words: str, within: float = 1500, times: int = 1) -> None:
+        """Wait until a program has said this so many times; fails if it has ended before."""
         end, process = time.monotonic() + within, self.started[name]
-        while words not in self.log(name):
+        while self.log(name).count(words) < times:
             assert time.monotonic() < end, f"{name}: no {words!r}\n{self.tails()}"
             try:
                 process.wait(0.1)
             except subprocess.TimeoutExpired:
                 continue
-            assert words in self.log(name), f"{name} has ended: no {words!r}\n{self.tails()}"
+            assert self.log(name).count(words) >= times, f"{name} has ended: no {words!r}\n{self.tails()}"
 
     def ended(self, name: str, within: float = 1500) -> None:
         """Wait until a program has ended well."""
@@ -103,55 +105,114 @@ class Deployment:
             "--ssl-ca-certfile", "ca.crt", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
             "--host", "127.0.0.1", "--port", str(self.ports["superlink"]), "--database", "state.db",
         )  # fmt: skip
-        self.until("superlink", "Application startup complete")
+        self.until("superlink", _UP, times=self.log("superlink").count(_UP) + 1)
 
     def register(self, name: str) -> None:
         """Register a node's key under its name."""
         done = self.done("flwr", "supernode", "register", f"{name}.pub", "here", "--name", name)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def supernode(self, name: str) -> None:
-        """Start a node's SuperNode."""
+    def supernode(self, name: str, *, door: str = "superlink", configuration: str = "") -> None:
+        """Start a node's SuperNode, which tells its app of a socket or of another `configuration`."""
         self.start(
-            f"supernode-{name}", "flower-supernode", "--superlink", f"127.0.0.1:{self.ports['superlink']}",
-            "--root-certificates", "ca.crt", "--auth-supernode-private-key", name, "--host", "127.0.0.1",
-            "--port", str(self.ports[name]), "--node-config", f'fedkin-socket="{self.folder / name}.socket"',
-        )  # fmt: skip
-
-    def node(self, name: str) -> None:
-        """Start the process that holds a node's samples."""
-        self.start(
-            f"node-{name}", "fedkin", "flower", "node", "experiment.toml", "--name", name, "--data", f"{name}.npz",
-            "--socket", f"{name}.socket", "--state", f"{name}-state", "--yes",
+            f"supernode-{name}", "flower-supernode", "--superlink", f"127.0.0.1:{self.ports[door]}",
+            "--root-certificates", "ca.crt", "--auth-supernode-private-key", name, "--host", "127.0.0.1", "--port",
+            str(self.ports[name]), "--node-config", configuration or f'fedkin-socket="{self.folder / name}.socket"',
         )  # fmt: skip
 
     def all_up(self) -> None:
-        """Start everything but the run."""
+        """Start everything but a federation."""
         self.superlink()
-        for name in sorted(self.clients):
+        for name in NAMES:
             self.register(name)
             self.supernode(name)
-            self.node(name)
 
-    def app(self, out: str = "run") -> None:
-        """Write the app."""
-        done = self.done("fedkin", "flower", "new", "app", "--experiment", "experiment.toml", "--out", out)
-        assert done.returncode == 0, done.stderr
+    def simulation(self) -> None:
+        """Start a SuperLink for Flower's simulation, which has no TLS and no SuperNodes."""
+        self.start(
+            "simulation", "flower-superlink", "--insecure", "--simulation", "--disable-runtime-dependency-installation",
+            "--host", "127.0.0.1", "--port", str(self.ports["simulation"]),
+        )  # fmt: skip
+        self.until("simulation", _UP)
 
-    def run(self, name: str = "flwr") -> None:
-        """Start `flwr run`, which shows the server's log until it ends."""
-        self.start(name, "flwr", "run", "app", "here", "--stream")
+    def proxy(self, program: str, server: str) -> None:
+        """Start nginx with a section `server`, for this machine's ports."""
+        own = server.replace("listen 443", f"listen 127.0.0.1:{self.ports['proxy']}")
+        places = "".join(f"{what}_temp_path nginx-{what}; " for what in _TEMPORARY)
+        (self.folder / "nginx.conf").write_text(
+            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; pid nginx.pid;\nevents {{}}\nhttp {{\n"
+            f"access_log nginx-access.log; {places}\n{own.replace(':18000', ':' + str(self.ports['superlink']))}\n}}\n"
+        )
+        self.start("nginx", program, "-p", str(self.folder), "-e", "nginx-error.log", "-c", "nginx.conf")
 
-    def kill_app(self) -> None:
-        """SIGKILL to the server's part of the run, which the SuperLink has started."""
+    def app_of_the_server(self) -> int:
+        """The process of the server's part of a run, which the SuperLink has started."""
         below = _below(self.started["superlink"].pid)
         (app,) = [number for number in below if b"flwr-serverapp" in _command(number)]
-        os.kill(app, signal.SIGKILL)
+        return app
 
-    def simulated(self) -> Path:
-        """Run the same experiment in this process; returns its folder."""
-        folder = self.folder / "simulated"
-        execute(self.plan.setup(self.clients), self.plan.run, name=self.plan.name, folder=folder)
+    def trial(self, name: str, table: Mapping[str, Any]) -> Trial:
+        """A federation on this deployment."""
+        (self.folder / name).mkdir()
+        (self.folder / name / "experiment.toml").write_text(tomli_w.dumps(table))
+        return Trial(self, name, Experiment.of(table))
+
+
+@dataclass
+class Trial:
+    """One federation; its files are in a folder of the deployment's, its programs have its name before theirs."""
+
+    made: Deployment
+    name: str
+    plan: Experiment
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.made.folder / self.name
+
+    def nodes(self, *names: str) -> None:
+        """Start the processes that hold the samples of these nodes (none named: all)."""
+        for name in names or NAMES:
+            self.made.start(
+                f"{self.name}-{name}", "fedkin", "flower", "node", f"{self.name}/experiment.toml", "--name", name,
+                "--data", f"{name}.npz", "--socket", f"{name}.socket", "--state", f"{self.name}/{name}-state", "--yes",
+            )  # fmt: skip
+
+    def app(self, *more: str) -> None:
+        """Write the app."""
+        done = self.made.done(
+            "fedkin", "flower", "new", f"{self.name}/app", "--experiment", f"{self.name}/experiment.toml",
+            "--out", f"{self.name}/run", *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def run(self, log: str = "flwr", *more: str) -> None:
+        """Start `flwr run`, which shows the server's log until it ends."""
+        self.made.start(f"{self.name}-{log}", "flwr", "run", f"{self.name}/app", *(more or ("here",)), "--stream")
+
+    def until(self, who: str, words: str, within: float = 1500) -> None:
+        """Wait until a program of this federation has said this."""
+        self.made.until(f"{self.name}-{who}", words, within)
+
+    def kill(self, who: str) -> None:
+        """SIGKILL to a program of this federation, and to all that it started."""
+        self.made.kill(f"{self.name}-{who}")
+
+    def ended(self, log: str = "flwr", nodes: Sequence[str] = NAMES) -> None:
+        """Wait until the run has ended, and the processes that hold the samples of these nodes."""
+        self.until(log, "fedkin: the run has ended")
+        for name in nodes:
+            self.made.ended(f"{self.name}-{name}")
+
+    def simulated(self, clients: Federation | None = None) -> Path:
+        """Run the same experiment in this process; returns its folder. clients: of the scenario, None: the nodes'."""
+        folder, own = self.folder / "simulated", clients
+        if own is None:
+            files = {name: str(self.made.folder / f"{name}.npz") for name in NAMES}
+            each = [own_client(name, data, classes=10, seed=self.plan.run.seed) for name, data in files.items()]
+            own = Federation([client for client, _ in each], each[0][1], self.plan.name)
+        execute(self.plan.setup(own), self.plan.run, name=self.plan.name, folder=folder)
         return folder
 
 
@@ -174,8 +235,8 @@ def _command(process: int) -> bytes:
 
 
 @contextmanager
-def deployed(folder: Path, table: Mapping[str, Any], town: Town, federation: Federation) -> Iterator[Deployment]:
-    """Write certificates, keys, data of each client and the experiment; end all processes at last."""
+def deployed(folder: Path, town: Town, federation: Federation) -> Iterator[Deployment]:
+    """Write certificates, keys and the data of each client; end all processes at last."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ca.crt").write_bytes(certificate_pem([town.ca]))
     (folder / "superlink.crt").write_bytes(certificate_pem(town["superlink"].chain))
@@ -185,18 +246,17 @@ def deployed(folder: Path, table: Mapping[str, Any], town: Town, federation: Fed
         write_samples(folder, name, federation[name])
     for name in (*names, "mallory"):
         _write_key(folder, name)
-    (folder / "experiment.toml").write_text(tomli_w.dumps(table))
-    plan = Experiment.of(table)
-    own = [own_client(name, str(folder / f"{name}.npz"), classes=10, seed=plan.run.seed) for name in names]
-    made = Deployment(
-        folder, plan, Federation([client for client, _ in own], own[0][1], plan.name),
-        {name: free_port() for name in ("superlink", "mallory", *names)},
-    )  # fmt: skip
+    ports = {name: free_port() for name in ("superlink", "proxy", "simulation", "mallory", *names)}
+    made = Deployment(folder, ports, federation)
     (folder / "flwr").mkdir()
-    address = f"127.0.0.1:{made.ports['superlink']}"
+    doors = {"here": "superlink", "proxied": "proxy"}
     (folder / "flwr" / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{address}"\n'
-        f'root-certificates = "{folder / "ca.crt"}"\n'
+        '[superlink]\ndefault = "here"\n'
+        + "".join(
+            f'\n[superlink.{name}]\naddress = "127.0.0.1:{ports[door]}"\nroot-certificates = "{folder / "ca.crt"}"\n'
+            for name, door in doors.items()
+        )
+        + f'\n[superlink.simulation]\naddress = "127.0.0.1:{ports["simulation"]}"\ninsecure = true\n'
     )
     try:
         yield made

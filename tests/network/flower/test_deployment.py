@@ -1,74 +1,126 @@
-"""Federations on a Flower deployment of processes: what a simulation computes, and who is refused."""
+"""Federations on a Flower deployment of processes: what a simulation computes, whatever is killed, and who is refused.
+
+One SuperLink and three SuperNodes, with TLS and keys, serve all of them one after another. Where there is nginx, one of
+the SuperNodes reaches it through the proxy of docs/flower.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
 from network.federations import experiment, same, state_in
-from network.flowering import Deployment, deployed
+from network.flowering import NAMES, Deployment, Trial, deployed
 from town import Town
 
 pytestmark = pytest.mark.slow
 
-NAMES = [f"c0{number}" for number in range(3)]
+PAGE = Path(__file__).parents[3] / "docs" / "flower.md"
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-@pytest.fixture
-def place(tmp_path: Path, town: Town) -> Any:
-    def made(method: str = "fedavg", /, rounds: int = 3, **sections: Mapping[str, Any]) -> Any:
-        plan = experiment(method, clients=3, rounds=rounds, **sections)
-        network = {"clients": NAMES, "classes": 10, "shape": [1, 8, 8], "deadline": 240.0, "grace": 120.0}
-        table = {**plan.table, "network": network}
-        return deployed(tmp_path / method, table, town, experiment(clients=3).federation(Path()))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, town: Town) -> Iterator[Deployment]:
+    federation = experiment(clients=3).federation(Path())
+    with deployed(tmp_path_factory.mktemp("deployment"), town, federation) as made:
+        made.superlink()
+        if NGINX is not None:
+            (server,) = re.findall(r"^ {8}server \{\n.*?^ {8}\}\n", PAGE.read_text(encoding="utf-8"), flags=re.S | re.M)
+            made.proxy(NGINX, server)
+        for name in NAMES:
+            made.register(name)
+            made.supernode(name, door="proxy" if name == "c02" and NGINX is not None else "superlink")
+        yield made
 
-    return made
+
+def trial(made: Deployment, method: str) -> Trial:
+    network = {"clients": list(NAMES), "classes": 10, "shape": [1, 8, 8], "deadline": 600.0, "grace": 300.0}
+    return made.trial(method, {**experiment(method, clients=3, rounds=3).table, "network": network})
 
 
-def equal(here: Path, there: Path) -> None:
+def equal(one: Trial, here: Path) -> None:
     """Whether the records of a run on Flower are those of a simulation."""
+    there = one.folder / "run"
     assert (there / "rounds.jsonl").read_bytes() == (here / "rounds.jsonl").read_bytes()
     assert same(state_in(there)["server"], state_in(here)["server"])
     assert (there / "report.html").exists()
 
 
-def finished(made: Deployment, log: str = "flwr") -> None:
-    made.until(log, "fedkin: the run has ended")
-    for name in NAMES:
-        made.ended(f"node-{name}")
+def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(made: Deployment) -> None:
+    one = trial(made, "fedavg")
+    made.supernode("mallory")
+    one.nodes()
+    one.app()
+    one.run()
+    here = one.simulated()
+    one.ended()
+    assert "Receiving" not in made.log("supernode-mallory")
+    assert "Receiving" in made.log("supernode-c00")
+    made.kill("supernode-mallory")
+    equal(one, here)
 
 
-def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(place: Any) -> None:
-    with place("sfmtl-graph") as made:
-        here = made.simulated()
-        made.all_up()
-        made.supernode("mallory")
-        made.app()
-        made.run()
-        finished(made)
-        assert "Receiving" not in made.log("supernode-mallory")
-        assert "Receiving" in made.log("supernode-c00")
-        equal(here, made.folder / "run")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt-get install nginx-light")
+def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
+    """After the first federation, whose third node came through it."""
+    passed = made.log("nginx-access")
+    assert '"POST /v1/fleet/activate-node HTTP/1.1" 200' in passed
+    registered = made.done("flwr", "supernode", "register", "mallory.pub", "proxied", "--name", "mallory")
+    assert registered.returncode != 0
+    made.trial("refused", experiment(clients=3).table).app()
+    started = made.done("flwr", "run", "refused/app", "proxied")
+    assert started.returncode != 0
+    before = made.log("supernode-mallory").count("shutdown complete")
+    made.supernode("mallory", door="proxy")
+    made.until("supernode-mallory", "shutdown complete", times=before + 1)
+    new = made.log("nginx-access").removeprefix(passed)
+    asked = {(place.startswith("/v1/fleet/"), code) for place, code in re.findall(r'"[A-Z]+ (\S+) \S+" (\d+)', new)}
+    assert {code for fleet, code in asked if not fleet} == {"403"}
+    assert (True, "412") in asked
+    assert "mallory" not in made.done("flwr", "supernode", "list", "here").stdout
 
 
-def test_a_node_that_is_killed_comes_back_and_a_server_that_is_killed_goes_on(place: Any) -> None:
-    with place("flt", rounds=2) as made:
-        here = made.simulated()
-        made.all_up()
-        made.app()
-        made.run()
-        made.until("node-c00", "round 1:")
-        made.kill("node-c00")
-        made.node("c00")
-        made.until("flwr", "fedkin: round 1 of 2 is done")
-        made.kill_app()
-        made.kill("flwr")
-        made.run("flwr-again")
-        made.until("flwr-again", "fedkin: 1 of 2 rounds are done")
-        finished(made, "flwr-again")
-        equal(here, made.folder / "run")
+def test_a_node_and_its_supernode_that_are_killed_come_back(made: Deployment) -> None:
+    one = trial(made, "sfmtl-graph")
+    one.nodes()
+    one.app()
+    one.run()
+    one.until("c00", "round 1:")
+    one.kill("c00")
+    one.nodes("c00")
+    one.until("flwr", "fedkin: round 1 of 3 is done")
+    made.kill("supernode-c01")
+    made.supernode("c01")
+    here = one.simulated()
+    one.ended()
+    equal(one, here)
+
+
+def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_does_the_work(made: Deployment) -> None:
+    one, alone = trial(made, "flt"), f"{made.folder}/alone"
+    made.kill("supernode-c02")
+    made.supernode(
+        "c02", configuration=f'fedkin-data="{made.folder}/c02.npz" fedkin-state="{alone}" fedkin-yes=true'
+    )  # fmt: skip
+    one.nodes("c00", "c01")
+    one.app()
+    one.run()
+    one.until("flwr", "fedkin: round 1 of 3 is done")
+    os.kill(made.app_of_the_server(), signal.SIGKILL)
+    one.kill("flwr")
+    one.run("again")
+    here = one.simulated()
+    one.until("again", "of 3 rounds are done")
+    one.ended("again", NAMES[:2])
+    equal(one, here)
+    assert "fedkin: what leaves this client" in made.log("supernode-c02")
+    made.kill("supernode-c02")
+    made.supernode("c02")
