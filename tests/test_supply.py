@@ -83,7 +83,7 @@ def test_all_has_every_extra_but_those_with_an_environment_of_their_own() -> Non
         inner = {one for listed in within[name] for one in listed.split(",")}
         return {name} | {deeper for one in inner for deeper in whole(one)}
 
-    assert set(extras) - whole("all") == {"dev", "flower"}
+    assert set(extras) - whole("all") == {"dev", "flower", "flwr-datasets"}
 
 
 def test_the_citation_is_of_this_version() -> None:
