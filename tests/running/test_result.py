@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ import fedkin
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import Graph
+from fedkin.running.compare import read_result
 from fedkin.running.result import Result
 from support import small_federation
 
@@ -28,6 +30,23 @@ def test_a_result_is_one_line(result: Result) -> None:
     assert len(text) < 200
     assert text.startswith("Result('sfmtl-graph', clients 6, rounds 3, seed 4, accuracy ")
     assert f"{result.accuracy:.4g}" in text
+
+
+def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
+    federation = small_federation()
+    for method in ("flt", "sfmtl-graph", "kin"):
+        here = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN)
+        kept = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN, out=tmp_path / method)
+        again = read_result(tmp_path / method)
+        assert sorted(here.groups) == sorted(federation)
+        assert here.groups == kept.groups == again.groups
+        assert len(set(here.groups.values())) == here.summary["groups"]["found"]
+        assert here.graph is not None
+        assert again.graph is not None
+        assert here.graph.digest() == again.graph.digest()
+    alone = fedkin.run("local", federation, rounds=1, training=PLAN)
+    assert alone.graph is None
+    assert alone.groups == {}
 
 
 def test_notebooks_show_tables_in_which_nothing_is_markup(result: Result) -> None:

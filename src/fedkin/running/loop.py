@@ -113,7 +113,7 @@ def execute(
     rows = records.rows
     return Result(
         summary, rows["rounds"], rows["clients"], rows["messages"], loop.scores, loop.outcome, models, folder,
-        engine.everyone.unseen,
+        engine.everyone.unseen, records.graphs,
     )  # fmt: skip
 
 

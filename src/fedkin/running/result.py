@@ -15,6 +15,7 @@ from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER
 from fedkin.errors import ConfigError, nearest
 from fedkin.flow import Params
+from fedkin.graph import Graph, load_graph
 from fedkin.records import metrics
 from fedkin.records.outcomes import outcomes_of
 from fedkin.records.tables import flat
@@ -28,12 +29,13 @@ _FIGURES = {"auc": ("auc", "average_precision")}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """A finished run: summary, a row per round, a row per client and round, last graph, and models.
+    """A finished run: summary, a row per round, a row per client and round, graphs, and models.
 
     clients: (round, client, n, loss, accuracy or the task's other figures) tuples. messages: (round, from, to, phase,
     bytes, floats, why it is missing) tuples. scores: those of the last evaluation, by client id. models: the final
     parameters of each client, without frozen ones, which are in the net; of a run that was read from its folder they
-    are read on use (empty if none were kept). unseen: ids of clients that never took part.
+    are read on use (empty if none were kept). unseen: ids of clients that never took part. learned: graphs by the round
+    in which they changed, of a run without a folder.
     """
 
     summary: dict[str, Any]
@@ -45,6 +47,7 @@ class Result:
     models: Mapping[str, Params] = field(default_factory=dict)
     folder: Path | None = None
     unseen: tuple[str, ...] = ()
+    learned: Mapping[int, Graph] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -61,6 +64,19 @@ class Result:
         """The metric of each client that takes part and has it, after the last evaluation."""
         known = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
         return {id: value for id, value in known.items() if value is not None}
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The last graph between clients, read from the run's folder if it has one; None of a method without graphs."""
+        if self.folder is not None:
+            files = sorted((self.folder / "graphs").glob("round-*.npz"))
+            return load_graph(files[-1]) if files else None
+        return self.learned[max(self.learned)] if self.learned else None
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The group of each client in the last graph, by client id; empty of a method without groups."""
+        return dict(self.graph.groups or {}) if self.graph is not None else {}
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
