@@ -50,7 +50,13 @@ def python(code: str, status: int) -> str:
     return ended.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"], ["run", "nothere.toml"],
+        ["compare", "digits-rotatd"], ["methods", "fltt"], ["models", "mlpp"],
+    ],
+)  # fmt: skip
 def test_help_and_typos_import_little(words: list[str]) -> None:
     """What only reads options must not wait for torch and scipy."""
     code = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
 from fedkin._version import __version__
-from fedkin.cli import catalogue, experiments
+from fedkin.cli import catalogue, experiments, names
 from fedkin.cli.advise import advise
 from fedkin.cli.check import check
 from fedkin.cli.compare import compare
@@ -34,6 +37,11 @@ app = typer.Typer(
 
 
 _TRAINS = needing("fedkin.running.experiment")
+_PLANNED = needing("fedkin.running.experiment", experiment=names.there)
+
+
+def _listing(section: str, known: Callable[[str], list[str]], where: str) -> Any:
+    return needing("fedkin.running.experiment", name=names.known(known, section, where))
 
 
 def _version(asked: bool) -> None:
@@ -49,12 +57,12 @@ def _root(
     pass
 
 
-app.command("run", cls=_TRAINS)(experiments.run)
-app.command("compare", cls=_TRAINS)(compare)
-app.command("tune", cls=_TRAINS)(tune)
-app.command("sweep", cls=_TRAINS)(sweep)
+app.command("run", cls=_PLANNED)(experiments.run)
+app.command("compare", cls=_PLANNED)(compare)
+app.command("tune", cls=_PLANNED)(tune)
+app.command("sweep", cls=_PLANNED)(sweep)
 app.command("advise", cls=_TRAINS)(advise)
-app.command("serve", cls=_TRAINS)(serve)
+app.command("serve", cls=_PLANNED)(serve)
 app.command("join", cls=_TRAINS)(join)
 app.command("peer", cls=_TRAINS)(peer)
 app.command("inspect", cls=_TRAINS)(inspect)
@@ -70,9 +78,9 @@ app.add_typer(data, name="data")
 app.add_typer(runs, name="runs")
 app.add_typer(net, name="net")
 app.add_typer(flower, name="flower")
-app.command("methods", cls=_TRAINS)(catalogue.methods)
-app.command("scenarios", cls=_TRAINS)(catalogue.scenarios)
-app.command("sources", cls=_TRAINS)(catalogue.sources)
-app.command("models", cls=_TRAINS)(catalogue.models)
+app.command("methods", cls=_listing("method", names.method_names, "methods"))(catalogue.methods)
+app.command("scenarios", cls=_listing("scenario", names.scenario_names, "scenario"))(catalogue.scenarios)
+app.command("sources", cls=_listing("source", names.source_names, "source"))(catalogue.sources)
+app.command("models", cls=_listing("model", names.model_names, "model"))(catalogue.models)
 app.command("metrics", cls=_TRAINS)(catalogue.metrics)
 with_examples(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -12,10 +13,15 @@ from fedkin.cli.quiet import quietly
 __all__ = ["needing"]
 
 
-def needing(module: str, group: bool = False) -> Any:
-    """Return a class of commands, or of groups, that import this module before they begin, and not for their help."""
+def needing(module: str, group: bool = False, **checks: Callable[[Any], None]) -> Any:
+    """Return a class of commands, or of groups, that import this module before they begin, and not for their help.
+
+    checks: functions of parameters that refuse what is certainly wrong before the imports.
+    """
 
     def invoke(self: Any, context: Any) -> Any:
+        for name, check in checks.items():
+            check(context.params.get(name))
         with quietly():
             import_module(module)
         return super(made, self).invoke(context)

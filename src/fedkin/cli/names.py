@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from fedkin.errors import ConfigError, nearest
 from fedkin.running import presets
 
 __all__ = [
-    "experiment_files", "fetched_names", "method_names", "methods_listed", "model_names", "preset_names",
-    "scenario_names", "source_names", "table_names",
+    "experiment_files", "fetched_names", "known", "method_names", "methods_listed", "model_names", "preset_names",
+    "scenario_names", "source_names", "table_names", "there",
 ]  # fmt: skip
 
 _PACKAGE = Path(__file__).parents[1]
@@ -45,6 +48,30 @@ def source_names(incomplete: str) -> list[str]:
 def model_names(incomplete: str) -> list[str]:
     """Names of models that begin so."""
     return _begun(_named("learning/models", "name"), incomplete)
+
+
+def there(path: str | None) -> None:
+    """Raise ConfigError for an experiment that is not there."""
+    try:
+        if path is not None:
+            presets.preset_or_file(Path(path)).stat()
+    except FileNotFoundError:
+        raise presets.missing(Path(path or "")) from None
+    except (OSError, ValueError):
+        pass  # whoever reads it says what is wrong with it
+
+
+def known(names: Callable[[str], list[str]], section: str, where: str) -> Callable[[str | None], None]:
+    """Return a check that raises ConfigError for a name that no file of the package has, nor another package can."""
+
+    def check(name: str | None) -> None:
+        found = names("")
+        if name is None or name in found or ":" in name or "fedkin.methods" in sys.modules:
+            return
+        if not entry_points(group=f"fedkin.{section}s"):
+            raise ConfigError(f"{where}: no {name!r}; {nearest(name, found)}")
+
+    return check
 
 
 def preset_names(incomplete: str) -> list[str]:

@@ -29,7 +29,7 @@ from fedkin.running.changes import SECTIONS, assign, changed
 from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read, taken_in
-from fedkin.running.presets import preset_or_file
+from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers
 from fedkin.settings import choose, parse
@@ -175,9 +175,7 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         text = text_in(path, SETTINGS_BYTES)
     except FileNotFoundError:
-        near = sorted(other.name for other in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        hint = nearest(path.name, near) if near else "there is no such folder, or no experiment in it"
-        raise ConfigError(f"{path}: no such experiment file; {hint}") from None
+        raise missing(path) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({said(error)})") from None
     try:

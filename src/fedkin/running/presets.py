@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedkin.errors import ConfigError, nearest
 
-__all__ = ["preset_folder", "preset_names", "preset_or_file"]
+__all__ = ["missing", "preset_folder", "preset_names", "preset_or_file"]
 
 
 def preset_folder() -> Path:
@@ -34,3 +34,10 @@ def preset_or_file(path: Path) -> Path:
     if path.name not in preset_names():
         raise ConfigError(f"{path}: no such file, and no preset has this name; {nearest(path.name, preset_names())}")
     return preset_folder() / f"{path.name}.toml"
+
+
+def missing(path: Path) -> ConfigError:
+    """Return the error for an experiment file that is not there."""
+    near = sorted(other.name for other in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+    hint = nearest(path.name, near) if near else "there is no such folder, or no experiment in it"
+    return ConfigError(f"{path}: no such experiment file; {hint}")
