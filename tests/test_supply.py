@@ -70,6 +70,15 @@ def test_whatever_installs_asks_for_hashes() -> None:
                 assert re.search(r"--require-hashes|\$\((FLOWER_)?LOCKED\)", line), f"{path}: {line}"
 
 
+def test_what_workflows_run_is_pinned() -> None:
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        for line in path.read_text().splitlines():
+            if "uses:" in line:
+                assert re.search(r"@[0-9a-f]{40} # v\d", line), f"{path}: {line}"
+            if "pipx install" in line:
+                assert "==" in line, f"{path}: {line}"
+
+
 def test_nothing_for_gpus_is_installed_beside_torch_for_processors() -> None:
     for path in sorted((ROOT / "constraints").glob("*.txt")):
         assert not re.findall(r"^(?:nvidia|cuda|triton)[^=]*==", path.read_text(), re.MULTILINE), path.name
