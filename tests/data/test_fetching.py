@@ -176,11 +176,36 @@ def test_of_an_archive_only_what_is_named_is_written(
     fetch("one", tmp_path)
     fetch("one", tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {"ONE/raw/a.bin", "ONE/raw/b.bin"}
+    assert found == {"ONE/raw/a.bin", "ONE/raw/b.bin", f"ONE/raw/.all.{kind}.json"}
     assert len(server[1].ranges) == 1
+    (tmp_path / "ONE/raw/more.bin").write_bytes(b"of somebody")
+    fetch("one", tmp_path)
+    assert len(server[1].ranges) == 1
+    (tmp_path / "ONE/raw/a.bin").write_bytes(b"")
+    fetch("one", tmp_path)
+    assert (tmp_path / "ONE/raw/a.bin").read_bytes() == b"a"
+    assert len(server[1].ranges) == 2
     known["one"] = Origin("ONE/other", "three files", (file._replace(holds=("*.bin", 3)),), ())
     with pytest.raises(DataError, match=r"2 files .* in it, expected 3"):
         fetch("one", tmp_path)
+
+
+def test_files_that_somebody_put_there_are_kept_and_empty_ones_are_not(
+    server: Any, known: dict[str, Origin], tmp_path: Path
+) -> None:
+    body = packed("zip")
+    server[1].files["/all.zip"] = body
+    file = File(f"{server[0]}/all.zip", "ONE/all.zip", "sha256", hashlib.sha256(body).hexdigest(), ("*.bin", 2))
+    known["one"] = Origin("ONE/raw", "two files", (file,), ())
+    (tmp_path / "ONE/raw").mkdir(parents=True)
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / "ONE/raw" / name).write_bytes(b"mine")
+    said: list[str] = []
+    fetch("one", tmp_path, said.append)
+    assert said == [f"{tmp_path / 'ONE/raw'}: is there, put by somebody: its checksum is not known"]
+    (tmp_path / "ONE/raw/b.bin").write_bytes(b"")
+    fetch("one", tmp_path)
+    assert (tmp_path / "ONE/raw/b.bin").read_bytes() == b"b"
 
 
 def test_without_a_network_it_says_what_to_do(known: dict[str, Origin], tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -42,19 +43,36 @@ def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None)
         fetch(other, root, say)
     for file in origin.files:
         place, folder = root / file.to, root / origin.folder
-        if file.holds is not None and folder.is_dir() and _held(folder, file.holds[0]) == file.holds[1]:
-            say(f"{folder}: is there")
+        if file.holds is not None and (there := _there(folder, file)):
+            say(f"{folder}: {there}")
             continue
         if not (place.is_file() and _digest(place, file.kind) == file.digest):
             _download(file, place, say)
         if file.holds is not None:
-            _unpack(place, folder, file.holds)
+            sizes = _unpack(place, folder, file.holds)
+            _marker(folder, file).write_text(json.dumps({"digest": file.digest, "sizes": sizes}), encoding="utf-8")
             place.unlink()
         say(f"{folder if file.holds else place}: is there, and its checksum is right")
 
 
-def _held(folder: Path, pattern: str) -> int:
-    return sum(fnmatch(path.name, pattern) for path in folder.iterdir())
+def _marker(folder: Path, file: File) -> Path:
+    """Where it is noted which files were unpacked from an archive whose checksum was right."""
+    return folder / f".{PurePosixPath(file.to).name}.json"
+
+
+def _there(folder: Path, file: File) -> str:
+    """Say why an archive need not be fetched; "" if it must be."""
+    marker = _marker(folder, file)
+    if marker.is_file():
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            told = json.loads(marker.read_bytes())
+            whole = all((folder / name).stat().st_size == size for name, size in told["sizes"].items())
+            if whole and told["digest"] == file.digest:
+                return "is there, from an archive whose checksum was right"
+        return ""
+    pattern, count = file.holds or ("", 0)
+    held = [path.stat().st_size for path in folder.iterdir() if fnmatch(path.name, pattern)] if folder.is_dir() else []
+    return "is there, put by somebody: its checksum is not known" if len(held) == count and all(held) else ""
 
 
 def _digest(path: Path, kind: str) -> str:
@@ -115,10 +133,11 @@ def _asked(url: str, have: int) -> http.client.HTTPResponse:
     return answer
 
 
-def _unpack(archive: Path, folder: Path, holds: tuple[str, int]) -> None:
-    """Write the members that the pattern names into the folder, by their last names, and nothing else."""
+def _unpack(archive: Path, folder: Path, holds: tuple[str, int]) -> dict[str, int]:
+    """Write the members that the pattern names into the folder, by their last names; returns their sizes."""
     pattern, count = holds
     folder.mkdir(parents=True, exist_ok=True)
+    sizes: dict[str, int] = {}
     with _members(archive) as members:
         for name, member in members:
             last = PurePosixPath(name).name
@@ -127,9 +146,11 @@ def _unpack(archive: Path, folder: Path, holds: tuple[str, int]) -> None:
                 with aside.open("wb") as file:
                     while piece := member.read(_CHUNK):
                         file.write(piece)
+                sizes[last] = aside.stat().st_size
                 aside.replace(folder / last)
-    if _held(folder, pattern) != count:
-        raise DataError(f"{archive}: {_held(folder, pattern)} files {pattern} in it, expected {count}")
+    if len(sizes) != count:
+        raise DataError(f"{archive}: {len(sizes)} files {pattern} in it, expected {count}")
+    return sizes
 
 
 @contextmanager
