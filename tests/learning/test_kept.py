@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ import fedkin
 from fedkin.engines.accounting.operations import Operations
 from fedkin.engines.executors.jobs import InferJob, Modules, carry_out
 from fedkin.errors import ConfigError
-from fedkin.federation import Federation
-from fedkin.learning import Net
-from fedkin.learning.frozen import recalled, trunk_of
+from fedkin.federation import Federation, Samples
+from fedkin.learning import Net, frozen
+from fedkin.learning.frozen import Frozen, recalled, trunk_of
 from fedkin.learning.models import backbone
+from fedkin.learning.sgd import infer
+from fedkin.learning.stackable import why_alone
 
 PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 4, "local_steps": 2}
 
@@ -107,6 +111,49 @@ def test_copies_of_a_batch_are_found_and_changed_ones_are_not() -> None:
     # A batch that was changed in place is another one.
     x.add_(1)
     assert not torch.equal(trunk(x), z)
+
+
+def test_layers_that_write_into_their_input_leave_kept_features_as_they_are() -> None:
+    federation = images()
+    body = nn.Sequential(Frozen(Counted()), nn.LeakyReLU(0.1, inplace=True), nn.LeakyReLU(0.1, inplace=True))
+    net = Net(body, nn.Linear(7, 2))
+    for samples in (federation["site-0"].train, Samples(torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 0, 1, 0]))):
+        want = net.module.eval()(samples.inputs(slice(None), net.dtype)).detach()
+        for _ in range(3):
+            torch.testing.assert_close(infer(net, net.scratch(), net.initial, "logits", samples), want)
+    trunk, x = Frozen(nn.Linear(4, 3)), torch.randn(2, 4)
+    z = trunk(x)
+    trunk.tell(x, z.clone())
+    trunk(x).zero_()
+    trunk(x.clone()).zero_()
+    assert torch.equal(trunk(x), z)
+
+
+def test_the_limit_is_that_of_all_modules_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = images()
+    one, two = (Modules()(Net.build(lambda: backbone(Counted(), nn.Linear(7, 2), frozen=True), 0)) for _ in range(2))
+    others = sum(kept.nbytes for kept in list(frozen._ALL))
+    monkeypatch.setattr("fedkin.learning.frozen._LIMIT", others + 45 * 7 * 4)
+    for module in (one, two):
+        with recalled(module.body, federation["site-0"].train, torch.float32):
+            pass
+    first, second = (trunk_of(module.body) for module in (one, two))
+    assert first is not None
+    assert second is not None
+    assert first.kept.nbytes == 45 * 7 * 4
+    assert second.kept.nbytes == 0
+    assert "features are not kept, but computed in every step" in caplog.text
+
+
+def test_why_a_net_is_not_stacked_is_forgotten_with_the_net() -> None:
+    net = Net(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)), nn.Linear(2, 2))
+    assert why_alone(net) == why_alone(net) == "the net has dropout (body.1)"
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
 
 
 def test_operations_do_not_depend_on_what_is_known() -> None:

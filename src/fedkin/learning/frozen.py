@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ __all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
 
 _LOG = logging.getLogger("fedkin")
 _PASS = 128  # samples that are read at a time
-_LIMIT = 2 << 30  # bytes of kept features in one process
+_LIMIT = 2 << 30  # bytes of kept features in one process, of all modules together
 
 
 class Frozen(nn.Module):
@@ -80,8 +81,9 @@ class Frozen(nn.Module):
         known, versions, features = self.told
         if versions != _versions(known):
             return None
+        # Always a copy: the layer behind may write into what it gets.
         if x is known:
-            return features
+            return features.clone()
         new, old = pytree.tree_leaves(x), pytree.tree_leaves(known)
         if [(a.shape[1:], a.dtype) for a in new] != [(b.shape[1:], b.dtype) for b in old]:
             return None
@@ -120,6 +122,7 @@ class Kept:
     def __init__(self) -> None:
         self.held: MutableMapping[Tensor, list[_Entry]] = WeakTensorKeyDictionary()
         self.said: set[str] = set()
+        _ALL.add(self)
 
     def __deepcopy__(self, memo: Mapping[int, object]) -> Kept:
         return Kept()
@@ -129,7 +132,7 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of all that is kept for this module."""
         return sum(entry.features.nbytes for entries in self.held.values() for entry in entries)
 
     def of(self, trunk: Frozen, samples: Samples, dtype: torch.dtype) -> Tensor | None:
@@ -145,7 +148,7 @@ class Kept:
         if entry is None:
             z = trunk.computed(samples.inputs(slice(0, 1), dtype))
             size = len(first) * z[0].numel() * z.element_size()
-            if self.nbytes + size > _LIMIT:
+            if sum(kept.nbytes for kept in list(_ALL)) + size > _LIMIT:
                 self.say(f"{size / 1e6:,.0f} MB of features are not kept, but computed in every step: "
                          f"more than {_LIMIT >> 20} MB would be in memory")  # fmt: skip
                 return None
@@ -173,6 +176,9 @@ class Kept:
         if line not in self.said:
             self.said.add(line)
             _LOG.warning("%s", line)
+
+
+_ALL: WeakSet[Kept] = WeakSet()
 
 
 def trunk_of(body: nn.Module) -> Frozen | None:

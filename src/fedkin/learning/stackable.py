@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -11,19 +11,26 @@ from fedkin.learning.net import Net
 
 __all__ = ["stackable", "why_alone"]
 
+_KNOWN: WeakKeyDictionary[Net, str] = WeakKeyDictionary()
+
 
 def stackable(net: Net) -> bool:
     """Whether stacking gives the same numbers and is no slower; see `why_alone`."""
     return not why_alone(net)
 
 
-@lru_cache(maxsize=16)
 def why_alone(net: Net) -> str:
     """Return why clients with this net are trained one by one; empty if they can be stacked.
 
     >>> why_alone(Net(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)), nn.Linear(2, 2)))
     'the net has dropout (body.1)'
     """
+    if net not in _KNOWN:
+        _KNOWN[net] = _reason(net)
+    return _KNOWN[net]
+
+
+def _reason(net: Net) -> str:
     trunk = trunk_of(net.module.body)
     if trunk is not None and trunk.keep:
         return "the features of the frozen body are computed once for each sample, and kept"
