@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,30 @@ def test_rows_of_zeros_and_equal_rows() -> None:
     assert (count[50:] == 3).all()
     np.testing.assert_allclose(found.data, 1.0)
     assert (found[450:].indices >= 450).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 600])
+def test_more_neighbours_than_rows_take_no_more_memory(n: int) -> None:
+    x = clustered(n)
+    tracemalloc.start()
+    many = [g.nearest(x, 10**9), g.approximate_nearest(x, 10**9).graph]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 200 * max(n, 1000) ** 2
+    as_many = [find(x, max(n - 1, 1)) for find in (g.nearest, lambda x, k: g.approximate_nearest(x, k).graph)]
+    for graph, other in zip(many, as_many, strict=True):
+        np.testing.assert_array_equal(graph.toarray(), other.toarray())
+
+
+def test_a_recall_that_cannot_be_measured_is_nan_and_not_that_of_comparing_all() -> None:
+    x = np.zeros((2000, 4), np.float32)
+    x[:3] = 1
+    seen = [g.approximate_nearest(x, 2, seed=seed) for seed in range(8)]
+    some = [found.recall for found in seen if found.cells[1] < found.cells[0]]
+    # Whether one of the three rows with neighbours is among those on which the recall is measured depends on the seed.
+    assert all(recall is not None for recall in some)
+    assert {recall for recall in some if recall == recall} == {1.0}
+    assert any(math.isnan(recall) for recall in some if recall is not None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _same(
 
 def _build(
     table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, recall: float, seed: int
-) -> tuple[Graph, Any, dict[str, float]]:
+) -> tuple[Graph, Any, dict[str, float | None]]:
     """Build the graph with its groups.
 
     Returns it with the matrix of similarities (None beyond 5,000 clients), and the recall if not all were compared.
@@ -124,7 +125,7 @@ def _build(
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
     vectors = None if table.sets else table.x
-    told: dict[str, float] = {}
+    told: dict[str, float | None] = {}
     if len(table.ids) > _LARGEST_FULL:
         affinity, told = _of_many(table, similarity, sparsify, groups, recall, seed)
         similar = distances = None
@@ -141,7 +142,7 @@ def _build(
 
 def _of_many(
     table: Signatures, similarity: str, sparsify: str, groups: str, recall: float, seed: int
-) -> tuple[Any, dict[str, float]]:
+) -> tuple[Any, dict[str, float | None]]:
     from fedkin import graph as room
 
     kind, _, k = sparsify.partition(":")
@@ -155,8 +156,10 @@ def _of_many(
     if len(table.ids) <= _LARGEST_EXACT:
         return room.knn_graph(table.x, int(k), mutual=kind == "mutual"), {}
     found = room.approximate_nearest(table.x, int(k), recall=recall, seed=seed)
-    told = {} if found.recall is None else {"recall": round(found.recall, 3)}
-    return room.symmetrise(found.graph, mutual=kind == "mutual"), told
+    affinity = room.symmetrise(found.graph, mutual=kind == "mutual")
+    if found.recall is None:
+        return affinity, {}
+    return affinity, {"recall": None if isnan(found.recall) else round(found.recall, 3)}
 
 
 def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -225,7 +228,9 @@ def _print(summary: dict[str, Any]) -> None:
     console = screen()
     groups = summary["groups"]
     how = f"{summary['similarity']}, {summary['sparsify']}"
-    how += f", {100 * summary['recall']:.1f} % of the neighbours found" if "recall" in summary else ""
+    if "recall" in summary:
+        share = summary["recall"]
+        how += ", recall not measured" if share is None else f", {100 * share:.1f} % of the neighbours found"
     console.print(
         f"{summary['clients']} clients, {summary['edges']} edges ({how}), "
         f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}",

@@ -20,11 +20,11 @@ def as_directions(x: Any) -> Any:
     return unit(_vectors(x)).astype(x.dtype if isinstance(x, np.ndarray) and x.dtype == np.float32 else np.float64)
 
 
-def as_neighbours(k: Any) -> int:
-    """Check a number of neighbours; raises GraphError."""
+def as_neighbours(k: Any, rows: int) -> int:
+    """Check a number of neighbours, and return no more than other rows there are (1 if there are none)."""
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise GraphError(f"k: expected a whole number of neighbours of at least 1, got {k!r}")
-    return int(k)
+    return max(1, min(int(k), rows - 1))
 
 
 def _vectors(x: Any) -> Any:
@@ -45,7 +45,7 @@ def best_of(u: Any, rows: Any, k: int) -> tuple[Any, Any, Any]:
     # A column can only enter if it beats the row's k-th best so far; ties stay with the earlier column.
     bar = np.zeros(len(mine), dtype=u.dtype)
     left, width = 0, max(4 * k, 256)
-    buffer = np.empty(len(mine) * max(_COLUMNS, width), dtype=u.dtype)
+    buffer = np.empty(len(mine) * min(max(_COLUMNS, width), len(u)), dtype=u.dtype)
     while left < len(u):
         right = min(left + width, len(u))
         scores = buffer[: len(mine) * (right - left)].reshape(len(mine), right - left)

@@ -32,7 +32,8 @@ _ROWS, _SCORES = 1024, 1 << 23  # rows, and scores, that are computed at a time:
 class Approximate(NamedTuple):
     """Directed neighbours of each row, a csr_array of cosines, and the share of the true ones that were found.
 
-    recall: None if all rows were compared. cells: how many there are, and with how many each row was compared.
+    recall: None if all rows were compared; nan if none of the rows on which it is measured has a neighbour. cells: how
+    many there are, and with how many each row was compared.
 
     >>> approximate_nearest(np.eye(3) + 1, 2, recall=1).graph.nnz
     6
@@ -59,7 +60,8 @@ def approximate_nearest(x: Any, k: int, *, recall: float = 0.95, seed: int = 0) 
         raise GraphError(f"recall: expected a share above 0 and at most 1, got {recall!r}")
     if recall == 1:
         return Approximate(nearest(x, k), None, (1, 1))
-    u, k = as_directions(x), as_neighbours(k)
+    u = as_directions(x)
+    k = as_neighbours(k, len(u))
     draw = rng(seed, "cells")
     centres = _centres(u, draw)
     cell = _nearest_centre(u, centres)
@@ -71,8 +73,8 @@ def approximate_nearest(x: Any, k: int, *, recall: float = 0.95, seed: int = 0) 
     probes = _enough(rank[::2], recall, len(centres))
     graph = _joined(u[order], order, starts, closest[:, :probes], k)
     shares = _shares(rank[1::2], probes)
-    exact = probes == len(centres) or not len(shares)
-    return Approximate(graph, None if exact else float(shares.mean()), (len(centres), probes))
+    found = float(shares.mean()) if len(shares) else float("nan")
+    return Approximate(graph, None if probes == len(centres) else found, (len(centres), probes))
 
 
 def _centres(u: Floats, draw: np.random.Generator) -> Floats:

@@ -41,7 +41,8 @@ def nearest(x: Any, k: int) -> sp.csr_array:
     >>> nearest([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], 1).indices
     array([1, 0, 1])
     """
-    u, k = as_directions(x), as_neighbours(k)
+    u = as_directions(x)
+    k = as_neighbours(k, len(u))
     found = [best_of(u, np.arange(start, min(start + _ROWS, len(u))), k) for start in range(0, len(u), _ROWS)]
     rows, columns, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
     score = np.minimum(scores.astype(np.float64), 1.0)
