@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.data.sources._tokens import ids_of
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.parquet import Parquet
 from fedkin.errors import ConfigError, DataError
@@ -67,11 +68,43 @@ def test_the_same_federation_from_both_runs_to_predictions(tmp_path: Path, kind:
     ("kind", "bad", "why"),
     [("csv", "a review", r"row 4: 'ids': expected a list of whole numbers, got 'a review'; tokenise texts first"),
      ("parquet", [-1], r"row 4: 'ids': expected a list of whole numbers, got \[-1\]"),
-     ("parquet", None, r"row 4: 'ids': expected a list of whole numbers, got None")],
+     ("parquet", None, r"row 4: 'ids': expected a list of whole numbers, got None"),
+     ("csv", f"7 {2**63}", r"row 4: 'ids': expected whole numbers below 2\*\*63, got '7 9223372036854775808'"),
+     ("csv", "9" * 5000, r"row 4: 'ids': expected whole numbers below 2\*\*63, got '9999")],
 )  # fmt: skip
 def test_what_is_no_list_of_ids_is_refused(tmp_path: Path, kind: str, bad: Any, why: str) -> None:
     with pytest.raises(DataError, match=why):
         table(tmp_path, kind, [*IDS[:4], bad, *IDS[5:]]).load(Path())
+
+
+@pytest.mark.parametrize("bad", [1.5, True, [True], [1.0], -1, [2**63], 2**64])
+def test_what_is_no_id_is_refused(bad: Any) -> None:
+    with pytest.raises(DataError, match=r"t: row 1: 'ids': expected .*whole numbers"):
+        ids_of([[1], bad], None, 0, "t", "ids")
+
+
+def test_the_largest_id_and_leading_zeros_are_taken() -> None:
+    assert ids_of([[2**63 - 1], f"{'0' * 30}7 {2**63 - 1}"], None, 0, "t", "ids").tolist() == [
+        [2**63 - 1, 0], [7, 2**63 - 1]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_texts_of_one_id_each(tmp_path: Path, kind: str) -> None:
+    ids = [3 + row % 5 for row in range(40)]
+    source = table(tmp_path, kind)
+    one = pa.table({**OTHERS, "ids": ids})
+    (pc.write_csv if kind == "csv" else pq.write_table)(one, tmp_path / f"texts.{kind}")
+    made = source.load(Path())
+    assert sorted(torch.cat([made.train.x, made.test.x]).tolist()) == sorted([id] for id in ids)
+
+
+def test_one_text_that_fills_up_all_others_beyond_the_memory_is_refused() -> None:
+    rows = [[1, 2]] * 100_000 + [[1] * 1_000_000]
+    with pytest.raises(DataError, match=r"t\.csv: row 100000: 'ids': has 1,000,000 token ids; filling up 100,001 texts"
+                                        r" to that takes 800\.0 GB; set data\.length"):  # fmt: skip
+        ids_of(rows, None, 0, "t.csv", "ids")
+    assert ids_of(rows, 3, 0, "t.csv", "ids")[-2:].tolist() == [[1, 2, 0], [1, 1, 1]]
 
 
 def test_a_misspelt_column_is_named(tmp_path: Path) -> None:

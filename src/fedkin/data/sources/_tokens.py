@@ -12,7 +12,7 @@ import torch
 from fedkin.data.dataset import Dataset, Part
 from fedkin.errors import DataError, nearest
 from fedkin.federation import Task
-from fedkin.untrusted import shown
+from fedkin.untrusted import most, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,28 +23,41 @@ __all__ = ["ids_of", "texts_of"]
 
 
 def ids_of(rows: Sequence[Any], length: int | None, padding: int, where: str, column: str) -> torch.Tensor:
-    """Return [n, length] int64 token ids of lists of whole numbers, or of texts such as "101 7592 102".
+    """Return [n, length] int64 token ids of lists of whole numbers, of single ones, or of texts such as "101 7592 102".
 
     Longer rows are cut; length: None is that of the longest row. Raises DataError that names `where`, the row and the
     column.
     """
-    lists = [_list(row) for row in rows]
-    longest = max((len(row) for row in lists if row is not None), default=0)
+    lists: list[list[int]] = []
+    for number, given in enumerate(rows):
+        row = _list(given)
+        if row is None or max(row, default=0) >= 2**63:
+            what = "a list of whole numbers" if row is None else "whole numbers below 2**63"
+            raise DataError(f"{where}: row {number}: {column!r}: expected {what}, got {shown(repr(given), 40)}"
+                            f"{'; tokenise texts first' if row is None else ''}")  # fmt: skip
+        lists.append(row)
+    longest = max(map(len, lists), default=0)
     size = min(longest, length or longest)
+    need = 8 * len(lists) * size
+    if need > most(8 * sum(min(len(row), size) for row in lists)):
+        number = next(number for number, row in enumerate(lists) if len(row) >= size)
+        raise DataError(f"{where}: row {number}: {column!r}: has {len(lists[number]):,} token ids; filling up "
+                        f"{len(lists):,} texts to that takes {need / 1e9:.1f} GB; set data.length")  # fmt: skip
     made = np.full((len(lists), max(size, 1)), padding, np.int64)
     for number, row in enumerate(lists):
-        if row is None:
-            raise DataError(f"{where}: row {number}: {column!r}: expected a list of whole numbers, got "
-                            f"{shown(repr(rows[number]), 40)}; tokenise texts first")  # fmt: skip
         made[number, : min(len(row), size)] = row[:size]
     return torch.from_numpy(made)
 
 
 def _list(row: Any) -> list[int] | None:
     """Return the token ids of a row; None if it holds anything else."""
+    if type(row) is int:
+        row = [row]
     if isinstance(row, str):
         words = row.split()
-        return [int(word) for word in words] if words and all(w.isascii() and w.isdigit() for w in words) else None
+        # 20 digits are too many for an id, and Python takes no more than 4,300.
+        ids = [int(w.lstrip("0")[:20] or 0) for w in words if w.isascii() and w.isdigit()]
+        return ids if words and len(ids) == len(words) else None
     return row if isinstance(row, list) and all(type(one) is int and one >= 0 for one in row) else None
 
 
