@@ -64,6 +64,19 @@ def test_a_given_deal_must_name_every_client_and_no_other() -> None:
         ({"bodies": ["small-plain"], "deal": {"a": "small-wide"}}, r"client 'a' is given 'small-wide'"),
         ({"deal": "alphabetical"}, r"model.deal"),
         ({"width": 0}, r"model.width"),
+        (
+            {"bodies": ["small"], "nets": {"small": {"name": "mlp", "hidden": [32, 16]}}},
+            r"nets\.small\.hidden: mixed sets it to `width` \(64\); leave it out",
+        ),
+        (
+            {"bodies": ["t"], "nets": {"t": {"name": "timm", "net": "resnet18", "width": 7}}, "width": 9},
+            r"nets\.t\.width: mixed sets it to `width` \(9\); leave it out",
+        ),
+        ({"nets": {"small-plaine": {"name": "mlp"}}}, r"nets: 'small-plaine' is in no bodies; did you mean 'small-pl"),
+        (
+            {"bodies": ["bert"], "nets": {"bert": {"name": "mlp"}, "bertt": {"name": "mlp"}}},
+            r"nets: 'bertt' is in no bodies; did you mean 'bert'",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(table: dict[str, object], message: str) -> None:
@@ -90,6 +103,8 @@ def test_the_net_itself_is_the_first_body() -> None:
 
 
 def test_settings_survive_a_table() -> None:
+    own = parse(MODELS["mixed"], {"bodies": ["m"], "nets": {"m": {"name": "mlp"}}, "width": 5}, "model")
+    assert parse(MODELS["mixed"], own.model_dump(mode="json"), "model") == own
     for deal in ("random", {"a": "small-wide"}):
         mixed = parse(MODELS["mixed"], {"bodies": ["small-wide"], "deal": deal, "width": 5}, "model")
         assert parse(MODELS["mixed"], mixed.model_dump(mode="json"), "model") == mixed

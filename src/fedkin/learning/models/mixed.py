@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import nn
 
 from fedkin.errors import ConfigError, nearest
@@ -24,7 +24,7 @@ class Mixed(Model):
     bodies: names of nets, or of `nets`: the settings of a net, with its `name`, by a name of your own. deal:
     "round-robin" over the ids in alphabetical order, "random" (a draw per client, keyed by seed and id), or {client id:
     name} for all clients. If groups alternate along the ids, "round-robin" makes bodies depend on groups; "random" does
-    not. width: width of every body's features.
+    not. width: width of every body's features, which no table in `nets` sets.
     """
 
     name: Literal["mixed"] = "mixed"
@@ -35,7 +35,7 @@ class Mixed(Model):
 
     @field_validator("nets")
     @classmethod
-    def _whole(cls, nets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _whole(cls, nets: dict[str, dict[str, Any]], about: ValidationInfo) -> dict[str, dict[str, Any]]:
         """Fill in what a net finds out about itself, such as the hash of its files."""
         made = {}
         for own, table in nets.items():
@@ -43,13 +43,20 @@ class Mixed(Model):
                 net = parse(choose(NAMED, table.get("name"), f"model.nets.{own}.name"), table, f"model.nets.{own}")
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-            made[own] = net.model_dump(mode="json", exclude_none=True)
+            field = _width_field(type(net))
+            if field in table:
+                width = about.data.get("width")
+                raise ValueError(f"nets.{own}.{field}: mixed sets it to `width` ({width}); leave it out")
+            made[own] = net.model_dump(mode="json", exclude_none=True, exclude={field} if field else set())
         return made
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for body in self.bodies:
             self.sized(body)
+        for own in self.nets:
+            if own not in self.bodies:
+                raise ValueError(f"nets: {own!r} is in no bodies; {nearest(own, self.bodies)}")
         for id, body in self.deal.items() if isinstance(self.deal, dict) else ():
             if body not in self.bodies:
                 raise ValueError(f"deal: client {id!r} is given {body!r}; {nearest(body, self.bodies)}")
