@@ -167,3 +167,13 @@ def test_operations_do_not_depend_on_what_is_known() -> None:
 def test_adapters_in_a_frozen_body_are_refused() -> None:
     with pytest.raises(ConfigError, match="adapters in a frozen body would not be trained"):
         backbone(Counted(), nn.Linear(7, 2), adapters=True, frozen=True)
+
+
+def test_a_misspelt_name_of_a_layer_for_adapters_is_refused_also_beside_a_right_one() -> None:
+    net = nn.Sequential()
+    net.add_module("query", nn.Linear(4, 4))
+    net.add_module("value", nn.Linear(4, 4))
+    with pytest.raises(ConfigError, match=r"model\.adapters\.on: no layer 'vallue'; did you mean 'value'"):
+        backbone(net, nn.Linear(4, 2), adapters={"on": ["query", "vallue"]})
+    # Nothing is changed before all names are known.
+    assert all(p.requires_grad for p in net.parameters())

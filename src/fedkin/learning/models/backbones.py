@@ -103,8 +103,12 @@ def _cut(model: nn.Module, name: str) -> tuple[nn.Module, nn.Module]:
 
 def adapted(model: nn.Module, adapters: Adapters) -> None:
     """Freeze the model and put adapters into it; A is drawn from torch's generator, and B is 0."""
-    peft = library("peft")
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for end in adapters.on or ():
+        if not any(f".{name}".endswith(f".{end}") for name, _ in model.named_modules() if name):
+            known = {name.rpartition(".")[2] for name in names}
+            raise ConfigError(f"model.adapters.on: no layer {end!r}; {nearest(end, known)}")
+    peft = library("peft")
     on: Any = None if adapters.on is None else list(adapters.on)
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if on is None and kind not in peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
@@ -116,8 +120,8 @@ def adapted(model: nn.Module, adapters: Adapters) -> None:
     try:
         peft.inject_adapter_in_model(settings, model)
     except ValueError as error:
-        known = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
-        raise ConfigError(f"model.adapters: {' '.join(str(error).split())[:200]}; its Linear layers are {known}: name "
+        layers = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
+        raise ConfigError(f"model.adapters: {' '.join(str(error).split())[:200]}; its Linear layers are {layers}: name "
                           "those that get adapters in `on`") from None  # fmt: skip
 
 
