@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from fedkin.errors import ConfigError, FedkinError, nearest
@@ -21,6 +22,13 @@ from fedkin.learning.models.packages import library
 from fedkin.untrusted import said
 
 __all__ = ["Timm", "Transformers"]
+
+_ADAPTER = "adapter_config.json"
+_NO_ADAPTER = "it is of an adapter, which is not loaded; merge it into the net (peft: merge_and_unload), and save that"
+# Endings of values that would not be read, so that others would be drawn.
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_OTHERS = (".h5", ".msgpack", ".gguf", ".onnx", ".npz")
+_DECIDED = {"num_classes": "the head is fedkin's own", "in_chans": "it is what the data have"}
 
 
 class Pretrained(Model):
@@ -76,9 +84,10 @@ class Pretrained(Model):
 class Transformers(Pretrained):
     """A net of Hugging Face transformers, without its head, from a folder with config.json and model.safetensors.
 
-    path: the folder, absolute or below the current one. Without a file of values they are drawn from the seed; a
-    pickle (pytorch_model.bin) is refused. hub: its name on the Hub in place of a folder, with revision; it is fetched
-    when the run begins. No code of a model is run. Inputs are token ids [length] as whole numbers, of which `padding`
+    path: the folder, absolute or below the current one. Without a file of values they are drawn from the seed; values
+    in other forms than safetensors, and adapters, are refused. hub: its name on the Hub in place of a folder, and
+    revision: the 40 characters of a commit there; it is fetched when the run begins, and is refused over a network. No
+    code of a model is run. Inputs are token ids [length] as whole numbers, of which `padding`
     (None: the model's padding id, or 0) is masked, a dict with input_ids and attention_mask, or images of the size that
     the model takes. pool: the feature of a text or an image: "mean" over its tokens, the "first" or the "last" one, or
     what the model pools itself ("own").
@@ -95,6 +104,11 @@ class Transformers(Pretrained):
     def _place(self) -> Self:
         if (self.path is None) == (self.hub is None):
             raise ValueError("give path (a folder with config.json and model.safetensors) or hub (a name), not both")
+        if self.hub is not None and not re.fullmatch("[0-9a-f]{40}", self.revision or ""):
+            raise ValueError(
+                "hub: give revision, the 40 characters of a commit on the Hub: a branch or a tag may move, and a run "
+                "would go on with other values"
+            )
         return self
 
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
@@ -106,35 +120,37 @@ class Transformers(Pretrained):
         return self.assembled(made, features, task)
 
     def parts(self, task: Task) -> tuple[nn.Module, int]:
+        place = str(self.hub if self.path is None else _folder(self.path))
         hugging = library("transformers")
-        place = str(self.hub if self.path is None else self._folder(self.path))
+        what = "path" if self.hub is None else "hub"
         how = {"revision": self.revision, "trust_remote_code": False, "local_files_only": self.path is not None}
         try:
+            # Its adapter would be loaded, and the net that it names fetched.
+            if self.hub is not None and hugging.utils.cached_file(
+                place, _ADAPTER, revision=self.revision, _raise_exceptions_for_missing_entries=False
+            ):
+                raise ConfigError(f"model.{what}: {place}: {_ADAPTER}: {_NO_ADAPTER}")
             config = hugging.AutoConfig.from_pretrained(place, **how)
             net = self._loaded(hugging, config, place, how)
         except FedkinError:
             raise
         except Exception as error:  # of files, of the network, of what the Hub answers
-            what = "a folder with config.json and model.safetensors" if self.path else "a name on the Hub"
+            expected = "a folder with config.json and model.safetensors" if self.path else "a name on the Hub"
             raise ConfigError(
-                f"model.{'path' if self.path else 'hub'}: {place}: cannot be opened ({type(error).__name__}: "
-                f"{said(error)}); expected {what}"
+                f"model.{what}: {place}: cannot be opened ({type(error).__name__}: {said(error)}); expected {expected}"
             ) from None
-        if self.pool != "own" and getattr(net, "pooler", None) is not None:
+        pooler = getattr(net, "pooler", None)
+        if self.pool != "own" and pooler is not None and any(True for _ in pooler.parameters()):
             net.pooler = None  # of no use, but it would be trained and sent
         self._check(task, config)
         sizes = getattr(config, "hidden_sizes", None)
-        return net, int(sizes[-1] if sizes else config.hidden_size)
-
-    def _folder(self, path: Path) -> Path:
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"model.path: {path}: no config.json in it; expected a folder that save_pretrained wrote")
-        if not any(path.glob("*.safetensors")) and (old := [*path.glob("*.bin"), *path.glob("*.pt")]):
+        size = sizes[-1] if sizes else getattr(config, "hidden_size", None) or getattr(config, "hidden_dim", None)
+        if not isinstance(size, int):
             raise ConfigError(
-                f"model.path: {path}: {old[0].name} is a pickle, which runs code when it is read; load it where you "
-                "trust it, and save it as safetensors (save_pretrained)"
+                f"model.{what}: {place}: {config.model_type} does not say how long its features are (hidden_size in "
+                "config.json); from Python, fedkin.learning.models.transformer takes it with a head of your own"
             )
-        return path
+        return net, size
 
     def _loaded(self, hugging: Any, config: Any, place: str, how: Mapping[str, Any]) -> Any:
         if self.path is not None and not any(self.path.glob("*.safetensors")):
@@ -186,6 +202,19 @@ class Timm(Pretrained):
     path: Path | None = None
     options: dict[str, Any] = Field({})
 
+    @field_validator("options")
+    @classmethod
+    def _own(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what would go round the hash of the files, and what the task decides."""
+        for name in options:
+            if name.startswith("pretrained") or name in ("checkpoint_path", "cache_dir"):
+                raise ValueError(
+                    f"{name}: values come from a .safetensors file, of which a hash is kept: set model.path"
+                )
+            if name in _DECIDED:
+                raise ValueError(f"{name}: {_DECIDED[name]}; leave it out")
+        return options
+
     def build(self, task: Task) -> tuple[nn.Module, nn.Module]:
         net, features = self.parts(task)
         made = backbone(net, nn.Identity(), adapters=self.adapters or False, frozen=self.frozen, keep=self.keep)
@@ -198,8 +227,6 @@ class Timm(Pretrained):
             raise ConfigError(f"model.name: 'timm' needs images [channels, height, width], inputs have shape {shape}")
         if self.net not in timm.list_models():
             raise ConfigError(f"model.net: timm has no {self.net!r}; {_near(self.net, timm.list_models())}")
-        if "pretrained" in self.options:
-            raise ConfigError("model.options: values come from a file: set model.path, and leave pretrained out")
         try:
             net = timm.create_model(
                 self.net, **{**self.options, "pretrained": False, "num_classes": 0, "in_chans": shape[0]}
@@ -231,9 +258,26 @@ def _near(name: str, known: list[str]) -> str:
     return found if found.startswith("did") else "see timm.list_models()"
 
 
+def _folder(path: Path) -> Path:
+    """Check a folder of files; raises ConfigError."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"model.path: {path}: no config.json in it; expected a folder that save_pretrained wrote")
+    if (path / _ADAPTER).exists():
+        raise ConfigError(f"model.path: {path}: {_ADAPTER}: {_NO_ADAPTER}")
+    files = sorted(file for file in path.iterdir() if file.suffix in (*_PICKLES, *_OTHERS))
+    if files and not any(path.glob("*.safetensors")):
+        pickle = files[0].suffix in _PICKLES
+        what = "is a pickle, which runs code when it is read" if pickle else "is not safetensors"
+        raise ConfigError(
+            f"model.path: {path}: {files[0].name} {what}; load it where you trust it, and save it as safetensors "
+            "(save_pretrained)"
+        )
+    return path
+
+
 def digest_of(path: Path) -> str:
     """Return a hash of the settings and values in a folder, or of one file."""
-    files = sorted([*path.glob("config.json"), *path.glob("*.safetensors")]) if path.is_dir() else [path]
+    files = sorted([*path.glob("*.json"), *path.glob("*.safetensors")]) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
         about = file.stat()
