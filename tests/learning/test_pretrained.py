@@ -157,12 +157,15 @@ def test_every_engine_and_mode_gives_one_result(folder: Path, caplog: pytest.Log
     assert "run.mode: 'stacked' trains clients one by one: torch cannot map the net or the loss" in caplog.text
 
 
-def test_vision_nets_stack() -> None:
+# Torch computes this attention client by client inside the stack.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vision_nets_stack(caplog: pytest.LogCaptureFixture) -> None:
     alone, stacked = (
         fedkin.run("fedavg", images(), model=tiny_vit(adapters={"rank": 2, "on": ["qkv"]}), training=PLAN,
                    settings={"mode": mode})
         for mode in ("one-by-one", "stacked")
     )  # fmt: skip
+    assert "one by one" not in caplog.text
     assert any("lora_A" in name for name in alone.models["site-0"])
     for name, tensor in alone.models["site-0"].items():
         torch.testing.assert_close(stacked.models["site-0"][name], tensor, rtol=1e-4, atol=1e-5)
@@ -242,6 +245,55 @@ def test_files_that_changed_or_lack_values_are_refused(tmp_path: Path) -> None:
               {"format": "pt"})  # fmt: skip
     with pytest.raises(ConfigError, match=r"the files have no values of .* and \d+ more"):
         Transformers(path=tmp_path / "m").build(task)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_repository_of_an_adapter_is_refused_and_one_of_a_net_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Hub's files lie in the cache of the machine."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    place = tmp_path / "models--some--net"
+    files, none = place / "snapshots" / COMMIT, place / ".no_exist" / COMMIT
+    bert(0.0, "BertModel").save_pretrained(files)
+    none.mkdir(parents=True)
+    for name in ("adapter_config.json", "model.safetensors.index.json"):
+        (none / name).touch()
+    model, task = Transformers(hub="some/net", revision=COMMIT), Task(2, (10,), codes=("x",))
+    assert Net.build(lambda: model.build(task), 0).width(task) == 16
+    (none / "adapter_config.json").unlink()
+    (files / "adapter_config.json").write_text('{"base_model_name_or_path": "other/net"}')
+    with pytest.raises(ConfigError, match=r"model.hub: some/net: adapter_config.json: .* adapter, which is not loaded"):
+        model.build(task)
+
+
+@pytest.mark.parametrize("kind", ["ResNet", "RegNet", "EfficientNet"])
+def test_images_of_nets_whose_pooling_has_no_values(tmp_path: Path, kind: str) -> None:
+    sizes: dict[str, Any] = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "groups_width": 2}
+    small = {"width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 128, "image_size": 64}
+    config = getattr(hugging(), f"{kind}Config")(num_channels=1, **(small if kind == "EfficientNet" else sizes))
+    torch.manual_seed(0)
+    net = getattr(hugging(), f"{kind}Model")(config).eval()
+    net.save_pretrained(tmp_path)
+    task, x = Task(2, (1, 64, 64)), torch.randn(3, 1, 64, 64)
+    with torch.no_grad():
+        want = net(x).pooler_output.flatten(1)
+        for pool in ("mean", "own"):
+            body, head = Transformers(path=tmp_path, pool=pool, frozen=True).build(task)
+            torch.testing.assert_close(body.eval()(x), want, rtol=1e-4, atol=1e-5)
+            assert head(body(x)).shape == (3, 2)
+
+
+def test_a_net_that_does_not_say_how_long_its_features_are(tmp_path: Path) -> None:
+    text = {"vocab_size": 9, "eos_token_id": 1, **SMALL}
+    config = hugging().CLIPConfig(text_config=text, vision_config={**SMALL, "image_size": 8, "patch_size": 4})
+    hugging().CLIPModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"model.path: .*: clip does not say how long its features are"):
+        Transformers(path=tmp_path).build(Task(2, (3, 8, 8)))
 
 
 @pytest.mark.parametrize(
