@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown",
-           "text_in", "toml_of",
-    "within",
+__all__ = [
+    "DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown", "text_in",
+    "toml_of", "within",
 ]  # fmt: skip
 
 # Nesting of tables, lists and trees.
