@@ -29,7 +29,7 @@ from fedkin.graph.own import STAGES, Stage
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
-from fedkin.untrusted import shown
+from fedkin.untrusted import plain_word, shown
 
 __all__ = [
     "KINDS",
@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOG = logging.getLogger("fedkin")
 # Entry points fedkin.GROUP, and what they bring.
 _GROUPS = {
@@ -74,8 +73,6 @@ class Kind(NamedTuple):
         if self.known is MODELS and _is_module(part):
             part = plain(part)
         if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
-            if not _NAME.fullmatch(part.name):
-                raise ConfigError(f"{part.name!r}: its name is no plain word: give it another, name='...'")
             return part.name, part
         told = getattr(part, "__name__", repr(part))
         if self.known is STAGES:
@@ -87,7 +84,7 @@ class Kind(NamedTuple):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
         field = part.model_fields.get(self.field)  # type: ignore[attr-defined]
         name = field.default if field is not None else part.__dict__.get(self.field)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not plain_word(name):
             raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
         return name, part
 
