@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import fedkin
 from fedkin import graph
 from fedkin.errors import ConfigError, GraphError
 from fedkin.graph.own import BUILT_IN, STAGES
-from fedkin.running import own
 from fedkin.running.experiment import load
 from support import small_federation
 from tiny import TABLE
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 A = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
 FILE = """
 from fedkin.graph import stage
@@ -32,13 +31,6 @@ def file_ends(a, seed=0):
 def unmarked(a):
     return a
 """
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    yield
-    STAGES.clear()
-    own._FILES.clear()
 
 
 def test_a_stage_gives_what_its_function_gives_and_gets_the_keywords_that_it_names() -> None:

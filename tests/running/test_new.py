@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -22,18 +20,7 @@ from fedkin.running.experiment import load
 from fedkin.running.new import KINDS, write_new
 from tiny import TABLE
 
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    known, path = {section: dict(kind.known) for section, kind in own.KINDS.items()}, list(sys.path)
-    yield
-    for section, kind in own.KINDS.items():
-        kind.known.clear()
-        kind.known.update(known[section])
-    own._FILES.clear()
-    sys.path[:] = path
-    for name in [name for name in sys.modules if name.removeprefix("test_").startswith("made_")]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 @pytest.mark.parametrize("kind", ["scenario", "metric", pytest.param("method", marks=pytest.mark.slow)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
 from support import small_federation
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 METHOD = """
 from typing import ClassVar
 
@@ -71,22 +71,6 @@ TABLE = {
     "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
     "training": {"rounds": 2, "lr": 0.1}, "method": {"name": "own_average.py:Mine"},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """Take out again what a test put among the parts."""
-    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    for section, kind in own.KINDS.items():
-        kind.known.clear()
-        kind.known.update(known[section])
-    own._FILES.clear()
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name.startswith("own_"):
-            del sys.modules[name]
 
 
 @pytest.fixture
