@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def printable(text: str) -> bool:
     return bool(text) and not _OBEYED.search(text)
 
 
-def plain_word(name: object) -> bool:
+def plain_word(name: object) -> TypeGuard[str]:
     """Whether a part can have this name in settings and tables: letters, digits, and later also . _ and -, at most 64.
 
     >>> plain_word("my-method"), plain_word("knn:10"), plain_word("a b")

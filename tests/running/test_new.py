@@ -57,7 +57,7 @@ def named_by(printed: str, folder: Path) -> str:
         return own.named_in(value.split(","), "method", Path(), "--methods")[0][-1]
     assert option == "--set"
     plan = load(folder / "e.toml", [value])
-    return plan.run.metrics[0] if "metrics" in value else plan.scenario.name  # type: ignore[attr-defined,no-any-return]
+    return plan.run.metrics[0] if "metrics" in value else plan.scenario.name
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_a_stage_of_a_file_from_python_is_noted_with_the_run(place: Path, monkey
     (place / "own_stage.py").write_text(STAGE)
     monkeypatch.chdir(place)
     few: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}}
-    options = {"graph": {"groups": "own_stage.py:own_halves"}}
+    options: dict[str, Any] = {"graph": {"groups": "own_stage.py:own_halves"}}
     result = fedkin.run("sfmtl-graph", small_federation(), out=place / "run", **few, **options)
     assert result.summary["groups"]["found"] == 2
     assert "own_stage.py#" in (place / "run" / "experiment.toml").read_text()
