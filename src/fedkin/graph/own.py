@@ -13,7 +13,7 @@ from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph.groups import canonical
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = ["BUILT_IN", "Stage", "stage"]
+__all__ = ["Stage", "stage"]
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control", "centrality"]
 
