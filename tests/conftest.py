@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
 
 from fedkin.federation import Federation
+from fedkin.running import own
 from support import small_federation
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
@@ -18,3 +23,18 @@ torch.set_num_threads(1)
 def federation() -> Federation:
     """Six clients, two planted groups."""
     return small_federation()
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path) -> Iterator[None]:
+    """What a test adds to fedkin's parts, and imports from its own folder, is gone afterwards."""
+    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
+    files, path, modules = dict(own._FILES), list(sys.path), set(sys.modules)
+    yield
+    for now, before in [(own._FILES, files), *((kind.known, known[section]) for section, kind in own.KINDS.items())]:
+        now.clear()
+        now.update(before)
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -32,13 +32,18 @@ def cases() -> dict[str, ServerMethod | PeerMethod]:
     """Methods with settings that matter in a tiny federation: CASES of every module in tests/methods/cases."""
     found: dict[str, ServerMethod | PeerMethod] = {}
     for path in sorted((Path(__file__).parent / "methods" / "cases").glob("*.py")):
-        spec = spec_from_file_location(f"cases_{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found |= module.CASES
+        found |= module_at(path).CASES
     return found
+
+
+def module_at(path: Path) -> Any:
+    """The module of a file that is in no folder of modules."""
+    spec = spec_from_file_location(f"at_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def local_site(engine: Engine) -> LocalSite:

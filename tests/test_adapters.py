@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support import module_at
+
 gone = [name for name in ("transformers", "peft") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,  # the packages are installed before the slow tests only
@@ -19,12 +21,7 @@ pytestmark = [
 
 def test_adapters_travel_in_place_of_nets(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[1] / "examples/adapters.py"
-    spec = importlib.util.spec_from_file_location("adapters", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main(1, None)
+    module_at(path).main(1, None)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["sfmtl-graph", "mapl-plus", "mapl"]
     for line in lines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +10,6 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError, RunError
-from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.tables import flat
@@ -23,6 +21,7 @@ from fedkin.running.tuning import Choice
 from support import small_federation
 from tiny import TABLE
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 FEW: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 2, "lr": 0.1}}
 
 
@@ -33,14 +32,6 @@ class Halved(FedAvg):
     title: ClassVar[str] = "Halved"
 
     share: float = 0.5
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    known = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(known)
 
 
 def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:

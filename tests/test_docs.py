@@ -10,7 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ import fedkin
 from fedkin.cli.commands import app
 from fedkin.methods import METHODS
 from fedkin.running.experiment import load
+from support import module_at
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -30,14 +31,9 @@ COMMANDS = typer.main.get_command(app)
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 
 
-def site() -> ModuleType:
+def site() -> Any:
     """What mkdocs does beyond its settings."""
-    found = importlib.util.spec_from_file_location("fedkin_site", ROOT / ".ci" / "site.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return module_at(ROOT / ".ci" / "site.py")
 
 
 def prose(page: Path) -> str:

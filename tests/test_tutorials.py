@@ -10,35 +10,22 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from fedkin.cli.commands import app
-from fedkin.running import own
+from cli.invoked import said
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.M | re.S)
 
 
 @pytest.fixture(autouse=True)
-def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def empty(forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, from which nothing that a page defines is known afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
-    modules = set(sys.modules)
-    yield
-    for section, kind in own.KINDS.items():
-        kind.known.clear()
-        kind.known.update(known[section])
-    own._FILES.clear()
-    for name in set(sys.modules) - modules:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
-            del sys.modules[name]
 
 
 def like(shown: str, line: str) -> bool:
@@ -63,13 +50,11 @@ def missing(shown: str, printed: str) -> str | None:
 
 
 def called(words: list[str]) -> str:
-    """What a command prints on standard output."""
+    """What a command prints."""
     if words[0] == "python":
         return subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True).stdout
     assert words[0] == "fedkin", words
-    done = CliRunner().invoke(app, words[1:])
-    assert done.exit_code == 0, f"{words}: {done.output}\n{done.exception!r}"
-    return done.stdout
+    return said(*words[1:])
 
 
 def follow(page: Path) -> int:

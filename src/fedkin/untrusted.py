@@ -14,15 +14,15 @@ import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
 __all__ = [
-    "DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "printable", "said", "shown", "text_in",
-    "toml_of", "within",
+    "DEEPEST", "Refused", "arrays_in", "cell", "json_of", "most", "parquet_in", "plain_word", "printable", "said",
+    "shown", "text_in", "toml_of", "within",
 ]  # fmt: skip
 
 # Nesting of tables, lists and trees.
@@ -32,6 +32,7 @@ _ALWAYS = 1 << 29
 _TIMES = 100
 # A terminal obeys these, or writes on in the other direction, or they are no characters at all.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IN_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _FORMULA = tuple("=+-@\t\r'＝＋－＠")
 
@@ -54,6 +55,15 @@ def shown(text: str, most: int = 0) -> str:
 def printable(text: str) -> bool:
     """Whether `shown` leaves this text as it is, and it is not empty."""
     return bool(text) and not _OBEYED.search(text)
+
+
+def plain_word(name: object) -> TypeGuard[str]:
+    """Whether a part can have this name in settings and tables: letters, digits, and later also . _ and -, at most 64.
+
+    >>> plain_word("my-method"), plain_word("knn:10"), plain_word("a b")
+    (True, False, False)
+    """
+    return isinstance(name, str) and _WORD.fullmatch(name) is not None
 
 
 def said(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from fedkin.errors import FedkinError
 
 def said(*words: str | Path) -> str:
     ended = CliRunner().invoke(app, [str(word) for word in words])
-    assert ended.exit_code == 0, ended.output
+    assert ended.exit_code == 0, f"{words}: {ended.output}\n{ended.exception!r}"
     return ended.output
 
 

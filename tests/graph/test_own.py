@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import tomli_w
 import fedkin
 from fedkin import graph
 from fedkin.errors import ConfigError, GraphError
-from fedkin.graph.own import STAGES
-from fedkin.running import own
+from fedkin.graph.own import BUILT_IN, STAGES
 from fedkin.running.experiment import load
 from support import small_federation
 from tiny import TABLE
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 A = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
 FILE = """
 from fedkin.graph import stage
@@ -32,13 +31,6 @@ def file_ends(a, seed=0):
 def unmarked(a):
     return a
 """
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    yield
-    STAGES.clear()
-    own._FILES.clear()
 
 
 def test_a_stage_gives_what_its_function_gives_and_gets_the_keywords_that_it_names() -> None:
@@ -64,6 +56,7 @@ def test_a_stage_gives_what_its_function_gives_and_gets_the_keywords_that_it_nam
         ("control", -A, "expected weights of at least 0, got -2"),
         ("centrality", [["a"] * 3], r"expected values of shape \(3,\)"),
         ("centrality", ["a", "b", "c"], "expected finite numbers"),
+        ("groups", [[1, 2], [3]], "expected one array, got ValueError: setting an array element"),
     ],
 )
 def test_output_that_is_none_is_refused_in_one_line(kind: Any, output: Any, words: str) -> None:
@@ -91,6 +84,30 @@ def test_a_function_where_a_stage_has_a_name() -> None:
         fedkin.run("sfmtl-graph", small_federation(), rounds=1, graph={"groups": lambda a: a})
     with pytest.raises(ConfigError, match=r"halves.*: this is a groups stage"):
         fedkin.run("sfmtl-graph", small_federation(), rounds=1, graph={"similarity": "halves"})
+
+
+@pytest.mark.parametrize("kind", list(BUILT_IN))
+def test_a_stage_cannot_take_the_name_of_a_built_in_one(kind: Any) -> None:
+    make = getattr(graph, f"{kind}_stage")
+    for name, argument in BUILT_IN[kind].items():
+        make(name if argument in ("", "?ALPHA", "?GAMMA", "?N") else f"{name}:1")
+        with pytest.raises(ConfigError, match=f"stage '{name}': fedkin has a [a-z]+ stage of this name"):
+            graph.stage("groups", name=name)(lambda a: a)
+
+    def louvain(a: Any) -> Any:
+        return np.zeros(len(a))
+
+    def both(a: Any) -> Any:
+        return a
+
+    federation = small_federation()
+    with pytest.raises(ConfigError, match=r"method\.graph\.groups: stage 'louvain': fedkin has a groups stage"):
+        fedkin.run("sfmtl-graph", federation, rounds=1, graph={"groups": louvain})
+    with pytest.raises(ConfigError, match=r"method\.graph\.similarity: stage 'both': this setting has"):
+        fedkin.run("sfmtl-graph", federation, rounds=1, graph={"similarity": both})
+    with pytest.raises(ConfigError, match="stage 'knn:10': this is no plain word: give it another"):
+        graph.stage("sparsify", name="knn:10")(both)
+    assert not STAGES
 
 
 def test_a_stage_of_a_file_in_an_experiment(tmp_path: Path) -> None:

@@ -69,6 +69,33 @@ def test_a_head_by_its_name_and_nets_that_are_one_layer_or_pixels() -> None:
     assert last.kernel_size == (1, 1)
 
 
+class After(nn.Module):
+    """A net that computes something after its head that made-up samples do not show."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        self.a, self.fc, self.after = nn.Linear(4, 8), nn.Linear(8, 3), after
+        self.scale = nn.Parameter(torch.ones(1))
+        with torch.no_grad():
+            self.fc.weight.fill_(0.05)
+            self.fc.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.a(x).tanh())
+        return {
+            "clamp": lambda: out.clamp(-1, 1), "in place": lambda: out.clamp_(-1, 1), "scale": lambda: out * self.scale,
+            "view": lambda: out.view(len(out), -1),
+        }[self.after]()  # fmt: skip
+
+
+@pytest.mark.parametrize("after", ["clamp", "in place", "scale"])
+def test_what_a_net_computes_after_its_head_is_never_dropped(after: str) -> None:
+    for head in (None, "fc"):
+        with pytest.raises(ConfigError, match="After computes more after 'fc'"):
+            parted(After(after), TASK, head)
+    assert isinstance(parted(After("view"), TASK)[1], nn.Linear)
+
+
 @pytest.mark.parametrize(
     ("module", "head", "words"),
     [
@@ -131,9 +158,23 @@ def test_classes_whose_arguments_cannot_be_settings() -> None:
             super().__init__()
             raise KeyError("size")
 
+    class Wordy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            raise ValueError("one\ntwo\x1b[31m")
+
+    class Typed(nn.Module):
+        def __init__(self, json: int = 3) -> None:
+            super().__init__()
+
     with pytest.raises(ConfigError, match="Odd: its argument 'head' cannot be a setting: rename it"):
         plain(Odd)
     with pytest.raises(ConfigError, match="Hidden: its argument '_width' cannot be a setting"):
         plain(Hidden)
     with pytest.raises(ConfigError, match="model: Failing: KeyError: 'size'"):
         parse(plain(Failing), {}, "model").build(TASK)
+    with pytest.raises(ConfigError, match=r"^model: Wordy: ValueError: one two\\x1b\[31m$"):
+        parse(plain(Wordy), {}, "model").build(TASK)
+    with pytest.raises(ConfigError, match="Typed: its arguments cannot be settings: ") as caught:
+        plain(Typed)
+    assert "\n" not in str(caught.value)

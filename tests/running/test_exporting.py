@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from fedkin.federation.encoding import Encoding, profile
 from fedkin.federation.frame import as_table
 from fedkin.running import exported
 from fedkin.running.exporting import Columns, export_model
+from support import module_at
 
 PLAN = {"local_steps": 3, "lr": 0.1}
 NEW: dict[str, list[Any]] = {
@@ -58,12 +58,7 @@ def wards(folder: Path, target: str) -> fedkin.Loaded:
 
 def beside(path: Path) -> Any:
     """The module that was written with an exported model."""
-    spec = importlib.util.spec_from_file_location(path.stem, path.with_suffix(".py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(path.with_suffix(".py"))
 
 
 def test_what_is_written_imports_no_fedkin() -> None:

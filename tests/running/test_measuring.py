@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tomli_w
+import torch
 from sklearn.metrics import balanced_accuracy_score
 
 import fedkin
 from fedkin.errors import ConfigError, FedkinError
+from fedkin.federation import Federation
 from fedkin.learning import measures
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.compare import read_result, run_experiment
@@ -110,6 +113,10 @@ def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
             [fedkin.metric(higher=True, name="bad")(lambda outputs, _: 1 / 0)],
             "metric 'bad', .*: ZeroDivisionError",
         ),
+        (
+            [fedkin.metric(higher=True, name="huge")(lambda outputs, _: 10**5000)],
+            "metric 'huge', client '.*': expected a number that a float can hold",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(metrics: list[Any], words: str) -> None:
@@ -119,14 +126,44 @@ def test_what_cannot_be_measured_is_said_in_one_line(metrics: list[Any], words: 
 
 
 def test_clients_whose_samples_do_not_determine_it_are_left_out() -> None:
-    federation = small_federation()
-    some = min(federation)
-    sizes = {len(client.test) for id, client in federation.items() if id != some}
+    clients = list(small_federation().values())
+    few = replace(clients[0], test=clients[0].test.take(torch.arange(5)))
+    federation = Federation([few, *clients[1:]], small_federation().task, "unlike")
 
     @fedkin.metric(higher=True)
-    def rare(outputs: Values, targets: Values) -> float | None:
-        return len(targets) if len(targets) in sizes else None
+    def of_many(outputs: Values, targets: Values) -> float | None:
+        return float((outputs.argmax(1) == targets).mean()) if len(targets) > 5 else None
 
-    told = fedkin.run("local", federation, metrics=[rare], **FEW).summary["metrics"]["rare"]
-    assert told["clients"] + told["left_out"] == len(federation)
-    assert all((value is None) == (len(federation[id].test) not in sizes) for id, value in told["values"].items())
+    result = fedkin.run("local", federation, metrics=[of_many], **FEW)
+    told = result.summary["metrics"]["of-many"]
+    assert (told["clients"], told["left_out"]) == (len(clients) - 1, 1)
+    assert told["values"][few.id] is None
+    assert told["mean"] == pytest.approx(np.mean([result.values[client.id] for client in clients[1:]]))
+
+
+def test_a_metric_that_writes_into_its_arrays_changes_nothing() -> None:
+    @fedkin.metric(higher=True)
+    def one_against_all(outputs: Values, targets: Values) -> float:
+        targets[targets > 0] = 1
+        outputs[:] = 0
+        return float(targets.mean())
+
+    federation = small_federation()
+    before = {id: client.test.labels().clone() for id, client in federation.items()}
+    alone = fedkin.run("fedavg", federation, metrics=[wrong], settings={"dtype": "float64"}, **FEW)
+    both = fedkin.run("fedavg", federation, metrics=[one_against_all, wrong], settings={"dtype": "float64"}, **FEW)
+    assert all(torch.equal(client.test.labels(), before[id]) for id, client in federation.items())
+    assert both.metrics["wrong"] == alone.metrics["wrong"]
+
+
+def test_names_of_columns_are_no_names_of_metrics() -> None:
+    federation = small_federation()
+    found = fedkin.compare(federation, ["local", "fedavg"], **FEW)
+    heads = [str(column.header) for part in comparison(found.rows).renderables for column in part.columns]  # type: ignore[union-attr]
+    taken = {head for head in heads if " " not in head} | {*found["fedavg"][0].to_frame().columns}
+    assert {"mean", "gain", "client", "n", "loss", "accuracy"} <= taken
+    for name in (*taken, "Mean", "auc", "average_precision", "epsilon", "unseen"):
+        with pytest.raises(ConfigError, match=f"metric '{name}': a column of tables has this name"):
+            fedkin.metric(higher=True, name=name)(lambda outputs, targets: 1.0)
+    with pytest.raises(ConfigError, match="metric 'a b': this is no plain word: give it another"):
+        fedkin.metric(higher=True, name="a b")(lambda outputs, targets: 1.0)

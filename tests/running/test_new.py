@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
+import re
+import shlex
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from fedkin.cli.commands import app
 from fedkin.errors import ConfigError
+from fedkin.flow import ServerMethod
 from fedkin.running import own
-from fedkin.running.new import write_new
+from fedkin.running.experiment import load
+from fedkin.running.new import KINDS, write_new
+from tiny import TABLE
 
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    known, path = {section: dict(kind.known) for section, kind in own.KINDS.items()}, list(sys.path)
-    yield
-    for section, kind in own.KINDS.items():
-        kind.known.clear()
-        kind.known.update(known[section])
-    own._FILES.clear()
-    sys.path[:] = path
-    for name in [name for name in sys.modules if name.removeprefix("test_").startswith("made_")]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 @pytest.mark.parametrize("kind", ["scenario", "metric", pytest.param("method", marks=pytest.mark.slow)])
@@ -44,8 +38,26 @@ def test_the_test_of_a_new_part_passes_and_its_file_is_read(
     assert len(run) == 2
     for test in run:
         test()
-    names, _ = own.named_in([f"{tmp_path}/made_{kind}.py:{part}"], kind, Path(), kind)
-    assert names == [f"made-{kind}"]
+    assert named_by(done.output.splitlines()[-1], tmp_path) == f"made-{kind}"
+
+
+def test_the_kinds_that_a_new_method_names_are_kinds() -> None:
+    (line,) = [line for line in KINDS["method"][0].splitlines() if line.strip().startswith("kind:")]
+    kinds = get_args(get_args(get_type_hints(ServerMethod)["kind"])[0])
+    assert set(re.findall(r'"(\w+)"', line)) <= {*kinds}
+    assert "personalised" in line
+
+
+def named_by(printed: str, folder: Path) -> str:
+    """The part that the printed command uses, as a shell hands its words over."""
+    command = printed[printed.index("fedkin ") :]
+    *_, option, value = shlex.split(command)
+    (folder / "e.toml").write_text(tomli_w.dumps(TABLE))
+    if option == "--methods":
+        return own.named_in(value.split(","), "method", Path(), "--methods")[0][-1]
+    assert option == "--set"
+    plan = load(folder / "e.toml", [value])
+    return plan.run.metrics[0] if "metrics" in value else plan.scenario.name
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,15 @@ def test_the_test_of_a_new_part_passes_and_its_file_is_read(
         ("method", "My Method", "expected a name in small letters such as my-method"),
         ("metric", "a/b", "expected a name in small letters such as my-metric"),
         ("metric", "class", "expected a name in small letters"),
+        ("method", "pandas", "there is a Python module 'pandas' already"),
+        ("method", "fedavg", "there is a method 'fedavg' already; choose another name, such as my-fedavg"),
+        ("scenario", "rotated-masked", "there is a scenario 'rotated-masked' already"),
+        ("metric", "balanced-accuracy", "there is a metric 'balanced-accuracy' already"),
+        ("metric", "mean", "metric 'mean': a column of tables has this name"),
+        ("method", "message", "the file imports 'Message' from elsewhere; choose another name, such as my-message"),
+        ("method", "ask", "the file imports 'Ask'"),
+        ("scenario", "client", "the file imports 'Client'"),
+        ("metric", "np", "the file imports 'np'"),
         ("method", "random", "there is a Python module 'random' already; choose another name, such as my-random"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from fedkin.running import own
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
+from support import small_federation
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 METHOD = """
 from typing import ClassVar
 
@@ -70,22 +71,6 @@ TABLE = {
     "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
     "training": {"rounds": 2, "lr": 0.1}, "method": {"name": "own_average.py:Mine"},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """Take out again what a test put among the parts."""
-    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    for section, kind in own.KINDS.items():
-        kind.known.clear()
-        kind.known.update(known[section])
-    own._FILES.clear()
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name.startswith("own_"):
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -215,6 +200,78 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
         load(tmp_path / "e.toml")
     assert "\n" not in str(caught.value)
     assert "own_f" not in sys.modules or "my-average" not in own.KINDS["method"].known
+
+
+def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
+    path = place / "own_average.py"
+    path.write_text(METHOD + "\n\nDefault = Mine\n")
+    assert (
+        own.named_in(["own_average.py:Default", "own_average.py:Mine"], "method", place, "m")[0] == ["my-average"] * 2
+    )
+    path.write_text(METHOD + "\n\nDefault = Mine  # read again\n")
+    assert load(place / "e.toml").method.name == "my-average"
+    path.write_text(METHOD + "\n\nclass Other(Mine):\n    name: ClassVar[str] = 'my-average'\n")
+    with pytest.raises(ConfigError, match="Other is 'my-average', and there is a method 'my-average' already"):
+        load(place / "e.toml")
+
+
+MEASURE = """
+import fedkin
+
+
+@fedkin.metric(higher=True)
+def own_one(outputs, targets):
+    return 1
+"""
+STAGE = """
+from fedkin.graph import stage
+
+
+@stage("groups")
+def own_halves(a):
+    return [at % 2 for at in range(len(a))]
+"""
+
+
+def test_a_file_is_read_wherever_a_part_can_be_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "own_stage.py").write_text(STAGE)
+    (place / "own_broad.py").write_text(MODEL)
+    (place / "own_measure.py").write_text(
+        "import fedkin\n\n\n@fedkin.metric(higher=True)\ndef own_one(o, t):\n    return 1\n"
+    )
+    stage = {"graph": {"groups": "own_stage.py:own_halves"}}
+    methods = {"sfmtl-graph": {"method": stage}, "fedavg": {"model": {"name": "own_broad.py:Broad"}}}
+    (place / "m.toml").write_text(tomli_w.dumps({**TABLE, "method": {"name": "fedavg"}, "methods": methods}))
+    plan = load(place / "m.toml")
+    assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
+    assert plan.for_method("fedavg").model.model_dump() == {"name": "broad", "hidden": (12,)}
+    assert [Path(each.partition("#")[0]).name for each in plan.table["own"]] == ["own_stage.py", "own_broad.py"]
+
+    monkeypatch.chdir(place)
+    own._FILES.clear()
+    own.KINDS["graph"].known.clear()
+    changed = Experiment.of({**TABLE, "method": {"name": "sfmtl-graph"}}).with_changes(
+        **{"method.graph.groups": "own_stage.py:own_halves", "run.metrics": "balanced-accuracy, own_measure.py:own_one"}
+    )
+    assert changed.resolved()["method"]["graph"]["groups"] == "own-halves"
+    assert changed.run.metrics == ("balanced-accuracy", "own-one")
+    assert [Path(each.partition("#")[0]).name for each in changed.table["own"]] == ["own_stage.py", "own_measure.py"]
+    assert load(place / "e.toml", ["run.metrics=own_measure.py:own_one"]).run.metrics == ("own-one",)
+
+
+def test_a_stage_of_a_file_from_python_is_noted_with_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "own_stage.py").write_text(STAGE)
+    monkeypatch.chdir(place)
+    few: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}}
+    options: dict[str, Any] = {"graph": {"groups": "own_stage.py:own_halves"}}
+    result = fedkin.run("sfmtl-graph", small_federation(), out=place / "run", **few, **options)
+    assert result.summary["groups"]["found"] == 2
+    assert "own_stage.py#" in (place / "run" / "experiment.toml").read_text()
+    found = fedkin.sweep(
+        small_federation(), "sfmtl-graph", {"method.graph.groups": ["louvain", "own_stage.py:own_halves"]}, **few
+    )
+    assert [one.settings["method.graph.groups"] for one in found] == ["louvain", "own_stage.py:own_halves"]
+    assert found[1].results[0].groups == result.groups
 
 
 def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: Path) -> None:

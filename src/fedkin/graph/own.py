@@ -11,12 +11,30 @@ import numpy as np
 
 from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph.groups import canonical
-from fedkin.untrusted import said, shown
+from fedkin.untrusted import plain_word, said, shown
 
 __all__ = ["Stage", "stage"]
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control", "centrality"]
-_KINDS = ("similarity", "sparsify", "groups", "control", "centrality")
+
+# fedkin's own stages, by kind, and their argument after the colon: "" is none, "?..." an optional one.
+BUILT_IN: dict[str, dict[str, str]] = {
+    "similarity": {
+        **dict.fromkeys(("cosine", "dot", "l1", "l2", "matching", "minimum", "hausdorff"), ""), "rbf": "?GAMMA",
+    },
+    "sparsify": {
+        "none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE",
+        "soft": "auto or soft:SCALE",
+    },
+    "groups": {
+        **dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), ""),
+        "hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA",
+    },
+    "control": dict.fromkeys(("none", "random", "uniform", "oracle", "shuffled", "self"), ""),
+    "centrality": dict.fromkeys(
+        ("degree", "closeness", "betweenness", "eigenvector", "current-flow", "current-flow-closeness", "pagerank"), ""
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +49,13 @@ class Stage:
     kind: Kind
     name: str
     function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not plain_word(self.name):
+            raise ConfigError(f"stage {self.name!r}: this is no plain word: give it another, name='...'")
+        for kind, known in BUILT_IN.items():
+            if self.name in known:
+                raise ConfigError(f"stage {self.name!r}: fedkin has a {kind} stage of this name: give it another")
 
     @property
     def part(self) -> Any:
@@ -55,7 +80,10 @@ class Stage:
         return f"{self.kind} stage {self.name!r}"
 
     def _checked(self, found: Any, n: int) -> Any:
-        table = np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+        try:
+            table = np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+        except Exception as error:  # of whatever a function of the user's gave
+            raise GraphError(f"{self._who}: expected one array, got {type(error).__name__}: {said(error)}") from error
         square = self.kind in ("similarity", "sparsify", "control")
         wanted = (n, n) if square else (n,)
         if table.shape != wanted:
@@ -86,11 +114,15 @@ def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any
     >>> by_sign.name, by_sign(np.array([[0.0, 1.0, -1.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))
     ('by-sign', array([0, 1, 0]))
     """
-    if kind not in _KINDS:
-        raise ConfigError(f"stage: no kind {kind!r}; {nearest(str(kind), _KINDS)}")
+    if kind not in BUILT_IN:
+        raise ConfigError(f"stage: no kind {kind!r}; {nearest(str(kind), BUILT_IN)}")
 
     def made(function: Callable[..., Any]) -> Stage:
-        own = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
+        own = (
+            name
+            if name is not None
+            else getattr(function, "__name__", type(function).__name__).strip("_").replace("_", "-")
+        )
         if own == "<lambda>":
             raise ConfigError(f"stage: a lambda has no name: fedkin.graph.stage({kind!r}, name='mine')(...)")
         return Stage(kind, own, function)

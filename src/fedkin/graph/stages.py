@@ -41,7 +41,7 @@ import numpy as np
 from fedkin.errors import ConfigError, GraphError, nearest
 from fedkin.graph import centrality, control, distances, groups, same, similarity, sparsify
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
-from fedkin.graph.own import STAGES, own_stage
+from fedkin.graph.own import BUILT_IN, STAGES, own_stage
 
 __all__ = [
     "Control", "Groups", "Sparsify", "centrality_stage", "control_stage", "distance_stage", "groups_stage",
@@ -71,7 +71,7 @@ class Control(Protocol):
 
 
 def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
-    """Return the name and the argument of `spec`. In `known`, "" means no argument, "?..." an optional one."""
+    """Return the name and the argument of `spec`; known: as each kind of `BUILT_IN`."""
     name, colon, argument = spec.strip().partition(":")
     if name not in known:
         mine = [own for own, stage in STAGES.items() if stage.kind == kind]
@@ -116,8 +116,7 @@ def similarity_stage(spec: str) -> Callable[[Any], Array]:
     """
     if (own := own_stage(spec, "similarity")) is not None:
         return own
-    takes = dict.fromkeys(("cosine", "dot", "l1", "l2", *_DISTANCES), "") | {"rbf": "?GAMMA"}
-    name, argument = _read(spec, "similarity", takes)
+    name, argument = _read(spec, "similarity", BUILT_IN["similarity"])
     if name == "rbf":
         return partial(similarity.rbf, gamma=None if argument is None else _real(spec, argument, 0, above=True))
     if name in _DISTANCES:
@@ -152,8 +151,7 @@ def sparsify_stage(spec: str) -> Sparsify:
     """
     if (own := own_stage(spec, "sparsify")) is not None:
         return own
-    takes = {"none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE"}
-    name, argument = _read(spec, "sparsify", takes | {"soft": "auto or soft:SCALE"})
+    name, argument = _read(spec, "sparsify", BUILT_IN["sparsify"])
     if name in ("gamma", "soft"):
         value = None if argument == "auto" else _real(spec, str(argument), 0, above=True)
         return partial(_by_distance, sparsify.gamma if name == "gamma" else sparsify.soft, value)
@@ -186,9 +184,7 @@ def groups_stage(spec: str) -> Groups:
     """
     if (own := own_stage(spec, "groups")) is not None:
         return own
-    takes = dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), "")
-    takes |= {"hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA"}
-    name, argument = _read(spec, "groups", takes)
+    name, argument = _read(spec, "groups", BUILT_IN["groups"])
     number: float | None = None
     if name == "same":
         number = same_alpha(spec)
@@ -259,8 +255,7 @@ def control_stage(spec: str) -> Control:
     """
     if (own := own_stage(spec, "control")) is not None:
         return own
-    names = ("none", "random", "uniform", "oracle", "shuffled", "self")
-    name, _ = _read(spec, "control", dict.fromkeys(names, ""))
+    name, _ = _read(spec, "control", BUILT_IN["control"])
 
     def stage(a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix:
         a = as_matrix(a, symmetric=False)
@@ -300,4 +295,4 @@ def centrality_stage(spec: str) -> Callable[[Any], Array]:
         "current-flow-closeness": centrality.current_flow_closeness,
         "pagerank": centrality.pagerank,
     }
-    return known[_read(spec, "centrality", dict.fromkeys(known, ""))[0]]
+    return known[_read(spec, "centrality", BUILT_IN["centrality"])[0]]

@@ -12,11 +12,18 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError
-from fedkin.untrusted import said, shown
+from fedkin.tasks import METRICS
+from fedkin.untrusted import plain_word, said, shown
 
 __all__ = ["MEASURES", "Measure", "balanced_accuracy", "metric", "value"]
 
 Values = npt.NDArray[Any]
+
+# Columns of `Result.to_frame`, of comparisons and of the report, in which a metric has a column of its own name.
+_COLUMNS = {
+    *METRICS, "adds", "ari", "client", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method", "n",
+    "round", "sent", "surely", "unseen", "worst10", "worst20",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +41,12 @@ class Measure:
     title: str
     share: bool = False
 
+    def __post_init__(self) -> None:
+        if not plain_word(self.name):
+            raise ConfigError(f"metric {self.name!r}: this is no plain word: give it another, name='...'")
+        if self.name.lower() in _COLUMNS:
+            raise ConfigError(f"metric {self.name!r}: a column of tables has this name: give it another, name='...'")
+
     @property
     def part(self) -> Any:
         """What has a module and a docstring of its user's."""
@@ -45,7 +58,8 @@ def metric(
 ) -> Callable[[Callable[[Values, Values], Any]], Measure]:
     """Make a metric of a function, or of a class whose objects are called like one; see `Measure` for what it takes.
 
-    name: in settings and tables; by default that of the function, with "-" for "_".
+    name: in settings and tables; by default that of the function, with "-" for "_". Raises ConfigError for one that is
+    no plain word, or that a column of tables has.
 
     >>> @metric(higher=False)
     ... def largest_error(outputs, targets):
@@ -68,16 +82,21 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
     """Return a metric of one client's outputs; None where there is none. Raises MethodError naming the client."""
     where = f"metric {measure.name!r}, client {client!r}"
     try:
-        found = measure.function(outputs.double().numpy(), targets.numpy())
+        # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
+        found = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
     except Exception as error:  # whatever a function of the user's does
         raise MethodError(f"{where}: {type(error).__name__}: {said(error)}") from error
     if found is None:
         return None
     if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
         found = found.item()
-    if isinstance(found, bool) or not isinstance(found, (int, float, np.number)):
+    if isinstance(found, bool) or not isinstance(found, (int, float, np.integer, np.floating)):
         raise MethodError(f"{where}: expected one number, got {shown(repr(found), 80)}")
-    return float(found) if math.isfinite(found) else None
+    try:
+        number = float(found)
+    except OverflowError:
+        raise MethodError(f"{where}: expected a number that a float can hold, got a larger one") from None
+    return number if math.isfinite(number) else None
 
 
 @metric(higher=True, share=True, title="balanced accuracy")

@@ -34,7 +34,7 @@ from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.own import add_installed, files_of, named_in
+from fedkin.running.own import add_installed, files_of, named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
@@ -103,7 +103,7 @@ def run(
         faults=faults, privacy=privacy, data_root=data_root,
     )  # fmt: skip
     folder = Path(out) if out is not None else None
-    known = [*(MEASURES[each] for each in chosen.metrics), *measures]
+    known = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(made.model_dump())]
     own = files_of([type(made), *([type(named)] if named is not None else []), *known])
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
@@ -149,7 +149,8 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     if isinstance(method, str):
         add_installed()
         (name,), _ = named_in([method], "method", Path(), "method")
-        return parse(choose(METHODS, name, "method"), options, "method")
+        known, _ = stages_in(options, Path(), "method")
+        return parse(choose(METHODS, name, "method"), known, "method")
     if options:
         raise ConfigError(f"{', '.join(options)}: set these on the method object that you passed")
     return method

@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.claims import claimed
 from fedkin.running.api import prepared, run
-from fedkin.running.changes import assign
+from fedkin.running.changes import assign, taken_changes
 from fedkin.running.compare import Cells
 from fedkin.running.controls import controls_of, parted
 from fedkin.running.loop import Result, Watcher
@@ -63,7 +63,7 @@ class OfFederation(Cells):
         for section, name in _SECTIONS.items():
             given = options.get(name) or {}
             table[section] = given.model_dump() if isinstance(given, BaseModel) else copy.deepcopy(dict(given))
-        for path, value in changes.items():
+        for path, value in taken_changes(changes)[0].items():
             section = path.partition(".")[0]
             if section not in table:
                 raise ConfigError(

@@ -6,6 +6,8 @@ import copy
 import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +15,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.running.own import KINDS, taken_in
 from fedkin.untrusted import said, shown, toml_of
 
-__all__ = ["SECTIONS", "assign", "changed", "setting_value"]
+__all__ = ["SECTIONS", "assign", "changed", "setting_value", "taken_changes"]
 
 SECTIONS = (
     "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
@@ -75,6 +77,18 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
         if not isinstance(place, dict):
             raise ConfigError(f"{where}: {section!r} is a value, not a section")
     place[last] = value
+
+
+def taken_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return (changes by path with the names of parts for FILE.py:NAME, the files of these, for `own`)."""
+    made, own = {}, []
+    for path, value in changes.items():
+        alone: dict[str, Any] = {}
+        assign(alone, path, copy.deepcopy(value), path)
+        known = taken_in(alone, Path())
+        made[path] = reduce(getitem, path.split("."), known)
+        own += known.get("own", [])
+    return made, own
 
 
 def setting_value(text: str, where: str) -> Any:

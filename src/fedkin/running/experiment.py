@@ -25,7 +25,7 @@ from fedkin.network.settings import NetworkSettings
 from fedkin.records.claims import check_claim, claimed
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
-from fedkin.running.changes import SECTIONS, assign, changed
+from fedkin.running.changes import SECTIONS, assign, changed, taken_changes
 from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read, taken_in
@@ -96,11 +96,14 @@ class Experiment:
         return made
 
     def with_changes(self, **changes: Any) -> Experiment:
-        """Return the experiment with other values of some fields, which are written `section.field`."""
-        table = copy.deepcopy(dict(self.table))
-        for path, value in changes.items():
+        """Return the experiment with other values of some fields, which are written `section.field`.
+
+        Files that these name (FILE.py:NAME) are read, relative to the working folder.
+        """
+        table, (known, files) = copy.deepcopy(dict(self.table)), taken_changes(changes)
+        for path, value in known.items():
             assign(table, path, value, "--set")
-        return Experiment.of(table)
+        return Experiment.of({**table, "own": list(dict.fromkeys([*table.get("own", []), *files]))} if files else table)
 
     def resolved(self) -> dict[str, Any]:
         """Return the complete table with defaults, as in `experiment.toml` of a run."""

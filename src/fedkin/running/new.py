@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
+import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -28,7 +31,7 @@ class $part(ServerMethod):
     name: ClassVar[str] = "$name"
     title: ClassVar[str] = "$title"
     paper: ClassVar[str] = "none yet"
-    kind: ClassVar[str] = "global"  # or "personal", "clustered"
+    kind: ClassVar[str] = "global"  # or "personalised", "clustered"
     travels: ClassVar[str] = "the whole model, down and up"
 
     step: float = 1.0  # a setting: `fedkin sweep ... --grid method.step=0.5,1`
@@ -171,17 +174,18 @@ def test_in_a_run():
     assert result.summary["metrics"]["$name"]["mean"] == pytest.approx(1 - result.accuracy)
 '''
 KINDS = {
-    "method": (_METHOD, _METHOD_TEST, "fedkin compare EXPERIMENT.toml --methods local,{path}:{part}"),
-    "scenario": (_SCENARIO, _SCENARIO_TEST, "fedkin run EXPERIMENT.toml --set scenario.name={path}:{part}"),
-    "metric": (_METRIC, _METRIC_TEST, "fedkin run EXPERIMENT.toml --set run.metrics=['{path}:{part}']"),
+    "method": (_METHOD, _METHOD_TEST, "compare", "--methods", "local,{path}:{part}"),
+    "scenario": (_SCENARIO, _SCENARIO_TEST, "run", "--set", "scenario.name={path}:{part}"),
+    "metric": (_METRIC, _METRIC_TEST, "run", "--set", "run.metrics={path}:{part}"),
 }
+_IMPORT = (ast.Import, ast.ImportFrom)
 
 
 def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     """Write the file of a new part and its test; returns their paths and a command that uses the part.
 
     name: its name in settings, such as "my-method"; the file is my_method.py. Raises ConfigError for a name that cannot
-    be that of a module, and for files that exist.
+    be that of a module, or is another part's or module's, and for files that exist.
     """
     if kind not in KINDS:
         raise ConfigError(f"new: no kind {shown(kind, 40)!r}; {nearest(kind, KINDS)}")
@@ -190,14 +194,37 @@ def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     usual = all(word.isascii() and word.isalnum() for word in words) and name == name.lower()
     if not usual or not module.isidentifier() or keyword.iskeyword(module):
         raise ConfigError(f"new: {shown(name, 80)!r}: expected a name in small letters such as my-{kind}")
-    if module in sys.stdlib_module_names or module in ("fedkin", "numpy", "torch"):
-        raise ConfigError(f"new: there is a Python module {module!r} already; choose another name, such as my-{name}")
     part = module if kind == "metric" else "".join(word.capitalize() for word in words)
     told = {"name": name, "module": module, "part": part, "title": " ".join(words).capitalize()}
     file, test = folder / f"{module}.py", folder / f"test_{module}.py"
     if there := [str(path) for path in (file, test) if path.exists()]:
         raise ConfigError(f"new: {there[0]} exists, and is not written over; choose another name or folder")
+    texts = [Template(text).substitute(told) for text in KINDS[kind][:2]]
+    if taken := _taken(kind, name, module, part, texts):
+        raise ConfigError(f"new: {taken}; choose another name, such as my-{name}")
     folder.mkdir(parents=True, exist_ok=True)
-    for path, text in zip((file, test), KINDS[kind], strict=False):
-        path.write_text(Template(text).substitute(told), encoding="utf-8")
-    return file, test, KINDS[kind][2].format(path=file, part=part)
+    for path, text in zip((file, test), texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    command, option, value = KINDS[kind][2:]
+    used = shlex.quote(value.format(path=file, part=part))
+    return file, test, f"fedkin {command} EXPERIMENT.toml {option} {used}"
+
+
+def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> str:
+    """Who has this name already, so that the file could not be used; empty if nobody has."""
+    if module in sys.stdlib_module_names or find_spec(module) is not None:
+        return f"there is a Python module {module!r} already"
+    imports = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, _IMPORT)]
+    others = [one for node in imports if getattr(node, "module", "") != module for one in node.names]
+    if part in {one.asname or one.name for one in others}:
+        return f"the file imports {part!r} from elsewhere"
+    from fedkin.learning.measures import metric  # these import torch, for which a typo does not wait
+    from fedkin.running.own import KINDS as PARTS
+    from fedkin.running.own import add_installed
+
+    add_installed()
+    if name in PARTS[kind].known:
+        return f"there is a {kind} {name!r} already"
+    if kind == "metric":
+        metric(higher=True, name=name)(lambda outputs, targets: None)  # raises for the name of a column
+    return ""

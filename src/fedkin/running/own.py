@@ -29,21 +29,14 @@ from fedkin.graph.own import STAGES, Stage
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
-from fedkin.untrusted import shown
+from fedkin.untrusted import plain_word, shown
 
 __all__ = [
-    "KINDS",
-    "add_installed",
-    "check_read",
-    "files_of",
-    "named_in",
-    "origin",
-    "read_own",
+    "KINDS", "add_installed", "check_read", "files_of", "named_in", "origin", "read_own", "stages_in", "stages_of",
     "taken_in",
-]
+]  # fmt: skip
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOG = logging.getLogger("fedkin")
 # Entry points fedkin.GROUP, and what they bring.
 _GROUPS = {
@@ -74,8 +67,6 @@ class Kind(NamedTuple):
         if self.known is MODELS and _is_module(part):
             part = plain(part)
         if isinstance(part, (Measure, Stage)) and isinstance(part, self.bases):
-            if not _NAME.fullmatch(part.name):
-                raise ConfigError(f"{part.name!r}: its name is no plain word: give it another, name='...'")
             return part.name, part
         told = getattr(part, "__name__", repr(part))
         if self.known is STAGES:
@@ -87,7 +78,7 @@ class Kind(NamedTuple):
             raise ConfigError(f"expected a class that is a {of} and has all that one needs")
         field = part.model_fields.get(self.field)  # type: ignore[attr-defined]
         name = field.default if field is not None else part.__dict__.get(self.field)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not plain_word(name):
             raise ConfigError(f"{part.__name__} has no {self.field}, or one that is no plain word: give it its own")
         return name, part
 
@@ -150,36 +141,57 @@ def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise ConfigError("own: expected a list of files, such as own = ['my.py']")
     own = [_noted(text, folder) for text in listed]
+    made, files = _parts_in(made, folder, "")
+    own += files
+    if isinstance(made.get("methods"), Mapping):
+        made["methods"] = dict(made["methods"])
+        for name, inner in made["methods"].items():
+            if isinstance(inner, Mapping):
+                made["methods"][name], files = _parts_in(inner, folder, f"methods.{name}.")
+                own += files
+    return {**made, "own": list(dict.fromkeys(own))} if own else made
+
+
+def _parts_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (sections of an experiment with the names of parts for FILE.py:NAME, the files of these)."""
+    made, own = dict(table), []
     for section, kind in KINDS.items():
         inner = made.get(section)
         name = inner.get(kind.field) if isinstance(inner, Mapping) else None
         if isinstance(name, str) and _IN_FILE.fullmatch(name):
-            noted, known = _named(name, section, folder, f"{section}.{kind.field}")
+            noted, known = _named(name, section, folder, f"{where}{section}.{kind.field}")
             own.append(noted)
             made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
     if isinstance(made.get("method"), Mapping):
-        made["method"], files = _stages_in(made["method"], folder, "method")
+        made["method"], files = stages_in(made["method"], folder, f"{where}method")
         own += files
     run = made.get("run")
     names = run.get("metrics") if isinstance(run, Mapping) else None
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        known_names, files = named_in(names, "metric", folder, "run.metrics")
+        known_names, files = named_in(names, "metric", folder, f"{where}run.metrics")
         own += files
         made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
-    return {**made, "own": list(dict.fromkeys(own))} if own else made
+    return made, own
 
 
-def _stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+def stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
     """Return (a method's settings with the names of graph stages for FILE.py:NAME, the files of these)."""
     made, own = dict(table), []
     for name, value in table.items():
         if isinstance(value, Mapping):
-            made[name], files = _stages_in(value, folder, f"{where}.{name}")
+            made[name], files = stages_in(value, folder, f"{where}.{name}")
             own += files
         elif isinstance(value, str) and _IN_FILE.fullmatch(value):
             noted, made[name] = _named(value, "graph", folder, f"{where}.{name}")
             own.append(noted)
     return made, own
+
+
+def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
+    """Return the graph stages of one's own that a method's settings name."""
+    inner = [stage for value in settings.values() if isinstance(value, Mapping) for stage in stages_of(value)]
+    return inner + [STAGES[value] for value in settings.values() if isinstance(value, str) and value in STAGES]
 
 
 def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
@@ -255,7 +267,7 @@ def _read(place: str, where: str) -> _Read:
     if before is not None and before.digest == digest:
         return before
     for section, name in before.parts.values() if before is not None else ():
-        del KINDS[section].known[name]
+        KINDS[section].known.pop(name, None)
     _FILES.pop(place, None)
     found, refused = _parts(_module(place, where), place, where)
     for _, section, name, part in found:
@@ -266,8 +278,7 @@ def _read(place: str, where: str) -> _Read:
 
 def _module(place: str, where: str) -> Any:
     """Import a file as the module of its name, so that processes that are started later can import it too."""
-    path = Path(place)
-    name, folder = path.stem, str(path.parent)
+    name, folder = Path(place).stem, str(Path(place).parent)
     if not name.isidentifier():
         raise ConfigError(f"{where}: {place}: its name cannot be that of a Python module; rename it")
     known = sys.modules.get(name)
@@ -303,7 +314,8 @@ def _parts(module: Any, place: str, where: str) -> tuple[list[tuple[str, str, st
         for section in (section for section, kind in KINDS.items() if kind.has(own, module.__name__)):
             try:
                 name, part = KINDS[section].taken(own)
-                if name in KINDS[section].known or any((section, name) == each[1:3] for each in found):
+                others = [each[3] for each in found if each[1:3] == (section, name)]
+                if any(other is not part for other in (*others, KINDS[section].known.get(name, part))):
                     raise ConfigError(f"{label} is {name!r}, and there is a {section} {name!r} already")
             except ConfigError as error:
                 if not _is_module(own):

@@ -15,6 +15,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.base import Model
 from fedkin.learning.whole import parted
+from fedkin.untrusted import said
 
 __all__ = ["Plain", "plain"]
 
@@ -37,7 +38,7 @@ class Plain(Model):
         try:
             made = self.module(**given)
         except Exception as error:  # whatever a class of the user's does
-            raise ConfigError(f"model: {self.module.__name__}: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"model: {self.module.__name__}: {type(error).__name__}: {said(error)}") from error
         return parted(made, task, self.head)
 
 
@@ -81,7 +82,7 @@ def plain(module: type[nn.Module]) -> type[Model]:
             warnings.simplefilter("error")
             made = create_model(module.__name__, __base__=Plain, __module__=module.__module__, **fields)
     except Exception as error:  # names that pydantic keeps for itself, types that it does not know
-        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {error}") from error
+        raise ConfigError(f"{module.__name__}: its arguments cannot be settings: {said(error)}") from error
     _KNOWN[module], made.module = made, module
     made.__doc__ = inspect.cleandoc(module.__dict__.get("__doc__") or f"The torch module {module.__name__}.")
     return made

@@ -35,7 +35,7 @@ def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
     kind: Any = make.__name__.removesuffix("_stage")
 
     def check(given: Any, handler: Callable[[Any], str]) -> str:
-        spec = handler(_put_among(given, kind) if callable(given) else given)
+        spec = handler(_put_among(given, kind, own) if callable(given) else given)
         if spec in own:
             return spec
         try:
@@ -47,12 +47,14 @@ def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def _put_among(given: Any, kind: graph.own.Kind) -> str:
+def _put_among(given: Any, kind: graph.own.Kind, own: Sequence[str]) -> str:
     """Put a function among the stages, in place of one that it replaces in a notebook; returns its name."""
     try:
         made = given if isinstance(given, graph.own.Stage) else graph.own.stage(kind)(given)
     except ConfigError as error:
         raise ValueError(str(error)) from None
+    if made.name in own:
+        raise ValueError(f"stage {made.name!r}: this setting has this name already: give yours another")
     before = graph.own.STAGES.get(made.name)
     if before is not None and before is not made:
         one, other = ((each.part.__module__, each.part.__qualname__) for each in (before, made))
