@@ -14,7 +14,7 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.measures import Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.running.api import AnyModel
+from fedkin.running.api import AnyModel, metrics_in
 from fedkin.running.at_hand import OfFederation
 from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
@@ -179,8 +179,10 @@ def _base(
         return OfFederation(on, found, given), list(asked)
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-    if any(isinstance(each, Measure) for each in metrics):
+    if metrics_in(metrics)[1]:
         raise ConfigError("metrics: of an experiment, name them: run.metrics = ['my.py:NAME']")
+    if metrics and "run.metrics" in (changes or {}):
+        raise ConfigError("metrics: given in changes too: name all of them in one place")
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
     more |= {"run.metrics": list(metrics)} if metrics else {}
     plan = on if isinstance(on, Experiment) else load(Path(on))

@@ -79,8 +79,7 @@ class OfFederation(Cells):
     def check(self, cells: Sequence[Self], seed: int) -> None:
         for cell in cells:
             assert cell.method is not None
-            options = {name: value for name, value in cell.options.items() if name != "metrics"}
-            prepared(cell.method, self._of(seed), seed=seed, **options)
+            prepared(cell.method, self._of(seed), seed=seed, **cell.options)
 
     def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
         assert self.method is not None
