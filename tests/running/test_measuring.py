@@ -139,7 +139,7 @@ def test_metrics_are_checked_before_anything_is_written(given: dict[str, Any], w
 
 
 def test_metrics_of_an_experiment_are_not_given_twice(tmp_path: Path) -> None:
-    plan, changes = Experiment.of(TABLE), {"run.metrics": []}
+    plan, changes = Experiment.of(TABLE), {"run.metrics": ["balanced-accuracy"]}
     with pytest.raises(ConfigError, match="metrics: given in changes too: name all of them in one place"):
         fedkin.compare(plan, "local", changes=changes, metrics=["balanced-accuracy"], out=tmp_path / "c")
     with pytest.raises(ConfigError, match="metrics: expected a list of names"):

@@ -35,17 +35,20 @@ _SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "pri
 class OfFederation(Cells):
     """Runs on a federation, or on the one that a function makes for a seed.
 
-    given: the methods by name. options: further arguments of `fedkin.run`. method: which method it is, once known.
+    given: the methods by name. options: further arguments of `fedkin.run`. controls: which names are those of a control
+    of the method that is given. method: which method it is, once known.
     """
 
     federation: Federation | Callable[[int], Federation]
     given: Mapping[str, Method]
     options: Mapping[str, Any] = field(default_factory=dict)
+    controls: Mapping[str, str | None] = field(default_factory=dict)
     method: Method | None = None
     last: dict[int, Federation] = field(default_factory=dict)
 
     def for_method(self, name: str) -> Self:
         base, control = parted(name)
+        control = control or self.controls.get(base)
         method = self.given[base]
         made = replace(self, method=method)
         if control is None:
@@ -92,6 +95,7 @@ class OfFederation(Cells):
                 label: {"name": method.name, **without_none(method.model_dump(mode="json"))}
                 for label, method in self.given.items()
             },
+            **({"controls": dict(self.controls)} if self.controls else {}),
         }
         return claimed(folder, tomli_w.dumps(told), resume, plan=plan)
 
