@@ -16,6 +16,9 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.tables import flat
+from fedkin.report.collect import collect
+from fedkin.report.ranks import entries
+from fedkin.report.reading import find_runs, read_run
 from fedkin.running.compare import compare as by_command
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment, read_table
@@ -183,8 +186,9 @@ class Nameless(fedkin.ServerMethod):
         ([Outside], r"methods: '../outside' cannot name a folder"),
         ([Outside()], r"methods: '../outside' cannot name a folder"),
         ({"": "fedavg"}, "methods: '' cannot name a folder"),
-        ({"local": "fedavg"}, "methods: 'local' is the baseline, Local: give 'fedavg' another label"),
-        ({"local": FedProx()}, "methods: 'local' is the baseline, Local: give 'fedprox' another label"),
+        ({"local": "fedavg"}, "methods: 'local' is the name of another method: give 'fedavg' another label"),
+        ({"local": FedProx()}, "methods: 'local' is the name of another method: give 'fedprox' another label"),
+        ({"fedavg": "fedavg@self"}, "methods: 'fedavg' is the name of another method: give 'fedavg@self' another"),
         (["fedagv"], "methods: no 'fedagv'; did you mean 'fedavg'"),
         ({"x": "fedagv@self"}, "methods: no 'fedagv'; did you mean 'fedavg'"),
         (3, "methods: expected names, method classes or method objects, got 3"),
@@ -229,6 +233,7 @@ def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
     fedkin.compare(plan, names, out=tmp_path / "e")
     for label, name in names.items():
         run = read_table(tmp_path / "e" / f"{label}-seed0" / "experiment.toml")
+        assert run["run"].pop("label") == label
         assert run == plan.for_method(name).resolved()
         assert run["method"].get("mu", 0.9) == 0.9
     federation = small_federation()
@@ -238,3 +243,29 @@ def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
     fedkin.compare(federation, {"x": "fedavg@self"}, **FEW, out=tmp_path / "f")
     with pytest.raises(RunError, match=r"differs from the experiment .* controls\.x: self there, not set here"):
         fedkin.compare(federation, {"x": "fedavg"}, **FEW, out=tmp_path / "f")
+
+
+def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
+    labelled = {"base": "local", "weak": FedProx(mu=0.0), "strong": FedProx(mu=9.0)}
+    more: dict[str, Any] = {**FEW, "seeds": [0, 1], "controls": True}
+    found = fedkin.compare(small_federation(), labelled, **more, out=tmp_path / "c")
+    for_report = collect([tmp_path / "c"])
+    ranked = {one.method for one in entries([read_run(folder) for folder in find_runs([tmp_path / "c"])])}
+    assert ranked == {one["title"] for one in for_report["methods"]}
+    assert {one["label"]: one["title"] for one in for_report["methods"]} == {
+        "base": "Local training (base)",
+        **{name: f"FedProx ({name})" for name in ("strong", "strong@self", "weak", "weak@self")},
+    }
+    rows = {row["label"]: row for row in for_report["table"]}
+    for name in ("weak", "strong"):
+        alone = found.difference(name, f"{name}@self")
+        assert rows[name]["seeds"] == 2
+        assert rows[name]["mean"] == pytest.approx(next(row for row in found.rows if row["method"] == name)["mean"])
+        assert rows[name]["adds"][0] == pytest.approx(alone.value)
+        assert rows[name]["gain"][0] == pytest.approx(found.difference(name, "base").value)
+    assert for_report["runs"][for_report["shown"]]["label"] in ("weak", "strong")
+    assert for_report["chosen"] == "the test samples"
+    assert "fedkin compare" not in for_report["rerun"]["command"]
+    plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}})
+    fedkin.compare(plan, {"prox": "fedprox"}, controls=True, out=tmp_path / "e")
+    assert [one["label"] for one in collect([tmp_path / "e"])["methods"]] == ["prox", "prox@self"]

@@ -227,14 +227,14 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
         kind = _kind(one)
         name = label if labelled else one if isinstance(one, str) else kind.name
         marked = "@" in str(name) and (labelled or not isinstance(one, str))
-        if not isinstance(name, str) or not name or marked or not names_a_folder(name):
+        if not isinstance(name, str) or marked or not names_a_folder(name):
             raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
         if name in asked:
             raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
-        # All gains are measured against what has this name.
-        if name == "local" and (kind.name != "local" or _control(one)):
+        # Tables and the report would take it for that method; "local" is what gains are measured against.
+        if labelled and name in METHODS and (kind.name != name or _control(one)):
             told = one if isinstance(one, str) else kind.name
-            raise ConfigError(f"methods: 'local' is the baseline, Local: give {told!r} another label")
+            raise ConfigError(f"methods: {name!r} is the name of another method: give {told!r} another label")
         asked[name] = one
     if not asked:
         raise ConfigError("methods: at least one is needed")

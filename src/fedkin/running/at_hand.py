@@ -19,7 +19,7 @@ from fedkin.records.claims import claimed
 from fedkin.running.api import prepared, run
 from fedkin.running.changes import assign
 from fedkin.running.compare import Cells
-from fedkin.running.controls import controls_of, parted
+from fedkin.running.controls import controls_of, named, parted
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.settings import without_none
 from fedkin.settings import parse
@@ -51,6 +51,8 @@ class OfFederation(Cells):
         control = control or self.controls.get(base)
         method = self.given[base]
         made = replace(self, method=method)
+        if (method.name if control is None else named(method.name, control)) != name:
+            made = made.with_changes(**{"run.label": name})
         if control is None:
             return made
         known = controls_of(type(method))

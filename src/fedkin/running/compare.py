@@ -170,7 +170,9 @@ class OfExperiment(Cells):
         method = self.given.get(base)
         plan = self.experiment if method is None else self.experiment.with_method(method)
         known = self.names.get(base, base) if method is None else method.name
-        return replace(self, experiment=plan.for_method(known if control is None else named(known, control)))
+        known = known if control is None else named(known, control)
+        made = replace(self, experiment=plan.for_method(known))
+        return made if known == name else made.with_changes(**{"run.label": name})
 
     def with_changes(self, **changes: Any) -> Self:
         return replace(self, experiment=self.experiment.with_changes(**changes))
