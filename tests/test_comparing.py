@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -13,6 +14,9 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.tables import flat
+from fedkin.report.collect import collect
+from fedkin.report.ranks import entries
+from fedkin.report.reading import find_runs, read_run
 from fedkin.running.compare import compare as by_command
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment, read_table
@@ -132,3 +136,127 @@ def test_an_experiment_has_its_own_settings_and_names_stay_one_methods() -> None
 
     with pytest.raises(ConfigError, match="Average is 'fedavg', and there is a method 'fedavg' already"):
         fedkin.compare(Experiment.of(TABLE), [Average])
+
+
+def test_a_method_in_a_file_keeps_its_records_inside_the_folder(tmp_path: Path) -> None:
+    file = tmp_path / "compared_own.py"
+    file.write_text(
+        "from fedkin.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'mine'\n    title = 'Mine'\n"
+    )
+    before = set(tmp_path.iterdir())
+    found = fedkin.compare(small_federation(), [f"{file}:Mine", f"{file}:Mine@self"], **FEW, out=tmp_path / "c")
+    assert list(found) == ["mine", "mine@self"]
+    assert set(tmp_path.iterdir()) - before <= {tmp_path / "c", tmp_path / "__pycache__"}
+    assert {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()} == {"mine-seed0", "mine@self-seed0"}
+    swept = fedkin.sweep(
+        small_federation(), {"m": f"{file}:Mine"}, {"training.lr": [0.1]}, rounds=1, out=tmp_path / "s"
+    )
+    assert [one.method for one in swept] == ["m"]
+    with pytest.raises(ConfigError, match="methods: 'mine' twice"):
+        fedkin.compare(small_federation(), [f"{file}:Mine", f"{file.parent}/./compared_own.py:Mine"])
+
+
+class Outside(FedAvg):
+    """Its name is a path."""
+
+    name: ClassVar[str] = "../outside"
+
+
+class Nameless(fedkin.ServerMethod):
+    """It has no name."""
+
+    offer: ClassVar[Any] = FedAvg.offer
+    round: ClassVar[Any] = FedAvg.round
+    use: ClassVar[Any] = FedAvg.use
+
+
+@pytest.mark.parametrize("on", [small_federation(), Experiment.of(TABLE)])
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ([Outside], r"methods: '../outside' cannot name a folder"),
+        ([Outside()], r"methods: '../outside' cannot name a folder"),
+        ({"": "fedavg"}, "methods: '' cannot name a folder"),
+        ({"local": "fedavg"}, "methods: 'local' is the name of another method: give 'fedavg' another label"),
+        ({"local": FedProx()}, "methods: 'local' is the name of another method: give 'fedprox' another label"),
+        ({"fedavg": "fedavg@self"}, "methods: 'fedavg' is the name of another method: give 'fedavg@self' another"),
+        (["fedagv"], "methods: no 'fedagv'; did you mean 'fedavg'"),
+        ({"x": "fedagv@self"}, "methods: no 'fedagv'; did you mean 'fedavg'"),
+        (3, "methods: expected names, method classes or method objects, got 3"),
+        (None, "methods: expected names, method classes or method objects, got None"),
+        (fedkin.ServerMethod, "methods: ServerMethod lacks what a method needs: "),
+        (Nameless, "methods: Nameless has no name: give it one"),
+        ({"x": fedkin.PeerMethod}, "methods: PeerMethod lacks what a method needs: "),
+    ],
+)
+def test_methods_that_cannot_be_used_are_refused(on: Any, methods: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedkin.compare(on, methods, controls=True, out=tmp_path / "c")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (None, "seeds: expected whole numbers from 0 up, or a text such as '0-4', got None"),
+        ([], "seeds: at least one is needed"),
+        ([0, True], "seeds: expected whole numbers from 0 up, or a text such as '0-4', got True"),
+        (0.5, "seeds: expected whole numbers from 0 up, or a text such as '0-4', got 0.5"),
+        (np.array([0, -1]), "seeds: expected whole numbers from 0 up, or a text such as '0-4', got "),
+    ],
+)
+def test_seeds_that_cannot_be_used_are_refused(seeds: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedkin.compare(small_federation(), ["local"], seeds=seeds, controls=True, **FEW)
+
+
+def test_seeds_may_be_whole_numbers_of_any_kind() -> None:
+    found = fedkin.compare(small_federation(), "local", seeds=np.arange(2), **FEW)
+    assert list(found["local"]) == [0, 1]
+    assert all(type(seed) is int for seed in found["local"])
+    assert list(fedkin.compare(small_federation(), "local", seeds=np.int64(3), **FEW)["local"]) == [3]  # type: ignore[arg-type]
+
+
+def test_labels_of_names_are_what_the_names_are(tmp_path: Path) -> None:
+    own = {"fedprox": {"method": {"mu": 0.9}, "training": {"lr": 0.05}}, "fedavg@self": {"training": {"lr": 0.2}}}
+    plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}, "methods": own})
+    names = {"prox": "fedprox", "x": "fedavg@self"}
+    fedkin.compare(plan, names, out=tmp_path / "e")
+    for label, name in names.items():
+        run = read_table(tmp_path / "e" / f"{label}-seed0" / "experiment.toml")
+        assert run["run"].pop("label") == label
+        assert run == plan.for_method(name).resolved()
+        assert run["method"].get("mu", 0.9) == 0.9
+    federation = small_federation()
+    found = fedkin.compare(federation, {"x": "fedavg@self", "y": "fedavg"}, controls=True, **FEW)
+    assert list(found) == ["x", "y", "y@self"]
+    assert found["x"][0].rounds == found["y@self"][0].rounds
+    fedkin.compare(federation, {"x": "fedavg@self"}, **FEW, out=tmp_path / "f")
+    with pytest.raises(RunError, match=r"differs from the experiment .* controls\.x: self there, not set here"):
+        fedkin.compare(federation, {"x": "fedavg"}, **FEW, out=tmp_path / "f")
+
+
+def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
+    labelled = {"base": "local", "weak": FedProx(mu=0.0), "strong": FedProx(mu=9.0)}
+    more: dict[str, Any] = {**FEW, "seeds": [0, 1], "controls": True}
+    found = fedkin.compare(small_federation(), labelled, **more, out=tmp_path / "c")
+    for_report = collect([tmp_path / "c"])
+    ranked = {one.method for one in entries([read_run(folder) for folder in find_runs([tmp_path / "c"])])}
+    assert ranked == {one["title"] for one in for_report["methods"]}
+    assert {one["label"]: one["title"] for one in for_report["methods"]} == {
+        "base": "Local training (base)",
+        **{name: f"FedProx ({name})" for name in ("strong", "strong@self", "weak", "weak@self")},
+    }
+    rows = {row["label"]: row for row in for_report["table"]}
+    for name in ("weak", "strong"):
+        alone = found.difference(name, f"{name}@self")
+        assert rows[name]["seeds"] == 2
+        assert rows[name]["mean"] == pytest.approx(next(row for row in found.rows if row["method"] == name)["mean"])
+        assert rows[name]["adds"][0] == pytest.approx(alone.value)
+        assert rows[name]["gain"][0] == pytest.approx(found.difference(name, "base").value)
+    assert for_report["runs"][for_report["shown"]]["label"] in ("weak", "strong")
+    assert for_report["chosen"] == "the test samples"
+    assert "fedkin compare" not in for_report["rerun"]["command"]
+    plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}})
+    fedkin.compare(plan, {"prox": "fedprox"}, controls=True, out=tmp_path / "e")
+    assert [one["label"] for one in collect([tmp_path / "e"])["methods"]] == ["prox", "prox@self"]

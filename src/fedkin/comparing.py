@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from inspect import isabstract
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.measures import Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.running.api import AnyModel
+from fedkin.running.api import AnyModel, metrics_in
 from fedkin.running.at_hand import OfFederation
 from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
@@ -78,11 +80,12 @@ def compare(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
-    seeded = _seeds(seeds)
+    base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
+    names, seeded = list(asked), _seeds(seeds)
     if controls:
-        kinds = {name: type(base.given[name]) if name in base.given else METHODS[name] for name in _plain(names)}
-        names = with_controls(names, base.planted(seeded[0]), kinds=kinds)
+        planted, kinds = base.planted(seeded[0]), {label: _kind(one) for label, one in asked.items()}
+        each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
+        names = list(dict.fromkeys(name for some in each for name in some))
     folder = None if out is None else Path(out)
     if folder is not None:
         same_plan(folder, {"methods": names, "seeds": seeded}, "compare")
@@ -133,7 +136,8 @@ def sweep(
     options = {
         "model": model, "head": head, "training": training, "settings": settings, "faults": faults, "privacy": privacy,
     }  # fmt: skip
-    base, names = _base(on, methods, rounds, changes, options, metrics, data_root)
+    base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
+    names = list(asked)
     choices = []
     for where, values in grid.items():
         method, _, path = where.rpartition(":")
@@ -159,42 +163,39 @@ def sweep(
 def _base(
     on: On, methods: Methods, rounds: int | None, changes: Mapping[str, Any] | None, options: Mapping[str, Any],
     metrics: Sequence[str | Measure], data_root: Path | str | None,
-) -> tuple[OfExperiment | OfFederation, list[str]]:  # fmt: skip
-    """Return (what is run, the names of the methods)."""
+) -> tuple[OfExperiment | OfFederation, dict[str, OneMethod]]:  # fmt: skip
+    """Return (what is run, the methods by their labels)."""
     add_installed()
-    asked = _asked(methods)
+    asked, files = _asked(methods)
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
             raise ConfigError("changes: they are for an experiment; of a federation, give training, settings and model")
         found: dict[str, Method] = {}
         for label, one in asked.items():
-            name, control = parted(one) if isinstance(one, str) else ("", None)
-            if control is None:
-                found[label] = _made(one)
-            else:
-                found.setdefault(name, _made(name))
+            base, marked = parted(label)
+            # A control of a method that was handed over is one of that object.
+            if marked is None or base not in found:
+                found[base] = _made(one)
+        controls = {label: _control(one) for label, one in asked.items() if parted(label)[1] is None and _control(one)}
         more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
         given |= {name: value for name, value in more.items() if value is not None}
-        return OfFederation(on, found, given), list(asked)
+        return OfFederation(on, found, given, controls), asked
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-    if any(isinstance(each, Measure) for each in metrics):
+    if metrics_in(metrics)[1]:
         raise ConfigError("metrics: of an experiment, name them: run.metrics = ['my.py:NAME']")
+    if metrics and "run.metrics" in (changes or {}):
+        raise ConfigError("metrics: given in changes too: name all of them in one place")
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
     more |= {"run.metrics": list(metrics)} if metrics else {}
     plan = on if isinstance(on, Experiment) else load(Path(on))
-    plan = plan.with_changes(**more) if more else plan
-    names, objects = [], {}
-    for label, one in asked.items():
-        if isinstance(one, str) and label == one:
-            (name,), files = named_in([one], "method", Path(), "methods")
-            plan = plan.with_own(files)
-        else:
-            objects[label], name = _made(one), label
-            _put_among(type(objects[label]))
-        names.append(name)
-    return OfExperiment(plan, Path(data_root) if data_root is not None else Path("data"), objects), names
+    plan = (plan.with_changes(**more) if more else plan).with_own(files)
+    objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
+    for one in objects.values():
+        _put_among(type(one))
+    names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
+    return OfExperiment(plan, Path(data_root) if data_root is not None else Path("data"), objects, names), asked
 
 
 def _put_among(method: type[Method]) -> None:
@@ -209,50 +210,80 @@ def _put_among(method: type[Method]) -> None:
     METHODS[name] = part
 
 
-def _asked(methods: Methods) -> dict[str, OneMethod]:
-    """Return the methods by their names in the table; raises ConfigError."""
-    if isinstance(methods, Mapping):
-        asked = dict(methods)
-        if wrong := [
-            label for label in asked if not isinstance(label, str) or not names_a_folder(label) or "@" in label
-        ]:
-            raise ConfigError(f"methods: {wrong[0]!r} cannot name a folder: use letters, digits, spaces and . - = +")
-    else:
-        alone = isinstance(methods, (str, ServerMethod, PeerMethod, type))
-        asked = {}
-        for one in [methods] if alone else methods:  # type: ignore[union-attr]
-            name = one if isinstance(one, str) else getattr(one, "name", repr(one))
-            if name in asked:
-                raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
-            asked[name] = one
+def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
+    """Return (the methods by their names in the table, the files that were read for them); raises ConfigError.
+
+    A text among them is the name of a method that there is, or of a control of one.
+    """
+    labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
+    several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
+    pairs: Iterable[tuple[Any, Any]] = several.items() if isinstance(several, Mapping) else ((None, x) for x in several)
+    asked: dict[str, OneMethod] = {}
+    files: list[str] = []
+    for label, one in pairs:
+        if isinstance(one, str):
+            (one,), read = named_in([one], "method", Path(), "methods")
+            files += read
+        kind = _kind(one)
+        name = label if labelled else one if isinstance(one, str) else kind.name
+        marked = "@" in str(name) and (labelled or not isinstance(one, str))
+        if not isinstance(name, str) or marked or not names_a_folder(name):
+            raise ConfigError(f"methods: {name!r} cannot name a folder: use letters, digits, spaces and . - = +")
+        if name in asked:
+            raise ConfigError(f"methods: {name!r} twice; give each a label: {{'mu=0.1': FedProx(mu=0.1), ...}}")
+        # Tables and the report would take it for that method; "local" is what gains are measured against.
+        if labelled and name in METHODS and (kind.name != name or _control(one)):
+            told = one if isinstance(one, str) else kind.name
+            raise ConfigError(f"methods: {name!r} is the name of another method: give {told!r} another label")
+        asked[name] = one
     if not asked:
         raise ConfigError("methods: at least one is needed")
-    return asked
+    return asked, files
+
+
+def _kind(one: OneMethod) -> type[Method]:
+    """Return the class of a method, of a control that of its method; raises ConfigError for what is none."""
+    if isinstance(one, str):
+        return choose(METHODS, parted(one)[0], "methods")
+    kind = one if isinstance(one, type) else type(one)
+    if not issubclass(kind, (ServerMethod, PeerMethod)):
+        raise ConfigError(f"methods: expected names, method classes or method objects, got {shown(repr(one), 80)}")
+    if isabstract(kind):
+        lacking = ", ".join(sorted(kind.__abstractmethods__))
+        raise ConfigError(f"methods: {kind.__name__} lacks what a method needs: {lacking}")
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ConfigError(f"methods: {kind.__name__} has no name: give it one, name: ClassVar[str] = 'my-method'")
+    return kind
+
+
+def _control(one: OneMethod) -> str | None:
+    """Return the control that a method's name stands for; None for a method."""
+    return parted(one)[1] if isinstance(one, str) else None
 
 
 def _made(one: OneMethod) -> Method:
-    """Return the method object; raises ConfigError for what is none."""
-    if isinstance(one, str):
-        (name,), _ = named_in([one], "method", Path(), "methods")
-        return parse(choose(METHODS, name, "methods"), {}, "method")
-    if isinstance(one, type) and issubclass(one, (ServerMethod, PeerMethod)):
-        return parse(one, {}, one.__name__)
-    if not isinstance(one, (ServerMethod, PeerMethod)):
-        raise ConfigError(f"methods: expected names, method classes or method objects, got {shown(repr(one), 80)}")
+    """Return the method object, of a control that of its method."""
+    if isinstance(one, (str, type)):
+        kind = _kind(one)
+        return parse(kind, {}, "method" if isinstance(one, str) else kind.__name__)
     return one
-
-
-def _plain(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(parted(name)[0] for name in names))
 
 
 def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     if isinstance(seeds, str):
         return numbers(seeds, "seeds")
-    found = [seeds] if isinstance(seeds, int) else list(seeds)
-    if wrong := [seed for seed in found if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]:
-        raise ConfigError(f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {wrong[0]!r}")
+    found = [_seed(each) for each in (seeds if isinstance(seeds, Iterable) else [seeds])]
+    if not found:
+        raise ConfigError("seeds: at least one is needed")
     return found
+
+
+def _seed(value: Any) -> int:
+    """Return a whole number from 0 up, of any type that is one; raises ConfigError."""
+    with suppress(TypeError):
+        if not isinstance(value, bool) and index(value) >= 0:
+            return index(value)
+    raise ConfigError(f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {shown(repr(value), 80)}")
 
 
 def _title(what: str, seed: int, done: int, of: int) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -155,6 +160,17 @@ def test_what_others_raise_and_faults_of_fedkins_own_stay_what_they_are(monkeypa
     monkeypatch.setattr("fedkin.methods.blocks.one_model.OneModel.offer", failing)
     with pytest.raises(KeyError, match="fault"):
         fedkin.run("fedavg", small_federation(), rounds=1)
+
+
+def test_a_package_whose_name_begins_with_fedkin_is_not_fedkins_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path(fedkin.__file__).parent
+    place, there = f"{home}_extra{os.sep}m.py", ModuleType("fedkin_extra")
+    text = "class Extra(FedAvg):\n    name = 'extra'\n\n    def offer(self, server, id):\n        return server.nothing"
+    there.__dict__.update(FedAvg=FedAvg, __file__=place)
+    monkeypatch.setitem(sys.modules, "fedkin_extra", there)
+    exec(compile(text, place, "exec"), there.__dict__)
+    with pytest.raises(MethodError, match=re.escape(f"{place}, line 5: AttributeError")):
+        fedkin.run(there.Extra(), small_federation(), rounds=1)
 
 
 def test_a_message_says_which_fields_it_has() -> None:

@@ -44,15 +44,25 @@ def change(folder: Path, section: str) -> Path:
 # -- what methods are called ----------------------------------------------------------------------------------------
 
 
-@given(st.dictionaries(_PATHS, st.tuples(st.sampled_from(["local", "mapl"]), st.integers(0, 1)), min_size=1))
-def test_no_two_runs_have_one_label_and_seed(kinds: dict[Path, tuple[str, int]]) -> None:
-    runs = [SimpleNamespace(folder=folder, method=method, seed=seed) for folder, (method, seed) in kinds.items()]
+@given(
+    st.dictionaries(
+        _PATHS,
+        st.tuples(st.sampled_from(["local", "mapl"]), st.integers(0, 1), st.sampled_from(["", "mine", "mine@self"])),
+        min_size=1,
+    )
+)
+def test_no_two_runs_have_one_label_and_seed(kinds: dict[Path, tuple[str, int, str]]) -> None:
+    runs = [
+        SimpleNamespace(folder=folder, method=method, seed=seed, label=label)
+        for folder, (method, seed, label) in kinds.items()
+    ]
     labels = labels_of(cast(Any, runs))
     assert len({(label, run.seed) for label, run in zip(labels, runs, strict=True)}) == len(runs)
     for label, run in zip(labels, runs, strict=True):
-        mine = [other.seed for other in runs if other.method == run.method]
-        assert (label == run.method) == (len(set(mine)) == len(mine))
-        assert label.startswith(run.method)
+        name = run.label or run.method
+        mine = [other.seed for other in runs if (other.label or other.method) == name]
+        assert (label == name) == (len(set(mine)) == len(mine))
+        assert label.startswith(name)
 
 
 def test_folders_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path: Path) -> None:

@@ -110,6 +110,14 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
     assert len({one.federation for one in found}) == 1
 
 
+def test_a_control_is_no_run_of_its_method(tmp_path: Path) -> None:
+    for name in ("fedavg", "fedavg@self"):
+        make_run(tmp_path / f"{name}-seed0", "fedavg", skill=0.2 if "@" in name else 0.6)
+    found = {one.method: one.mean for one in entries([read_run(folder) for folder in find_runs([tmp_path])])}
+    assert set(found) == {"FedAvg", "FedAvg@self"}
+    assert found["FedAvg"] != found["FedAvg@self"]
+
+
 def test_the_page_has_the_diagram_or_says_why_not(tmp_path: Path) -> None:
     make_comparison(tmp_path / "many", seeds=tuple(range(6)), clients=4, rounds=2)
     html = write_report([tmp_path / "many"], tmp_path / "many.html").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from fedkin.federation import Federation
 from fedkin.learning import measures
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.compare import read_result, run_experiment
-from fedkin.running.experiment import load
+from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
 from support import small_federation
 from tiny import TABLE
@@ -123,6 +123,35 @@ def test_what_cannot_be_measured_is_said_in_one_line(metrics: list[Any], words: 
     with pytest.raises(FedkinError, match=words) as caught:
         fedkin.run("fedavg", small_federation(), metrics=metrics, **FEW)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metrics": ["balanced"]}, "metrics: no 'balanced'; did you mean 'balanced-accuracy'"),
+        ({"metrics": [wrong, wrong]}, "metrics: 'wrong' twice"),
+        ({"metrics": 3}, "metrics: expected a list of names"),
+        (
+            {"metrics": [wrong], "settings": {"metrics": ["balanced-accuracy"]}},
+            "metrics: given in settings too: name all of them in one place",
+        ),
+    ],
+)
+def test_metrics_are_checked_before_anything_is_written(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedkin.run("local", small_federation(), **given, **FEW, out=tmp_path / "r")
+    with pytest.raises(ConfigError, match=words):
+        fedkin.compare(small_federation(), ["local"], **given, **FEW, out=tmp_path / "c")
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_of_an_experiment_are_not_given_twice(tmp_path: Path) -> None:
+    plan, changes = Experiment.of(TABLE), {"run.metrics": ["balanced-accuracy"]}
+    with pytest.raises(ConfigError, match="metrics: given in changes too: name all of them in one place"):
+        fedkin.compare(plan, "local", changes=changes, metrics=["balanced-accuracy"], out=tmp_path / "c")
+    with pytest.raises(ConfigError, match="metrics: expected a list of names"):
+        fedkin.compare(plan, "local", metrics="balanced-accuracy", out=tmp_path / "c")
+    assert not list(tmp_path.iterdir())
 
 
 def test_clients_whose_samples_do_not_determine_it_are_left_out() -> None:

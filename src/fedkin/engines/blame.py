@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from fedkin.untrusted import said
 
 __all__ = ["blamed", "forgotten", "place_in", "place_of"]
 
-_OURS = str(Path(__file__).parents[1])
+# With its separator: the files of a package "fedkin_more" beside this one are not fedkin's own.
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _REQUESTS = ("Ask", "Fit", "Infer", "Share")
 
 

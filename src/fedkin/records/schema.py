@@ -254,8 +254,9 @@ class _Rounds(Form):
     rounds: int = 0
 
 
-class _Seed(Form):
+class _Run(Form):
     seed: int = 0
+    label: str | None = None
 
 
 class Settings(Form):
@@ -267,4 +268,4 @@ class Settings(Form):
     methods: dict[str, Any] = {}
     method: _Method = _Method()
     training: _Rounds = _Rounds()
-    run: _Seed = _Seed()
+    run: _Run = _Run()

@@ -20,7 +20,7 @@ from fedkin.report.headline import chosen_on, facts, subject
 from fedkin.report.measures import measures_html
 from fedkin.report.missing import missing_of
 from fedkin.report.packing import pack_values
-from fedkin.report.pairing import counterpart, labels_of, titles_of
+from fedkin.report.pairing import counterpart, labels_of, named, titles_of
 from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
 from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
@@ -47,6 +47,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
     gained = [_gains(run, runs) for run in runs]
     federations = _Federations()
     titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
+    able = {named(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
@@ -73,7 +74,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
         ],
         "measures": measures_html(runs, labels),
         "ranks": _ranks(runs, blocks),
-        "chosen": chosen_on(runs, labels) if len({run.method for run in runs} - {LOCAL, FEDAVG}) > 1 else "",
+        "chosen": chosen_on(runs, labels) if len(able) > 1 else "",
         "rerun": rerun(runs, labels),
     }
 

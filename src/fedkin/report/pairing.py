@@ -8,17 +8,17 @@ from pathlib import Path
 
 from fedkin.report.reading import Run
 
-__all__ = ["control_of", "counterpart", "labels_of", "titles_of"]
+__all__ = ["control_of", "counterpart", "labels_of", "named", "titles_of"]
 
 _SETTINGS = ("data", "scenario", "model", "training")
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """The label of each run's method: its name and control, plus its folder if these occur twice for a seed.
+    """The label of each run's method: its name here, plus its folder if this occurs twice for a seed.
 
     No two runs have the same label and seed. runs: no folder twice.
     """
-    names = [run.method + control_of(run) for run in runs]
+    names = [named(run) for run in runs]
     taken = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
     twice = {name for (name, _), times in taken.items() if times > 1}
     homes = {name: _homes([run for run, own in zip(runs, names, strict=True) if own == name]) for name in twice}
@@ -28,8 +28,18 @@ def labels_of(runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def named(run: Run) -> str:
+    """What a run's comparison called it: its label, or else its method and control."""
+    return run.label or run.method + control_of(run)
+
+
 def control_of(run: Run) -> str:
-    """The text "@self" of a run that `compare` made as a method's control, as its folder says; else an empty one."""
+    """The text "@self" of a run that `compare` made as a method's control; else an empty one.
+
+    Its label says it, or else its folder.
+    """
+    if run.label:
+        return "".join(run.label.partition("@")[1:])
     name = run.folder.resolve().name
     return name.removeprefix(run.method).rpartition("-seed")[0] if name.startswith(f"{run.method}@") else ""
 
@@ -56,16 +66,18 @@ def titles_of(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, str]:
     """By label, in the order given: the method's name as in its paper, and the label's addition."""
     from fedkin.methods import METHODS
 
-    methods = {label: run.method for run, label in zip(runs, labels, strict=True)}
-    return {
-        label: (str(METHODS[method].title) if method in METHODS else method) + label.removeprefix(method)
-        for label, method in methods.items()
-    }
+    found = {}
+    for run, label in zip(runs, labels, strict=True):
+        title = str(METHODS[run.method].title) if run.method in METHODS else run.method
+        rest = label.removeprefix(run.label or run.method)
+        found[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
+    return found
 
 
 def counterpart(run: Run, runs: Sequence[Run], method: str, control: str = "") -> Run | None:
     """The run of `method`, or its `control`, to compare this one with: same seed and clients; None if there is none.
 
+    Of the run's own method, only one with the same label, beside the control, is meant.
     Of several, the first one in the same folder with the same settings; then the only one in the same folder, because
     a comparison may give every method its own settings; then one elsewhere with the same settings.
     """
@@ -73,9 +85,15 @@ def counterpart(run: Run, runs: Sequence[Run], method: str, control: str = "") -
         other for other in runs
         if other.method == method and control_of(other) == control and other.seed == run.seed
         and other.federation == run.federation and set(other.clients) == set(run.clients)
+        and (method != run.method or _labelled(other) == _labelled(run))
     ]  # fmt: skip
     beside = [other for other in like if other.folder.resolve().parent == run.folder.resolve().parent]
     return _alike(run, beside) or (beside[0] if len(beside) == 1 else _alike(run, like))
+
+
+def _labelled(run: Run) -> str:
+    """The label of a run without its control; empty for a method under its own name."""
+    return run.label.partition("@")[0]
 
 
 def _alike(run: Run, others: Sequence[Run]) -> Run | None:

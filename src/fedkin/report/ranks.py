@@ -13,7 +13,7 @@ from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram, nemenyi, wil
 from fedkin.errors import ConfigError, nearest
 from fedkin.records.tables import flat
 from fedkin.report.critical import drawing, svg
-from fedkin.report.pairing import titles_of
+from fedkin.report.pairing import named, titles_of
 from fedkin.report.reading import Run
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ def blocks_of(text: str) -> Blocks:
 def entries(runs: Sequence[Run]) -> list[Entry]:
     """The runs by method and federation; runs of a method with other settings on one federation are other methods."""
     where = [_federation(run) for run in runs]
-    taken = Counter((run.method, at, run.seed) for run, at in zip(runs, where, strict=True))
-    twice = {method for (method, _, _), times in taken.items() if times > 1}
-    names = titles_of(runs, [run.method for run in runs])
-    variants = _variants([run for run in runs if run.method in twice])
+    taken = Counter((named(run), at, run.seed) for run, at in zip(runs, where, strict=True))
+    twice = {name for (name, _, _), times in taken.items() if times > 1}
+    names = titles_of(runs, [named(run) for run in runs])
+    variants = _variants([run for run in runs if named(run) in twice])
     return [
-        Entry(names[run.method] + variants.get(id(run), ""), at, run.seed, run.figures.get("mean"), run.last_values)
+        Entry(names[named(run)] + variants.get(id(run), ""), at, run.seed, run.figures.get("mean"), run.last_values)
         for run, at in zip(runs, where, strict=True)
     ]
 
@@ -117,8 +117,8 @@ def _federation(run: Run) -> str:
 def _variants(runs: Sequence[Run]) -> dict[int, str]:
     """By the run's id in memory: the settings in which it differs from the other runs of its method."""
     found = {}
-    for method in {run.method for run in runs}:
-        mine = [run for run in runs if run.method == method]
+    for name in {named(run) for run in runs}:
+        mine = [run for run in runs if named(run) == name]
         tables = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
         paths = [path for path in tables[0] if len({str(table.get(path)) for table in tables}) > 1]
         for run, table in zip(mine, tables, strict=True):

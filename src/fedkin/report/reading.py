@@ -72,6 +72,11 @@ class Run:
         """The method's name, as in its experiment file."""
         return str(self.summary["method"])
 
+    @cached_property
+    def label(self) -> str:
+        """What a comparison called the method, if not by its name; of a control with "@" and its name."""
+        return str(self.settings.get("run", {}).get("label") or "")
+
     @property
     def seed(self) -> int:
         """The seed of all randomness in the run."""

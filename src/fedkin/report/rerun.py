@@ -17,7 +17,9 @@ __all__ = ["rerun"]
 
 def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
     """Command lines, the experiments they need, versions and machine; each distinct one once."""
-    command, experiment = _comparison([run.folder for run in runs]) or _single(runs)
+    # The command line knows no labels.
+    labelled = any(run.label for run in runs)
+    command, experiment = (None if labelled else _comparison([run.folder for run in runs])) or _single(runs)
     return {
         "command": command,
         "experiment": experiment,

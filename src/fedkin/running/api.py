@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from fedkin.records.missing import sentence
 from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
+from fedkin.running.measuring import check_measures
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.own import add_installed, files_of, named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
@@ -41,7 +42,7 @@ from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown, toml_of
 
-__all__ = ["AnyModel", "prepared", "run"]
+__all__ = ["AnyModel", "metrics_in", "prepared", "run"]
 
 AnyModel = str | Model | Modules
 
@@ -96,11 +97,9 @@ def run(
     """
     leave_if_imported()
     made = _method(method, options)
-    named_metrics, measures = _measures(metrics)
-    settings = {**(settings or {}), "metrics": named_metrics} if named_metrics else settings
-    setup, chosen, named = prepared(
+    setup, chosen, named, measures = prepared(
         made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
-        faults=faults, privacy=privacy, data_root=data_root,
+        faults=faults, privacy=privacy, metrics=metrics, data_root=data_root,
     )  # fmt: skip
     folder = Path(out) if out is not None else None
     known = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(made.model_dump())]
@@ -124,11 +123,19 @@ def prepared(
     method: ServerMethod | PeerMethod, federation: Federation, *, rounds: int | None = None, seed: int = 0,
     model: AnyModel = "mlp", head: str | None = None, training: Training | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None, faults: Faults | Mapping[str, Any] | None = None,
-    privacy: Privacy | Mapping[str, Any] | None = None, data_root: Path | str | None = None,
-) -> tuple[Setup, RunSettings, Model | None]:  # fmt: skip
-    """Return what `run` would run with, checked, and the settings of the net if it has a name; raises ConfigError."""
+    privacy: Privacy | Mapping[str, Any] | None = None, metrics: Sequence[str | Measure] = (),
+    data_root: Path | str | None = None,
+) -> tuple[Setup, RunSettings, Model | None, list[Measure]]:  # fmt: skip
+    """Return what `run` would run with, checked: the settings of the net too if it has a name, metrics without one.
+
+    Raises ConfigError.
+    """
     local = _training(training, rounds)
-    chosen = _settings(settings, seed)
+    names, measures = metrics_in(metrics)
+    if (names or measures) and (settings or {}).get("metrics"):
+        raise ConfigError("metrics: given in settings too: name all of them in one place")
+    chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
+    check_measures([*(MEASURES[each] for each in chosen.metrics), *measures], kept=True)
     opened(chosen.device)
     named = _named(model, head)
     net, nets = _nets(named, head, federation, seed, chosen.torch_dtype)
@@ -139,7 +146,7 @@ def prepared(
     setup = Setup(method, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
     if data_root is not None:
         setup = replace(setup, public=public_from(Path(data_root)))
-    return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None
+    return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None, measures
 
 
 def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any]) -> ServerMethod | PeerMethod:
@@ -156,9 +163,10 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
     return method
 
 
-def _measures(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
-    """Return (the names of metrics, those that are objects); raises ConfigError."""
-    if isinstance(metrics, (str, Measure)) or not all(isinstance(each, (str, Measure)) for each in metrics):
+def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
+    """Return (the names of metrics, of which those in files are read; those that are objects); raises ConfigError."""
+    several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
+    if not several or not all(isinstance(each, (str, Measure)) for each in metrics):
         raise ConfigError(
             "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
             f"{shown(repr(metrics), 80)}"

@@ -19,7 +19,7 @@ from fedkin.records.claims import claimed
 from fedkin.running.api import prepared, run
 from fedkin.running.changes import assign, taken_changes
 from fedkin.running.compare import Cells
-from fedkin.running.controls import controls_of, parted
+from fedkin.running.controls import controls_of, named, parted
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.settings import without_none
 from fedkin.settings import parse
@@ -35,19 +35,24 @@ _SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "pri
 class OfFederation(Cells):
     """Runs on a federation, or on the one that a function makes for a seed.
 
-    given: the methods by name. options: further arguments of `fedkin.run`. method: which method it is, once known.
+    given: the methods by name. options: further arguments of `fedkin.run`. controls: which names are those of a control
+    of the method that is given. method: which method it is, once known.
     """
 
     federation: Federation | Callable[[int], Federation]
     given: Mapping[str, Method]
     options: Mapping[str, Any] = field(default_factory=dict)
+    controls: Mapping[str, str | None] = field(default_factory=dict)
     method: Method | None = None
     last: dict[int, Federation] = field(default_factory=dict)
 
     def for_method(self, name: str) -> Self:
         base, control = parted(name)
+        control = control or self.controls.get(base)
         method = self.given[base]
         made = replace(self, method=method)
+        if (method.name if control is None else named(method.name, control)) != name:
+            made = made.with_changes(**{"run.label": name})
         if control is None:
             return made
         known = controls_of(type(method))
@@ -79,8 +84,7 @@ class OfFederation(Cells):
     def check(self, cells: Sequence[Self], seed: int) -> None:
         for cell in cells:
             assert cell.method is not None
-            options = {name: value for name, value in cell.options.items() if name != "metrics"}
-            prepared(cell.method, self._of(seed), seed=seed, **options)
+            prepared(cell.method, self._of(seed), seed=seed, **cell.options)
 
     def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
         assert self.method is not None
@@ -93,6 +97,7 @@ class OfFederation(Cells):
                 label: {"name": method.name, **without_none(method.model_dump(mode="json"))}
                 for label, method in self.given.items()
             },
+            **({"controls": dict(self.controls)} if self.controls else {}),
         }
         return claimed(folder, tomli_w.dumps(told), resume, plan=plan)
 

@@ -26,7 +26,7 @@ from fedkin.records.recorder import MESSAGES, client_schema, rows_of
 from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
 from fedkin.records.tables import csv_text
 from fedkin.running.compared import line, table
-from fedkin.running.controls import parted
+from fedkin.running.controls import named, parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.tasks import Metric
@@ -154,21 +154,25 @@ class Cells(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class OfExperiment(Cells):
-    """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here."""
+    """Runs of an experiment. given: methods that were handed over as objects, by the names that they have here.
+
+    names: by a name that is only used here, that of the method or control in the experiment.
+    """
 
     experiment: Experiment
     data_root: Path
     given: Mapping[str, ServerMethod | PeerMethod] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     loaded: dict[str, Dataset] = field(default_factory=dict)
 
     def for_method(self, name: str) -> Self:
         base, control = parted(name)
         method = self.given.get(base)
-        if method is None:
-            return replace(self, experiment=self.experiment.for_method(name))
-        plan = self.experiment.with_method(method)
-        made = plan.for_method(method.name if control is None else f"{method.name}@{control}")
-        return replace(self, experiment=made)
+        plan = self.experiment if method is None else self.experiment.with_method(method)
+        known = self.names.get(base, base) if method is None else method.name
+        known = known if control is None else named(known, control)
+        made = replace(self, experiment=plan.for_method(known))
+        return made if known == name else made.with_changes(**{"run.label": name})
 
     def with_changes(self, **changes: Any) -> Self:
         return replace(self, experiment=self.experiment.with_changes(**changes))

@@ -12,6 +12,7 @@ from fedkin.engines.settings import EngineSettings
 from fedkin.errors import nearest
 from fedkin.learning.measures import MEASURES
 from fedkin.running.trackers import TRACKERS
+from fedkin.untrusted import printable
 
 __all__ = ["RunSettings", "modern", "without_none"]
 
@@ -29,6 +30,7 @@ class RunSettings(EngineSettings):
     metrics: further metrics of each client's model after the last round, by name (`fedkin metrics`), also FILE.py:NAME.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
+    label: what the report calls the method where a comparison gave it another name: "mu=1"; its control is "mu=1@self".
     """
 
     seed: int = Field(0, ge=0, lt=10**18)
@@ -41,6 +43,7 @@ class RunSettings(EngineSettings):
     models_limit_mb: float = Field(4096.0, gt=0)
     metrics: tuple[str, ...] = ()
     trackers: tuple[str, ...] = ()
+    label: str | None = Field(None, max_length=200)
 
     @field_validator("trackers", "metrics", mode="before")
     @classmethod
@@ -57,6 +60,13 @@ class RunSettings(EngineSettings):
             if name in names[:place]:
                 raise ValueError(f"{name!r} is there twice")
         return names
+
+    @field_validator("label")
+    @classmethod
+    def _in_a_line(cls, label: str | None) -> str | None:
+        if label is not None and not printable(label):
+            raise ValueError("expected a text in one line")
+        return label
 
     @model_validator(mode="after")
     def _on_cores(self) -> Self:
