@@ -169,6 +169,24 @@ def test_the_nodes_of_a_simulation_say_who_they_are(capsys: pytest.CaptureFixtur
         calls.close()
 
 
+@pytest.mark.parametrize("kind", [GridCalls, NumberedCalls])
+def test_each_answer_of_the_superlink_is_noted(kind: type[GridCalls], tmp_path: Path) -> None:
+    """A server's app ends when the last one is too long ago."""
+    grid = Grid([Node("ann", 1)], {1: {}})
+    grid.alone = lambda letter, context: letter.upper() or b"ann"
+    calls = kind(grid)
+    try:
+        for _ in range(2):
+            calls.answered = before = -1.0
+            assert calls.names() == {"ann"}
+            assert calls.answered > before
+        calls.answered = before
+        assert calls.call("ann", b"letter", 30) == b"LETTER"
+        assert calls.answered > before
+    finally:
+        calls.close()
+
+
 def test_a_message_of_another_app_is_refused() -> None:
     from flwr.app import ConfigRecord, Message, RecordDict
 
