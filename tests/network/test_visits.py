@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fedkin.errors import MethodError, RunError
+from fedkin.federation import Federation
 from fedkin.folders import held
 from fedkin.network.calls import AnsweringLink
 from fedkin.network.link import Missed
@@ -32,6 +33,7 @@ class Visitor:
         self.plan, self.name, self.folder = plan, name, folder / name
         self.federation = plan.federation(NOWHERE)
         self.said: list[str] = []
+        self.errors: list[str] = []
         self.work = self._work
 
     def answer(self, letter: bytes) -> bytes:
@@ -43,6 +45,20 @@ class Visitor:
     def _work(self, link: VisitingLink, memory: dict[str, Any]) -> None:
         client, task = self.federation[self.name], self.federation.task
         Node(link, client, task, plan_of, self.folder, say=self.said.append, memory=memory).run()
+
+    def once_with(self, federation: Federation) -> None:
+        """Have other samples until that is an error."""
+        mine, self.federation = self.federation, federation
+
+        def work(link: VisitingLink, memory: dict[str, Any]) -> None:
+            try:
+                self._work(link, memory)
+            except RunError as error:
+                self.errors.append(str(error))
+                self.federation = mine
+                raise
+
+        self.work = work
 
 
 def visiting(plan: Experiment, folder: Path) -> tuple[CalledNetwork, dict[str, Visitor]]:
@@ -99,6 +115,42 @@ def test_lost_answers_killed_visits_and_a_server_that_begins_anew_change_nothing
     assert "c00: the answer was lost" in network.said
     assert "c02: killed" in network.said
     equal(tmp_path / "there", tmp_path / "here")
+
+
+def test_a_client_whose_samples_changed_comes_back_with_the_right_ones(tmp_path: Path) -> None:
+    plan = experiment(clients=2, rounds=3, network={"grace": 60.0})
+    other = experiment(clients=2, data={"seed": 1}, run={"seed": 1}).federation(NOWHERE)
+    simulated(plan, tmp_path / "here")
+    network, visitors = visiting(plan, tmp_path / "nodes")
+
+    def change(round: int) -> None:
+        if round == 1:
+            visitors["c00"].once_with(other)
+
+    assert served(plan, cast(MemoryNetwork, network), tmp_path / "there", watcher=Ending(2, change)) is None
+    assert visitors["c00"].errors == [
+        "client 'c00' joined this run with other samples: put those back, or begin another run"
+    ]
+    # Without its file the server alone can see it.
+    again, visitors = visiting(plan, tmp_path / "nodes")
+    (tmp_path / "nodes" / "c00" / "visit.safetensors").unlink()
+    visitors["c00"].once_with(other)
+    assert served(plan, cast(MemoryNetwork, again), tmp_path / "there", watcher=Patience(visitors["c00"])) is not None
+    assert visitors["c00"].errors == [
+        "the server refuses this client: its samples are not those with which it was here before"
+    ]
+    equal(tmp_path / "there", tmp_path / "here")
+
+
+class Patience(Ending):
+    """Stops a run when a client was refused again and again."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        super().__init__()
+        self.visitor = visitor
+
+    def stopping(self) -> bool:
+        return len(self.visitor.errors) > 3
 
 
 def test_a_visit_without_news_does_no_work(tmp_path: Path) -> None:
