@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fedkin import codec
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import held
@@ -189,5 +190,15 @@ def test_what_is_no_letter_and_a_damaged_file_are_refused(tmp_path: Path) -> Non
     with pytest.raises(MethodError, match="which is no name"):
         addressee(Mailbox("server", "../ann").letter())
     (tmp_path / "visit.safetensors").write_bytes(b"x")
-    with pytest.raises(RunError, match=r"visit.safetensors: not readable .* and the client joins again"):
-        visited(tmp_path, "ann", Mailbox("server", "ann").letter(), work)
+    box = Mailbox("ann", "server").tree()
+    for damaged in (
+        None, {}, {"box": box, "memory": ["x"]}, {"box": box, "memory": 1},
+        *({"box": {**box, field: value}, "memory": {}} for field, value in (
+            ("offers", []), ("theirs", ["x"]), ("theirs", {"a": 1}), ("offers", {"a": 1}), ("life", 1), ("known", "x"),
+            ("version", -1), ("me", 2),
+        )),
+    ):  # fmt: skip
+        if damaged is not None:
+            (tmp_path / "visit.safetensors").write_bytes(codec.encode(damaged))
+        with pytest.raises(RunError, match=r"visit.safetensors: not readable .* and the client joins again"):
+            visited(tmp_path, "ann", Mailbox("server", "ann").letter(), work)
