@@ -107,9 +107,11 @@ def test_a_simulation_has_the_clients_of_the_scenario(tmp_path: Path) -> None:
     [
         ({}, LETTER, ConfigError, "has no fedkin-socket of fedkin flower node, and no fedkin-data"),
         ({"fedkin-data": "x.csv"}, LETTER, ConfigError, "state"),
-        ({"fedkin-data": "x", "fedkin-state": "s"}, LETTER, ConfigError, "fedkin-state: s is not absolute"),
+        ({"fedkin-data": "/x", "fedkin-state": "s"}, LETTER, ConfigError, "fedkin-state: s is not absolute"),
+        ({"fedkin-data": "x.csv", "fedkin-state": "/s"}, LETTER, ConfigError, "fedkin-data: x.csv is not absolute"),
         ({"fedkin-data": "x", "fedkin-stat": "/s"}, LETTER, ConfigError, "stat: .*did you mean 'state'"),
-        ({"fedkin-data": "x", "fedkin-state": "/s"}, b"", MethodError, "not a letter"),
+        ({"fedkin-data": "/x", "fedkin-state": "/s"}, b"", MethodError, "not a letter"),
+        ({"fedkin-data": "mine:read", "fedkin-state": "/s"}, b"", MethodError, "not a letter"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(
@@ -118,6 +120,23 @@ def test_a_configuration_that_cannot_be_is_refused(
     path = written(tmp_path, dict(experiment(clients=2).table))
     with pytest.raises(error, match=words):
         answered(path, letter, Context(node))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {}, {"fedkin-socket": "/s", "partition-id": 0}, {"partition-id": 0, "fedkin-data": "/x", "fedkin-state": "/s"},
+        {"fedkin-data": "/x", "fedkin-state": "/s"},
+    ],
+)  # fmt: skip
+def test_a_simulation_is_refused_at_the_node_of_a_site(node: dict[str, Any], tmp_path: Path) -> None:
+    """What a run says of consent, samples and folders does not count there."""
+    path = written(tmp_path, dict(experiment(clients=2).table))
+    run = {"simulation": True, "out": str(tmp_path / "there"), "data-root": str(tmp_path)}
+    for letter in (b"", LETTER):
+        with pytest.raises(ConfigError, match="an app for Flower's simulation, and this is the node of a site"):
+            answered(path, letter, Context(node, run))
+    assert [each.name for each in tmp_path.iterdir()] == ["experiment.toml"]
 
 
 def test_nothing_leaves_before_its_owner_has_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,8 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
     assert "flwr run app" in out
     project = tomllib.loads(Path("app/pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
-    assert app["config"] == {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data"), "restart": False}
+    places = {"out": str(tmp_path / "run"), "data-root": str(tmp_path / "data")}
+    assert app["config"] == {**places, "restart": False, "simulation": False}
     for module, _, name in (place.partition(":") for place in app["components"].values()):
         tree = ast.parse(Path("app", *module.split(".")).with_suffix(".py").read_text())
         # Flower looks for an assignment without importing the module.
@@ -62,6 +63,22 @@ def test_an_app_is_written_whole_and_never_over_another(run: Terminal, tmp_path:
 
 
 def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
+    nets = {"b": {"name": "timm", "path": "v", "net": "v"}}
+    for place, model in (
+        ("model.path", {"name": "transformers", "path": "net"}),
+        ("model.nets.b.path", {"name": "mixed", "bodies": ["b"], "nets": nets}),
+    ):
+        Path("nets.toml").write_text(tomli_w.dumps({**TABLE, "model": model, "network": {"clients": ["ann", "bob"]}}))
+        words = run.refused("new", "app", "--experiment", "nets.toml", "--out", "run")
+        assert words.startswith(f"{place}: ")
+        assert words.endswith(" is not absolute, and Flower starts an app in a folder of its own")
+    Path("npz.toml").write_text(
+        tomli_w.dumps(
+            {**TABLE, "data": {"source": "npz", "path": "ann.npz"}, "scenario": {"name": "iid", "clients": 2}}
+        )
+    )
+    words = run.refused("new", "app", "--experiment", "npz.toml", "--out", "run", "--simulation")
+    assert words.startswith("data.path: ann.npz is not absolute and not below --data-root, and Flower starts an app in")
     words = run.refused("new", "app", "--experiment", "peers.toml", "--out", "run")
     assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin peer"
     assert "no such experiment file" in run.refused("new", "app", "--experiment", "no.toml", "--out", "run")

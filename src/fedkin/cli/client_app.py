@@ -55,18 +55,28 @@ def answered(experiment: Path, letter: bytes, context: Any) -> bytes:
 
     node, run = context.node_config, context.run_config
     if run.get("simulation"):
+        # A run's settings are those of whoever submits it: at the node of a site they are no consent.
+        if _PARTITION not in node or any(name.startswith(_OURS) for name in node):
+            raise ConfigError(
+                f"an app for Flower's simulation, and this is the node of a site: {_WHERE} has fedkin settings, or no "
+                "partition-id; write the app without --simulation"
+            )
         return _simulated(load(experiment), letter, node, run)
     place = _place(node)
     return _worked(load(experiment), addressee(letter), letter, place, None)
 
 
 def _place(node: Mapping[str, Any]) -> _Place:
-    given = {name.removeprefix(_OURS).replace("-", "_"): value for name, value in node.items() if _OURS in name[:7]}
+    given = {
+        name.removeprefix(_OURS).replace("-", "_"): value for name, value in node.items() if name.startswith(_OURS)
+    }
     if not given:
         raise ConfigError(f"{_WHERE} has no fedkin-socket of fedkin flower node, and no fedkin-data to work without it")
     place = parse(_Place, given, f"{_WHERE}: fedkin")
-    if not place.state.is_absolute():
-        raise ConfigError(f"{_WHERE}: fedkin-state: {place.state} is not absolute, and Flower's folder is not yours")
+    # MODULE:FUNCTION is no path.
+    for name, path in (("state", place.state), ("data", Path(place.data))):
+        if not path.is_absolute() and (name == "state" or ":" not in place.data):
+            raise ConfigError(f"{_WHERE}: fedkin-{name}: {path} is not absolute, and Flower's folder is not yours")
     return place
 
 
@@ -76,7 +86,7 @@ def _simulated(plan: Experiment, letter: bytes, node: Mapping[str, Any], run: Ma
     from fedkin.running.flowered import simulated, states_in
 
     federation = _federation(plan.to_toml(), Path(str(run["data-root"])))
-    client = Partitions(federation).client(int(node[_PARTITION]))
+    client = Partitions(federation).client(node[_PARTITION])
     if not letter:
         return client.id.encode()
     out = Path(str(run["out"]))

@@ -71,7 +71,7 @@ class Mailbox:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Mailbox:
-        """Return the mailbox of a tree from `tree`; raises KeyError or TypeError for another one."""
+        """Return the mailbox of a tree from `tree`; raises KeyError, TypeError or AttributeError for others."""
         box = cls(tree["me"], tree["name"])
         box.life, box.version, box.told, box.known, box.other = (tree[field] for field in _COUNTS)
         box.offers = {subject: (each["version"], _bytes(each["data"])) for subject, each in tree["offers"].items()}

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -61,6 +62,7 @@ class Node:
         self.server, self.settings, self.labels, self.device = server, settings, labels, device
         self.consent, self.say, self.stop, self.patience = consent, say, stop or Event(), patience
         self.about, self.ledger = about_of(client, task, labels), ledger or Ledger()
+        self.digest = self.about.digest
         self.agreed: Agreement | None = None
         self.away = False
         self.told_round = 0
@@ -148,19 +150,21 @@ class Node:
             pass
         if "refused" in answer:
             raise RunError(f"the server refuses this client: {shown(str(answer['refused']), 400)}")
-        return answer
+        return {**answer, "digest": self.digest}
 
     def _hello(self, wait: int = 10) -> dict[str, Any] | None:
         """Say what this client has; returns the answer, if one came."""
         assert self.agreed is not None
-        nonce = self.memory.setdefault("nonce", secrets.token_hex(4))
-        tree = {"nonce": nonce, "about": self.about.model_dump(), "agreement": self.agreed.tree()}
-        self.link.offer(self.server, "hello", codec.encode(tree))
+        tree = {"about": self.about.model_dump(), "agreement": self.agreed.tree()}
+        # The server answers each nonce once: who was refused, and now says something else, needs another one.
+        drawn = self.memory.setdefault("drawn", secrets.token_hex(4))
+        nonce = blake2b(codec.encode(tree), digest_size=4, key=drawn.encode()).hexdigest()
+        self.link.offer(self.server, "hello", codec.encode({"nonce": nonce, **tree}))
         try:
             for _ in range(wait):
                 if (answer := self.pulled(f"welcome/{nonce}")) is not None:
                     return answer
-            del self.memory["nonce"]
+            del self.memory["drawn"]
             return None
         finally:
             self.link.withdraw("hello", self.server)
@@ -173,6 +177,7 @@ class _Desk:
         self.node, self.link, self.plan, self.id = node, node.link, plan, node.client.id
         try:
             self.run, self.epoch, self.number = str(here["run"]), str(here["epoch"]), int(here["number"])
+            self.digest = str(here["digest"])
             if not self.run.isalnum():
                 raise ValueError
         except (KeyError, TypeError, ValueError):
@@ -192,8 +197,7 @@ class _Desk:
         """Answer orders; returns whether the run has ended, and False if the server has started again."""
         with self.site.exact():
             while True:
-                order = self.node.pulled(f"{self.run}/{self.epoch}/{self.number}/order")
-                if order is None:
+                if (order := self.node.pulled(f"{self.run}/{self.epoch}/{self.number}/order")) is None:
                     if not self._same_server():
                         return False
                     continue
@@ -201,7 +205,8 @@ class _Desk:
                 if order.get("what") == "end":
                     return True
                 self.number += 1
-                self.node.memory["here"] = {"run": self.run, "epoch": self.epoch, "number": self.number}
+                here = {"run": self.run, "epoch": self.epoch, "number": self.number, "digest": self.digest}
+                self.node.memory["here"] = here
 
     def _spent(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this client has released so far, for the records."""
@@ -214,8 +219,7 @@ class _Desk:
 
     def _same_server(self) -> bool:
         """Look which order is the newest; returns whether they are those of the server that this client joined."""
-        now = self.node.pulled("now")
-        if now is None:
+        if (now := self.node.pulled("now")) is None:
             return True
         if now.get("epoch") != self.epoch:
             return self.node.pulled("terms") is None
@@ -236,17 +240,17 @@ class _Desk:
         if what not in _ANSWERED:
             self.node.say(f"refused: the server asked for {shown(repr(what), 40)}, which no client does")
             return {"error": f"a client is not asked {shown(repr(what), 40)}"}
-        kept = self._turn_to(order)
-        if kept is not None:  # it was answered before this client was killed
+        if self.digest != self.node.digest:
+            raise RunError(
+                f"client {self.id!r} joined this run with other samples: put those back, or begin another run"
+            )
+        if (kept := self._turn_to(order)) is not None:  # it was answered before this client was killed
             return kept
         try:
-            mine = {
-                **order,
-                **{part: {self.id: order[part][self.id]} for part in ("messages", "offers") if part in order},
-            }
+            own = {part: {self.id: order[part][self.id]} for part in ("messages", "offers") if part in order}
             if what == "ask":
                 self._check(str(order["phase"]))
-            answer = answered(self.site, mine)
+            answer = answered(self.site, {**order, **own})
         except (FedkinError, KeyError, TypeError) as error:
             return {"error": words_of(error)}
         told = {"answer": answer, "failed": wire.list_of_failures(self.site.failed())}
@@ -261,10 +265,9 @@ class _Desk:
         """Raise MethodError for a phase that the method does not declare."""
         assert not isinstance(self.plan.method, PeerMethod)
         if phase not in self.plan.method.phases():
-            self.node.say(
-                f"refused: the server asked for phase {shown(repr(phase), 60)}, which the method does not have"
-            )
-            raise MethodError(f"method {self.plan.method.name!r} declares no phase {shown(repr(phase), 60)}")
+            asked = shown(repr(phase), 60)
+            self.node.say(f"refused: the server asked for phase {asked}, which the method does not have")
+            raise MethodError(f"method {self.plan.method.name!r} declares no phase {asked}")
         if self.site.side.number != self.node.told_round:
             self.node.told_round = self.site.side.number
             heard = {self.node.server: self.node.told_round}
@@ -286,13 +289,13 @@ class _Desk:
     def _turn_to(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
         """Go to the order's round with the state that belongs to it; returns the answer, if it was made before."""
         number, begun, undone = int(order["round"]), int(order["begun"]), tuple(map(int, order["undone"]))
-        place, side = (self.epoch, begun, undone), self.site.side
+        place, side, kept_of = (self.epoch, begun, undone), self.site.side, self.shelf.get
         if self.place == place:
             if number != side.number:
                 self.site.turn_to(number)
             return None
         # States of rounds that the server has given up, before it started again or since, are given up here too.
-        gone = [r for r in self.shelf.rounds() if r in undone or (r > begun and self._of_another(r))]
+        gone = [r for r in self.shelf.rounds() if r in undone or (r > begun and kept_of(r)["epoch"] != self.epoch)]
         if gone and gone != [r for r in gone if r in undone]:
             self.node.say(f"going back to the state before round {min(gone)}, as the server has")
         self.shelf.drop(gone)
@@ -302,7 +305,7 @@ class _Desk:
                 f"this client's state of round {order['last']} is not in {self.shelf.folder or 'memory'}: bring the "
                 "folder back with which it took part"
             )
-        kept = self.shelf.get(last) if last else None
+        kept = kept_of(last) if last else None
         self.site.restore(number, {})
         self.site.turn_to(number)
         self.place = place
@@ -316,10 +319,6 @@ class _Desk:
         self.site.work.reset(**kept["work"])
         told: dict[str, Any] = kept["told"]
         return told if same else None
-
-    def _of_another(self, round: int) -> bool:
-        """Whether the state of this round is of a life of the server that has ended."""
-        return bool(self.shelf.get(round)["epoch"] != self.epoch)
 
     def _keep(self, order: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Write the state and the answer, before it is offered: the server counts no answer whose state is lost."""

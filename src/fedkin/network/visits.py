@@ -17,6 +17,7 @@ from fedkin.folders import write_private
 from fedkin.network.calls import Boxed
 from fedkin.network.link import LARGEST, Left
 from fedkin.network.mailbox import Mailbox
+from fedkin.untrusted import said
 
 __all__ = ["VisitingLink", "visited"]
 
@@ -91,6 +92,8 @@ def _read(path: Path, name: str, server: str) -> tuple[Mailbox, dict[str, Any]]:
         return Mailbox(name, server), {}
     try:
         tree = codec.read(path)
-        return Mailbox.of(tree["box"]), dict(tree["memory"])
-    except (OSError, FedkinError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: not readable ({error}); remove it, and the client joins again") from None
+        box, memory = Mailbox.of(tree["box"]), dict(tree["memory"])
+        box.letter()  # its fields are those of a letter
+    except (OSError, FedkinError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path}: not readable ({said(error)}); remove it, and the client joins again") from None
+    return box, memory

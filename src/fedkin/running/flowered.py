@@ -11,6 +11,7 @@ import tomli_w
 
 from fedkin._version import __version__
 from fedkin.data.partitions import Partitions
+from fedkin.data.sources.base import locate
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod
@@ -63,8 +64,10 @@ def write_app(
     """
     plan = load(experiment)
     _check(plan)
+    root = (data_root or Path("data")).absolute()
+    _check_places(plan, root, simulation)
     if simulation:
-        plan = simulated(plan, plan.federation(data_root or Path("data")))
+        plan = simulated(plan, plan.federation(root))
     if any(folder.iterdir() if folder.is_dir() else ()):
         raise ConfigError(f"{folder}: not empty; name a new folder")
     package = folder / _PACKAGE
@@ -72,9 +75,8 @@ def write_app(
         package.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
-    root = data_root or Path("data")
     files = {
-        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root.absolute(), simulation)),
+        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root, simulation)),
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
@@ -88,6 +90,22 @@ def _check(plan: Experiment) -> None:
     if isinstance(plan.method, PeerMethod):
         raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin peer")
     settings_of(plan)
+
+
+def _check_places(plan: Experiment, root: Path, simulation: bool) -> None:
+    """Raise ConfigError for a path that is another one in the folder in which Flower starts an app."""
+    model, data = plan.table.get("model", {}), plan.table.get("data", {})
+    nets = {f"model.nets.{name}": net for name, net in model.get("nets", {}).items()}
+    for where, net in {"model": model, **nets}.items():
+        if "path" in net and not Path(net["path"]).is_absolute():
+            raise ConfigError(
+                f"{where}.path: {net['path']} is not absolute, and Flower starts an app in a folder of its own"
+            )
+    if simulation and "path" in data and not locate(root, Path(data["path"])).is_absolute():
+        raise ConfigError(
+            f"data.path: {data['path']} is not absolute and not below --data-root, and Flower starts an app in a "
+            "folder of its own"
+        )
 
 
 def _project(name: str, out: Path, root: Path, simulation: bool) -> dict[str, Any]:

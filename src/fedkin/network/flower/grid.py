@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,13 +26,13 @@ class GridCalls:
     """Calls to the nodes of a Flower deployment, by the names with which they were registered there.
 
     grid: of `flwr.serverapp`. A node without a name, or with a name that another one has too, is not called. answered:
-    when the SuperLink answered last, by `time.monotonic`.
+    when the SuperLink answered last, or was first asked, by `time.monotonic`; infinite before that.
     """
 
     def __init__(self, grid: Any, say: Callable[[str], None] = lambda line: None) -> None:
         self.grid, self.say = grid, say
         self.nodes: dict[str, int] = {}
-        self.answered = time.monotonic()
+        self.answered = math.inf
         self.told: set[str] = set()
         self.open: dict[str, Future[Any]] = {}
         self.changing, self.using, self.over = Lock(), Lock(), Event()
@@ -40,14 +41,7 @@ class GridCalls:
 
     def names(self) -> set[str]:
         """The names of the nodes that Flower says are online."""
-        try:
-            with self.using:
-                found = [
-                    (str(node.name), int(node.node_id)) for node in self.grid.get_nodes() if node.status == "online"
-                ]
-        except Exception as error:
-            raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
-        self.answered = time.monotonic()
+        found = [(str(node.name), int(node.node_id)) for node in self._nodes() if node.status == "online"]
         count = Counter(name for name, _ in found)
         for name, node in found:
             if not name:
@@ -56,6 +50,17 @@ class GridCalls:
                 self._once(f"{count[name]} nodes are registered as {shown(name, 64)!r}: none of them is called")
         self.nodes = {name: node for name, node in found if name and count[name] == 1}
         return set(self.nodes)
+
+    def _nodes(self) -> list[Any]:
+        """Ask for the nodes; raises LinkError."""
+        self.answered = min(self.answered, time.monotonic())
+        try:
+            with self.using:
+                found = list(self.grid.get_nodes())
+        except Exception as error:
+            raise LinkError(f"Flower's SuperLink does not answer ({said(error)})") from None
+        self.answered = time.monotonic()
+        return found
 
     def call(self, name: str, data: bytes, within: float) -> bytes:
         """Return what this node's client answers; raises NotReached if nothing comes within so many seconds."""
@@ -109,6 +114,7 @@ class GridCalls:
             except Exception as error:
                 self._once(f"Flower's SuperLink does not answer ({said(error)})")
                 continue
+            self.answered = time.monotonic()
             for reply in replies:
                 with self.changing:
                     awaited = self.open.pop(reply.metadata.reply_to_message_id, None)
@@ -126,11 +132,7 @@ class NumberedCalls(GridCalls):
 
     def names(self) -> set[str]:
         """The names of all clients; raises LinkError."""
-        try:
-            with self.using:
-                new = {int(node.node_id) for node in self.grid.get_nodes()} - set(self.nodes.values())
-        except Exception as error:
-            raise LinkError(f"Flower does not answer ({said(error)})") from None
+        new = {int(node.node_id) for node in self._nodes()} - set(self.nodes.values())
         with ThreadPoolExecutor(max(len(new), 1), thread_name_prefix="who") as pool:
             for node, name in zip(new, pool.map(self._who, new), strict=True):
                 if name:
