@@ -89,7 +89,7 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
     assert len(re.findall(r"\d{15,}", listed)) == len(NAMES), listed
 
 
-def test_a_node_and_its_supernode_that_are_killed_come_back(made: Deployment) -> None:
+def test_a_node_that_is_killed_comes_back(made: Deployment) -> None:
     one = trial(made, "sfmtl-graph")
     one.nodes()
     one.app()
@@ -97,9 +97,6 @@ def test_a_node_and_its_supernode_that_are_killed_come_back(made: Deployment) ->
     one.until("c00", "round 1:")
     one.kill("c00")
     one.nodes("c00")
-    one.until("flwr", "fedkin: round 1 of 3 is done")
-    made.kill("supernode-c01")
-    made.supernode("c01")
     here = one.simulated()
     one.ended()
     equal(one, here)
