@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,22 +25,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
-import torch
 
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import execute
 
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")  # not this folder, whose network.py would be found
+from network.federations import write_samples  # noqa: E402
+from town import free_port  # noqa: E402
+
 FEDKIN = [sys.executable, "-c", "from fedkin.cli import main; main()"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fedkin(folder: Path, *words: str) -> None:
@@ -79,12 +74,7 @@ def prepared(folder: Path, written: dict[str, Any]) -> list[str]:
     fedkin(folder, "net", "invite", "experiment.toml", "--out", "join.toml", "--ca", "ca/ca.crt",
            "--server", f"server=tls/127.0.0.1:{free_port()}", *members)  # fmt: skip
     for name, client in federation.items():
-        parts = [(client.train, "train"), (client.test, "test")]
-        np.savez(
-            folder / f"{name}.npz", x=torch.cat([part.inputs(slice(None)) for part, _ in parts]).numpy(),
-            y=torch.cat([part.labels() for part, _ in parts]).numpy(),
-            split=np.concatenate([np.full(len(part), word) for part, word in parts]),
-        )  # fmt: skip
+        write_samples(folder, name, client)
     return names
 
 

@@ -276,18 +276,14 @@ def test_a_stage_of_a_file_from_python_is_noted_with_the_run(place: Path, monkey
 
 def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: Path) -> None:
     path = place / "own_average.py"
-    path.write_text(METHOD + "\n\nclass Same(FedAvg):\n    name: ClassVar[str] = 'fedavg'\n")
-    with pytest.raises(ConfigError, match="Same is 'fedavg', and there is a method 'fedavg' already"):
-        load(place / "e.toml")
-    assert "my-average" not in own.KINDS["method"].known
-    path.write_text(METHOD)
-    assert load(place / "e.toml").method.name == "my-average"
-    path.write_text(METHOD + "\nx = y\n")
-    with pytest.raises(ConfigError, match="NameError"):
-        load(place / "e.toml")
-    assert "my-average" not in own.KINDS["method"].known
-    path.write_text(METHOD)
-    assert load(place / "e.toml").method.name == "my-average"
+    known = "\n\nclass Same(FedAvg):\n    name: ClassVar[str] = 'fedavg'\n"
+    for more, says in ((known, "Same is 'fedavg', and there is a method 'fedavg' already"), ("\nx = y\n", "NameError")):
+        path.write_text(METHOD + more)
+        with pytest.raises(ConfigError, match=says):
+            load(place / "e.toml")
+        assert "my-average" not in own.KINDS["method"].known
+        path.write_text(METHOD)
+        assert load(place / "e.toml").method.name == "my-average"
 
 
 def test_what_somebody_sent_reads_no_file(place: Path) -> None:
