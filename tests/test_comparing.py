@@ -17,11 +17,11 @@ from fedkin.records.tables import flat
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
 from fedkin.report.reading import find_runs, read_run
+from fedkin.running.choices import Choice
 from fedkin.running.compare import compare as by_command
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment, read_table
 from fedkin.running.sweep import sweep as sweep_by_command
-from fedkin.running.tuning import Choice
 from support import small_federation
 from tiny import TABLE
 

@@ -18,15 +18,16 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.running.api import AnyModel, metrics_in
 from fedkin.running.at_hand import OfFederation
+from fedkin.running.choices import Choice
 from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
 from fedkin.running.controls import parted, with_controls
 from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.own import KINDS, add_installed, named_in
+from fedkin.running.own import KINDS, add_installed
+from fedkin.running.own_tables import named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.seeds import numbers
 from fedkin.running.sweep import rows, sweep_cells, words
-from fedkin.running.tuning import Choice
 from fedkin.settings import choose, parse
 from fedkin.untrusted import shown
 
@@ -141,6 +142,8 @@ def sweep(
     choices = []
     for where, values in grid.items():
         method, _, path = where.rpartition(":")
+        if method not in names:
+            (method,), _ = named_in([method], "method", Path(), f"grid: {where}")
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
         if method and method not in names:

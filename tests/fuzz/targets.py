@@ -47,10 +47,11 @@ from fedkin.graph.table import read_signatures
 from fedkin.records import listing, reading, schema
 from fedkin.records.files import read_json
 from fedkin.report.collect import collect
+from fedkin.running.choices import Choice
 from fedkin.running.compare import read_result
 from fedkin.running.experiment import load
 from fedkin.running.seeds import listed, numbers
-from fedkin.running.tuning import Choice, HoldOut
+from fedkin.running.tuning import HoldOut
 from report.made import make_run
 from tiny import TABLE
 

@@ -13,7 +13,7 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.running import own
+from fedkin.running import own, own_tables
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
@@ -168,7 +168,7 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
 
 
 def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
-    names, files = own.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
+    names, files = own_tables.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
     assert names == ["fedavg", "my-average@self"]
     plan = Experiment.of({**TABLE, "method": {"name": "fedavg"}}).with_own(files)
     assert plan.for_method("my-average@self").run.alone
@@ -205,9 +205,8 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
 def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
     path = place / "own_average.py"
     path.write_text(METHOD + "\n\nDefault = Mine\n")
-    assert (
-        own.named_in(["own_average.py:Default", "own_average.py:Mine"], "method", place, "m")[0] == ["my-average"] * 2
-    )
+    both = ["own_average.py:Default", "own_average.py:Mine"]
+    assert own_tables.named_in(both, "method", place, "m")[0] == ["my-average"] * 2
     path.write_text(METHOD + "\n\nDefault = Mine  # read again\n")
     assert load(place / "e.toml").method.name == "my-average"
     path.write_text(METHOD + "\n\nclass Other(Mine):\n    name: ClassVar[str] = 'my-average'\n")

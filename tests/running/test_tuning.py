@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
 from fedkin.running import tuning
+from fedkin.running.choices import Choice, grid
 from fedkin.running.experiment import Experiment
-from fedkin.running.tuning import Choice, HoldOut, Tried, best, grid, held_out, tune
+from fedkin.running.tuning import HoldOut, Tried, best, held_out, tune
 from support import small_federation
 from tiny import TABLE
 

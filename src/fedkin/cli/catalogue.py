@@ -51,7 +51,7 @@ def _known(section: str) -> Mapping[str, Any]:
 
 def _one(known: Mapping[str, Any], name: str, section: str, where: str) -> tuple[str, Any]:
     """A part by its name, or by FILE.py:CLASS."""
-    from fedkin.running.own import named_in
+    from fedkin.running.own_tables import named_in
     from fedkin.settings import choose
 
     name = named_in([name], section, Path(), where)[0][0]

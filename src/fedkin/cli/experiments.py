@@ -137,7 +137,7 @@ def _new(parent: Path, name: str) -> Path:
 
 def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
     """The experiment, methods and seeds of these options; without them those of the experiment."""
-    from fedkin.running.own import named_in
+    from fedkin.running.own_tables import named_in
 
     names, own = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
     return plan.with_own(own), names, numbers(seeds) if seeds is not None else [plan.run.seed]

@@ -35,9 +35,9 @@ def sweep(
     from fedkin.records import schema
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
+    from fedkin.running.choices import Choice
     from fedkin.running.sweep import rows, words
     from fedkin.running.sweep import sweep as run_all
-    from fedkin.running.tuning import Choice
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
     if resume is not None:

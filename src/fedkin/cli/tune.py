@@ -57,7 +57,8 @@ def tune(
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
     from fedkin.records import schema
     from fedkin.running.candidates import Equal
-    from fedkin.running.tuning import Choice, HoldOut
+    from fedkin.running.choices import Choice
+    from fedkin.running.tuning import HoldOut
     from fedkin.running.tuning import tune as run_all
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")

@@ -35,7 +35,8 @@ from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.measuring import check_measures
 from fedkin.running.nets import nets_for, public_from
-from fedkin.running.own import add_installed, files_of, named_in, stages_in, stages_of
+from fedkin.running.own import add_installed, files_of
+from fedkin.running.own_tables import named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking

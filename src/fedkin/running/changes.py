@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fedkin.errors import ConfigError, nearest
-from fedkin.running.own import KINDS, taken_in
+from fedkin.running.own import KINDS
+from fedkin.running.own_tables import taken_in
 from fedkin.untrusted import said, shown, toml_of
 
 __all__ = ["SECTIONS", "assign", "changed", "setting_value", "taken_changes"]

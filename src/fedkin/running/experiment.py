@@ -28,7 +28,8 @@ from fedkin.records.tables import flat
 from fedkin.running.changes import SECTIONS, assign, changed, taken_changes
 from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import check_padding, nets_for, public_from
-from fedkin.running.own import add_installed, check_read, taken_in
+from fedkin.running.own import add_installed, check_read
+from fedkin.running.own_tables import taken_in
 from fedkin.running.presets import missing, preset_or_file
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import check_trackers

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -31,10 +31,7 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
-__all__ = [
-    "KINDS", "add_installed", "check_read", "files_of", "named_in", "origin", "read_own", "stages_in", "stages_of",
-    "taken_in",
-]  # fmt: skip
+__all__ = ["KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "origin", "read_own"]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _LOG = logging.getLogger("fedkin")
@@ -123,87 +120,16 @@ def add_installed() -> None:
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
 
 
+def in_file(name: str) -> bool:
+    """Whether this names a part of a file: FILE.py:NAME."""
+    return _IN_FILE.fullmatch(name) is not None
+
+
 def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the package that brings it."""
     module = getattr(part if isinstance(part, type) else part.part, "__module__", None) or ""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
-
-
-def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an experiment's table with the name of the class for each FILE.py:CLASS, after reading the file.
-
-    `own` lists the files then, with their hashes. Files that it lists already are read as well. Paths are relative to
-    `folder`. Raises ConfigError, also for a file that has changed since its hash was noted.
-    """
-    made = dict(table)
-    listed = made.get("own", [])
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        raise ConfigError("own: expected a list of files, such as own = ['my.py']")
-    own = [_noted(text, folder) for text in listed]
-    made, files = _parts_in(made, folder, "")
-    own += files
-    if isinstance(made.get("methods"), Mapping):
-        made["methods"] = dict(made["methods"])
-        for name, inner in made["methods"].items():
-            if isinstance(inner, Mapping):
-                made["methods"][name], files = _parts_in(inner, folder, f"methods.{name}.")
-                own += files
-    return {**made, "own": list(dict.fromkeys(own))} if own else made
-
-
-def _parts_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (sections of an experiment with the names of parts for FILE.py:NAME, the files of these)."""
-    made, own = dict(table), []
-    for section, kind in KINDS.items():
-        inner = made.get(section)
-        name = inner.get(kind.field) if isinstance(inner, Mapping) else None
-        if isinstance(name, str) and _IN_FILE.fullmatch(name):
-            noted, known = _named(name, section, folder, f"{where}{section}.{kind.field}")
-            own.append(noted)
-            made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
-    if isinstance(made.get("method"), Mapping):
-        made["method"], files = stages_in(made["method"], folder, f"{where}method")
-        own += files
-    run = made.get("run")
-    names = run.get("metrics") if isinstance(run, Mapping) else None
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        known_names, files = named_in(names, "metric", folder, f"{where}run.metrics")
-        own += files
-        made["run"] = {**run, "metrics": known_names}  # type: ignore[dict-item]
-    return made, own
-
-
-def stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (a method's settings with the names of graph stages for FILE.py:NAME, the files of these)."""
-    made, own = dict(table), []
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            made[name], files = stages_in(value, folder, f"{where}.{name}")
-            own += files
-        elif isinstance(value, str) and _IN_FILE.fullmatch(value):
-            noted, made[name] = _named(value, "graph", folder, f"{where}.{name}")
-            own.append(noted)
-    return made, own
-
-
-def stages_of(settings: Mapping[str, Any]) -> list[Stage]:
-    """Return the graph stages of one's own that a method's settings name."""
-    inner = [stage for value in settings.values() if isinstance(value, Mapping) for stage in stages_of(value)]
-    return inner + [STAGES[value] for value in settings.values() if isinstance(value, str) and value in STAGES]
-
-
-def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tuple[list[str], list[str]]:
-    """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
-    found, own = [], []
-    for name in names:
-        base, at, control = name.partition("@")
-        if _IN_FILE.fullmatch(base):
-            noted, base = _named(base, section, folder, where)
-            own.append(noted)
-        found.append(f"{base}{at}{control}")
-    return found, own
 
 
 def files_of(parts: Iterable[Any]) -> list[str]:
@@ -212,9 +138,15 @@ def files_of(parts: Iterable[Any]) -> list[str]:
     return [f"{place}#{_FILES[place].digest}" for place in places if place in _FILES]
 
 
-def read_own(table: Mapping[str, Any], folder: Path) -> None:
-    """Read the files that a run's settings name in `own`; raises ConfigError, also for one that has changed since."""
-    taken_in({"own": table.get("own", [])}, folder)
+def read_own(table: Mapping[str, Any], folder: Path) -> list[str]:
+    """Read the files that settings name in `own`; returns them with their hashes.
+
+    Raises ConfigError, also for one that has changed since its hash was noted.
+    """
+    listed = table.get("own", [])
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ConfigError("own: expected a list of files, such as own = ['my.py']")
+    return [_noted(text, folder) for text in listed]
 
 
 def check_read(own: object) -> None:
@@ -239,10 +171,11 @@ def _noted(text: str, folder: Path) -> str:
     return f"{place}#{read.digest}"
 
 
-def _named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
-    """Read the file of FILE.py:CLASS; returns (the file with its hash, the name of the class)."""
+def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
+    """Read the file of FILE.py:CLASS; returns (the file with its hash, the name of the class); raises ConfigError."""
     split = _IN_FILE.fullmatch(text)
-    assert split is not None
+    if split is None:
+        raise ConfigError(f"{where}: expected FILE.py:NAME, got {shown(repr(text), 80)}")
     place = str((folder / split["path"]).resolve())
     read = _read(place, where)
     known = {part: name for part, (of, name) in read.parts.items() if of == section}

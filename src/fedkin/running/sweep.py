@@ -14,11 +14,11 @@ from typing import Any
 from fedkin.errors import ConfigError
 from fedkin.records.seals import add_sealed
 from fedkin.records.tables import csv_text
+from fedkin.running.choices import Choice, grid
 from fedkin.running.compare import Cells, OfExperiment, same_plan
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher
-from fedkin.running.tuning import Choice, grid
 
 __all__ = ["Swept", "rows", "sweep", "sweep_cells", "words"]
 

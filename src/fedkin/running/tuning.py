@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,24 +13,23 @@ import tomli_w
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.pooled import pooled
-from fedkin.errors import ConfigError, MethodError, RunError, nearest
+from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.federation import Client, Federation, Samples
 from fedkin.folders import held
 from fedkin.keys import rng
-from fedkin.methods import METHODS
 from fedkin.records import schema
 from fedkin.records.checkpoints import ANEW
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.seals import add_sealed, faults, seal_of
 from fedkin.records.tables import flat
 from fedkin.running.candidates import Equal
-from fedkin.running.changes import setting_value
+from fedkin.running.changes import taken_changes
+from fedkin.running.choices import Choice, grid
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, execute
-from fedkin.untrusted import shown
 
-__all__ = ["Choice", "HoldOut", "Tried", "best", "grid", "held_out", "tune", "tuned"]
+__all__ = ["HoldOut", "Tried", "best", "held_out", "tune", "tuned"]
 
 _FAILED = "failed.json"
 
@@ -63,46 +61,6 @@ class HoldOut:
 
     def __str__(self) -> str:
         return f"{self.what}:{self.share:g}"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A setting and the values to try; method: the only method that it is for."""
-
-    path: str
-    values: tuple[Any, ...]
-    method: str | None = None
-
-    @classmethod
-    def parse(cls, text: str, option: str = "--try") -> Choice:
-        """Read "training.lr=0.01,0.1", or "tfl:method.q=0.1,1" for one method; raises ConfigError naming the option."""
-        where, equals, values = text.partition("=")
-        method, colon, path = where.strip().rpartition(":")
-        parts = _parts(values)
-        if not equals or not path or not all(parts) or (colon and not method):
-            raise ConfigError(
-                f"{option} {text!r}: expected section.field=value,value or METHOD:section.field=value,value"
-            )
-        if method and method not in METHODS:
-            raise ConfigError(f"{option} {text!r}: no method {method!r}; {nearest(method, METHODS)}")
-        where = f"{option} {shown(text, 80)}"
-        return cls(path, tuple(setting_value(part, where) for part in parts), method or None)
-
-
-def _parts(values: str) -> list[str]:
-    """Cut at the commas that are not inside brackets, braces or quotes."""
-    parts, depth, quote = [""], 0, ""
-    for char in values:
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        depth += (char in "[{") - (char in "]}") if not quote else 0
-        if char == "," and depth == 0 and not quote:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts]
 
 
 @dataclass(frozen=True)
@@ -155,17 +113,6 @@ def held_out(federation: Federation, hold: HoldOut, seed: int) -> Federation:
         return replace(client, train=train, test=test, seen=client.id not in away, changes=tuple(changes))
 
     return Federation([remade(federation[id]) for id in seen], federation.task, federation.name)
-
-
-def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
-    """Return all combinations of the values for a method.
-
-    >>> grid([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
-    [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
-    """
-    mine = [choice for choice in choices if choice.method in (None, method)]
-    combined = itertools.product(*(choice.values for choice in mine))
-    return [dict(zip([choice.path for choice in mine], values, strict=True)) for values in combined]
 
 
 def tune(
@@ -276,11 +223,14 @@ def tuned(experiment: Experiment, found: Mapping[str, Sequence[Tried]], higher: 
     """
     table = experiment.resolved()
     sections = {name: flat(section) for name, section in table.get("methods", {}).items()}
+    own = list(table.get("own", []))
     for name, tried in found.items():
         chosen = best(tried, higher)
         if chosen is not None:
-            sections[name] = sections.get(name, {}) | dict(chosen.settings)
-    return table | {"methods": sections}
+            settings, files = taken_changes(chosen.settings)  # the table is read in another folder
+            sections[name] = sections.get(name, {}) | settings
+            own += files
+    return table | {"methods": sections} | ({"own": list(dict.fromkeys(own))} if own else {})
 
 
 def _federation(experiment: Experiment, dataset: Dataset, hold: HoldOut, seed: int) -> Federation:

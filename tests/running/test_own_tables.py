@@ -1,0 +1,122 @@
+"""FILE.py:NAME wherever settings and lists name a part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import fedkin
+from fedkin.errors import ConfigError
+from fedkin.running.choices import Choice
+from fedkin.running.experiment import load
+from fedkin.running.tuning import HoldOut, tune
+from support import small_federation
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+PARTS = """
+from typing import ClassVar
+
+import fedkin
+from fedkin.graph import stage
+from fedkin.methods.fedprox import FedProx
+
+
+class Mine(FedProx):
+    name: ClassVar[str] = "my-prox"
+    title: ClassVar[str] = "My FedProx"
+
+
+@fedkin.metric(higher=False)
+def own_errors(outputs, targets):
+    return float((outputs.argmax(1) != targets).mean())
+
+
+@stage("groups")
+def own_halves(a):
+    return [at % 2 for at in range(len(a))]
+"""
+TABLE: dict[str, Any] = {
+    "name": "tiny", "data": {"source": "digits"}, "scenario": {"name": "iid", "clients": 3}, "model": {"name": "mlp"},
+    "training": {"rounds": 1, "lr": 0.1, "local_steps": 1}, "method": {"name": "fedavg"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_parts.py").write_text(PARTS)
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(TABLE))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+def written(place: Path, methods: dict[str, Any]) -> Path:
+    (place / "m.toml").write_text(tomli_w.dumps({**TABLE, "methods": methods}))
+    return place / "m.toml"
+
+
+def test_a_section_of_a_method_is_named_by_its_file(place: Path) -> None:
+    methods = {"own_parts.py:Mine": {"method": {"mu": 0.5}}, "own_parts.py:Mine@self": {"training": {"lr": 0.2}}}
+    plan = load(written(place, methods))
+    assert sorted(plan.table["methods"]) == ["my-prox", "my-prox@self"]
+    assert plan.for_method("my-prox").resolved()["method"]["mu"] == 0.5
+    control = plan.for_method("my-prox@self")
+    assert (control.run.alone, control.training.lr, control.resolved()["method"]["mu"]) == (True, 0.2, 0.5)
+    (place / "elsewhere" / "begun.toml").write_text(plan.to_toml())
+    assert load(place / "elsewhere" / "begun.toml").resolved() == plan.resolved()
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (
+            {"my-prox": {"method": {"mu": 0.5}}, "own_parts.py:Mine": {"training": {"lr": 0.2}}},
+            r"methods\.own_parts\.py:Mine: this is 'my-prox', which has a section of its own already",
+        ),
+        ({"own_parts.py:Mien": {}}, r"methods\.own_parts\.py:Mien: .*no method 'Mien'; did you mean 'Mine'"),
+        ({"own_parts.py:Mine": {"method": {"nu": 1}}}, r"methods\.my-prox: method\.nu: no such setting"),
+        ({"own_parts.py:Mine": 3}, r"my-prox"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_such_a_section_is_said_in_one_line(
+    place: Path, methods: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(written(place, methods))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grid_for_one_method_names_its_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    assert Choice.parse("own_parts.py:Mine:method.mu=0.1,1") == Choice("method.mu", (0.1, 1), "my-prox")
+    with pytest.raises(ConfigError, match=r"--try .*no method 'Mien'; did you mean 'Mine'"):
+        Choice.parse("own_parts.py:Mien:method.mu=0.1")
+    found = fedkin.sweep(
+        small_federation(), ["fedavg", "own_parts.py:Mine"], {"own_parts.py:Mine:method.mu": [0.1, 1.0]}, rounds=1,
+        training={"local_steps": 1},
+    )  # fmt: skip
+    assert [(one.method, dict(one.settings)) for one in found] == [
+        ("fedavg", {}), ("my-prox", {"method.mu": 0.1}), ("my-prox", {"method.mu": 1.0}),
+    ]  # fmt: skip
+
+
+def test_what_a_tuning_chose_from_a_file_can_be_compared(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    tried = [Choice.parse("method.graph.groups=own_parts.py:own_halves")]
+    tune(load(place / "e.toml"), ["sfmtl-graph"], tried, HoldOut.parse("samples:0.2"), [0], place, place / "tuning")
+    monkeypatch.chdir(place / "elsewhere")
+    plan = load(place / "tuning" / "tuned.toml")
+    assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
+
+
+def test_metrics_of_an_experiment_that_is_compared_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    for given in (place / "e.toml", load(place / "e.toml")):
+        found = fedkin.compare(given, "fedavg", metrics=["own_parts.py:own_errors", "balanced-accuracy"])
+        result = found["fedavg"][0]
+        assert result.summary["metrics"]["own-errors"]["mean"] == pytest.approx(1 - result.accuracy)
+        assert list(result.metrics) == ["own-errors", "balanced-accuracy"]
