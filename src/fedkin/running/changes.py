@@ -80,13 +80,16 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     place[last] = value
 
 
-def taken_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return (changes by path with the names of parts for FILE.py:NAME, the files of these, for `own`)."""
+def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[dict[str, Any], list[str]]:
+    """Return (changes by path with the names of parts for FILE.py:NAME, the files of these, for `own`).
+
+    Files are relative to `folder`, by default the working folder.
+    """
     made, own = {}, []
     for path, value in changes.items():
         alone: dict[str, Any] = {}
         assign(alone, path, copy.deepcopy(value), path)
-        known = taken_in(alone, Path())
+        known = taken_in(alone, folder)
         made[path] = reduce(getitem, path.split("."), known)
         own += known.get("own", [])
     return made, own

@@ -10,8 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
+from fedkin.running.changes import taken_changes
 from fedkin.running.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table
+from fedkin.running.own import read_own
+from fedkin.running.own_tables import named_in
 from fedkin.running.presets import preset_folder
 from fedkin.running.tuning import HoldOut
 from fedkin.settings import Settings, choose, parse
@@ -115,12 +118,14 @@ class Quick(Settings):
 class PaperTable(Settings):
     """A table of a paper. apart: how far this setting is from the paper's. methods: rows with the methods as they are.
 
-    controls: the controls that every row has. seeds: those of the compared runs.
+    controls: the controls that every row has. seeds: those of the compared runs. own: files of own parts, with their
+    hashes; methods, and parts in `set`, may be named FILE.py:NAME, relative to the definition.
     """
 
     title: str
     source: str
     apart: str = ""
+    own: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     controls: tuple[Literal["self", "one", "random", "oracle"], ...] = ("self",)
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
@@ -211,5 +216,26 @@ def known_tables(folder: Path) -> Mapping[str, PaperTable]:
     """The definitions in a folder by their names, sorted; raises ConfigError naming file and field."""
     found = {}
     for path in sorted(folder.glob("*.toml")):
-        found[path.stem] = parse(PaperTable, read_table(path), str(path))
+        try:
+            table = _taken(read_table(path), path.parent)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        found[path.stem] = parse(PaperTable, table, str(path))
     return found
+
+
+def _taken(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a definition with the names of parts for FILE.py:NAME, and the files of these in `own`."""
+    own = read_own(table, folder)
+    methods = table.get("methods")
+    if isinstance(methods, list) and all(isinstance(name, str) for name in methods):
+        table["methods"], files = named_in(methods, "method", folder, "methods")
+        own += files
+    for each in [one for kind in ("row", "federation") for one in table.get(kind, ()) if isinstance(one, dict)]:
+        if isinstance(method := each.get("method"), str):
+            (each["method"],), files = named_in([method], "method", folder, "row: method")
+            own += files
+        if isinstance(changes := each.get("set"), Mapping):
+            each["set"], files = taken_changes(changes, folder)
+            own += files
+    return {**table, "own": list(dict.fromkeys(own))} if own else table

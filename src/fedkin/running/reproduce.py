@@ -64,7 +64,7 @@ def reproduce(
     """
     seen, total = 0, runs_of(table)
     for part in table.federation:
-        base = load(presets / part.preset).with_changes(**part.set)
+        base = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
         dataset = base.data.load(data_root)
         planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
         place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
