@@ -13,7 +13,7 @@ from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.measures import Measure
+from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.running.api import AnyModel, metrics_in
@@ -186,12 +186,15 @@ def _base(
         return OfFederation(on, found, given, controls), asked
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-    if metrics_in(metrics)[1]:
-        raise ConfigError("metrics: of an experiment, name them: run.metrics = ['my.py:NAME']")
+    for measure in metrics_in(metrics)[1]:
+        if not _replaces(measure.part, MEASURES[measure.name].part if measure.name in MEASURES else None):
+            raise ConfigError(f"metrics: there is a metric {measure.name!r} already; give yours another name='...'")
+        MEASURES[measure.name] = measure
     if metrics and "run.metrics" in (changes or {}):
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
-    more |= {"run.metrics": list(metrics)} if metrics else {}
+    named = [each.name if isinstance(each, Measure) else each for each in metrics]
+    more |= {"run.metrics": named} if named else {}
     plan = on if isinstance(on, Experiment) else load(Path(on))
     plan = (plan.with_changes(**more) if more else plan).with_own(files)
     objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
@@ -207,10 +210,14 @@ def _put_among(method: type[Method]) -> None:
     Raises ConfigError if another method has its name.
     """
     name, part = KINDS["method"].taken(method)
-    before = METHODS.get(name)
-    if before is not None and (before.__module__, before.__qualname__) != (part.__module__, part.__qualname__):
+    if not _replaces(part, METHODS.get(name)):
         raise ConfigError(f"{part.__name__} is {name!r}, and there is a method {name!r} already: give it its own name")
     METHODS[name] = part
+
+
+def _replaces(part: Any, before: Any) -> bool:
+    """Whether a class or function may take the place of this one: there is none, or its cell was run again."""
+    return before is None or (before.__module__, before.__qualname__) == (part.__module__, part.__qualname__)
 
 
 def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:

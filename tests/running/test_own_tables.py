@@ -10,6 +10,7 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError
+from fedkin.learning.measures import Measure
 from fedkin.running.choices import Choice
 from fedkin.running.experiment import load
 from fedkin.running.tuning import HoldOut, tune
@@ -120,3 +121,24 @@ def test_metrics_of_an_experiment_that_is_compared_from_python(place: Path, monk
         result = found["fedavg"][0]
         assert result.summary["metrics"]["own-errors"]["mean"] == pytest.approx(1 - result.accuracy)
         assert list(result.metrics) == ["own-errors", "balanced-accuracy"]
+
+
+def test_a_metric_of_a_notebook_on_an_experiment(place: Path) -> None:
+    def made(higher: bool) -> Measure:
+        @fedkin.metric(higher=higher)
+        def of_notebook(outputs: Any, targets: Any) -> float:
+            return float((outputs.argmax(1) == targets).mean())
+
+        return of_notebook
+
+    for higher in (True, False):  # its cell is run again
+        found = fedkin.compare(place / "e.toml", "fedavg", metrics=["balanced-accuracy", made(higher)])
+        told = found["fedavg"][0].summary["metrics"]["of-notebook"]
+        assert (told["higher"], told["mean"]) == (higher, pytest.approx(found["fedavg"][0].accuracy))
+
+    @fedkin.metric(higher=True, name="balanced-accuracy")
+    def other(outputs: Any, targets: Any) -> float:
+        return 0.0
+
+    with pytest.raises(ConfigError, match="metrics: there is a metric 'balanced-accuracy' already; give yours another"):
+        fedkin.compare(place / "e.toml", "fedavg", metrics=[other])
