@@ -21,6 +21,7 @@ from fedkin.report.tables import comparison, one_run
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.networked import settings_of
+from fedkin.running.trackers.figures import figures_of
 from support import small_federation
 from tiny import TABLE
 
@@ -77,6 +78,25 @@ def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_
     heads = [column.header for part in comparison(found.rows).renderables for column in part.columns]  # type: ignore[union-attr]
     assert {"wrong", "balanced-accuracy"} <= set(heads)
     assert "wrong, mean over clients" in list(one_run(result).columns[0].cells)
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_every_evaluated_round_has_them_in_its_records(engine: str, tmp_path: Path) -> None:
+    federation = small_federation()
+    settings = {"evaluate_every": 2, "engine": engine}
+    some: dict[str, Any] = {"rounds": 3, "training": {"local_steps": 2, "lr": 0.1}, "metrics": [wrong]}
+    result = fedkin.run("fedavg", federation, settings=settings, out=tmp_path / "r", **some)
+    assert [row["round"] for row in result.rounds if "metrics" in row] == [2, 3]
+    assert result.rounds == read_result(tmp_path / "r").rounds
+    for row in result.rounds[1:]:
+        assert row["metrics"]["wrong"]["mean"] == pytest.approx(1 - row["accuracy"]["mean"])
+        assert row["metrics"]["wrong"]["worst10"] == pytest.approx(1 - row["accuracy"]["worst10"])
+    told = result.summary["metrics"]["wrong"]
+    assert {name: told[name] for name in result.rounds[2]["metrics"]["wrong"]} == result.rounds[2]["metrics"]["wrong"]
+    assert "metrics.wrong.mean" in (tmp_path / "r" / "rounds.csv").read_text().splitlines()[0]
+    assert figures_of(result.rounds[2])["metrics/wrong"] == told["mean"]
+    plain = fedkin.run("fedavg", federation, settings=settings, **{**some, "metrics": []})
+    assert [{**row, "metrics": 0} for row in plain.rounds] == [{**row, "metrics": 0} for row in result.rounds]
 
 
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:

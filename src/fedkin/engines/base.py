@@ -38,7 +38,10 @@ class Traffic(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The score of a client's model on the client's test samples: their number, and the fields of `Marks`."""
+    """The score of a client's model on the client's test samples: their number, and the fields of `Marks`.
+
+    further: the values of `Plan.measures`, in their order.
+    """
 
     n: int
     loss: float
@@ -46,11 +49,12 @@ class Score(NamedTuple):
     figures: Figures = ()
     digest: tuple[tuple[float, ...], ...] = ()
     outcomes: bytes = b""
+    further: tuple[float | None, ...] = ()
 
     @property
     def marks(self) -> Marks:
-        """The fields of `Marks`, without the number of samples."""
-        return Marks(*self[1:])
+        """The fields of `Marks`."""
+        return Marks(*self[1:-1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,6 +132,8 @@ class LocalSite(Site):
                     self._unscored(job, results, models)
                 self.side.states.rest(job.params.values())
             jobs = again
+        if self.plan.measures:
+            self.scored.measure(models, self.plan)
         return {id: self.scored.known[id][2] for id in models}
 
     def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:

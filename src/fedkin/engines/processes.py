@@ -16,6 +16,7 @@ import torch
 
 from fedkin.engines import wire
 from fedkin.engines.accounting.clock import Clock
+from fedkin.engines.base import Score
 from fedkin.engines.executors.jobs import OneByOne
 from fedkin.engines.executors.ray import own_rows
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
@@ -27,6 +28,8 @@ from fedkin.engines.simulation import Simulation
 from fedkin.engines.states import States
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.federation import Client
+from fedkin.flow import Message, Params
+from fedkin.learning.measures import values
 
 __all__ = ["ProcessesEngine"]
 
@@ -70,7 +73,8 @@ class RemoteSite(Remote):
         self.processes: list[Any] = []
         leave_if_imported()
         check_script()
-        context, plan = clean_context(), setup.plan
+        self.setup, self.number = setup, 0
+        context, plan = clean_context(), replace(setup.plan, measures=())  # a function of a notebook cannot be sent
         for id, client in setup.federation.items():
             self.lines[id], there = socketpair()
             own = replace(plan, net=plan.net_of(id), nets=None)
@@ -88,6 +92,19 @@ class RemoteSite(Remote):
             line.close()
         for process in self.processes:
             process.join(timeout=10)
+
+    def turn_to(self, number: int) -> None:
+        super().turn_to(number)
+        self.number = number
+
+    def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
+        scores, plan, models = super().scores(offers), self.setup.plan, dict[str, Params]()
+        if plan.measures:
+            models = self.models({id: offers[id] for id in scores})
+        for id, params in models.items():
+            test = self.setup.federation.at(self.number)[id].test
+            scores[id] = scores[id]._replace(further=values(plan.measures, plan.net_of(id), params, test, id))
+        return scores
 
     def each(self, what: str, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         for id, fields in asked.items():

@@ -14,6 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
+from fedkin.learning.measures import Measure
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.settings import parse
@@ -29,7 +30,7 @@ __all__ = ["Plan", "Setup"]
 class Plan:
     """The part of a setup that all participants know; it has no samples.
 
-    nets: each client's own net, if they differ (`net` is then the server's net).
+    nets: each client's own net, if they differ (`net` is then the server's net). measures: further metrics.
     """
 
     method: ServerMethod | PeerMethod
@@ -41,6 +42,7 @@ class Plan:
     nets: Mapping[str, Net] | None = None
     faults: Faults = field(default_factory=Faults)
     privacy: Privacy = field(default_factory=Privacy)
+    measures: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
         self.privacy.check([self.net, *(self.nets or {}).values()])
@@ -110,6 +112,7 @@ class Setup:
 
     nets: each client's own net, if they differ (`net` is then the server's net).
     public(name): a data set that the server owns. faults: what goes wrong in this run. privacy: the noise on uploads.
+    measures: further metrics of each client's model, in every evaluation.
     """
 
     method: ServerMethod | PeerMethod
@@ -122,6 +125,7 @@ class Setup:
     public: Callable[[str], Dataset] = no_public_data
     faults: Faults = field(default_factory=Faults)
     privacy: Privacy = field(default_factory=Privacy)
+    measures: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.plan  # which is checked when it is made
@@ -142,6 +146,7 @@ class Setup:
             self.nets,
             self.faults,
             self.privacy,
+            self.measures,
         )
 
     def having(self, faults: Mapping[str, Any] | None = None, **settings: Any) -> Setup:

@@ -105,7 +105,7 @@ def tree_of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
     return {
         id: {
             **score._asdict(), "figures": list(score.figures), "digest": [list(part) for part in score.digest],
-            "outcomes": score.outcomes.hex(),
+            "outcomes": score.outcomes.hex(), "further": list(score.further),
         }
         for id, score in scores.items()
     }  # fmt: skip
@@ -118,6 +118,7 @@ def scores_of(tree: Mapping[str, Any]) -> dict[str, Score]:
         id: Score(
             fields["n"], fields["loss"], fields["right"], tuple(fields["figures"]),
             tuple(tuple(part) for part in fields["digest"]), bytes.fromhex(fields.get("outcomes", "")),
+            tuple(fields.get("further", ())),
         )
         for id, fields in tree.items()
     }  # fmt: skip

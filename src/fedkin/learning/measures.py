@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedkin.errors import ConfigError, MethodError
+from fedkin.federation import Samples
+from fedkin.learning.net import Net
+from fedkin.learning.sgd import infer
 from fedkin.tasks import METRICS
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = ["MEASURES", "Measure", "balanced_accuracy", "metric", "value"]
+__all__ = ["MEASURES", "Measure", "balanced_accuracy", "metric", "value", "values"]
 
 Values = npt.NDArray[Any]
 
@@ -97,6 +100,16 @@ def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> fl
     except OverflowError:
         raise MethodError(f"{where}: expected a number that a float can hold, got a larger one") from None
     return number if math.isfinite(number) else None
+
+
+def values(
+    measures: Sequence[Measure], net: Net, params: Mapping[str, Tensor], test: Samples, client: str
+) -> tuple[float | None, ...]:
+    """Return these metrics of a client's model on its test samples, None without any; raises MethodError."""
+    if not measures or not len(test):
+        return (None,) * len(measures)
+    outputs = infer(net, net.scratch(), params, "logits", test)
+    return tuple(value(each, outputs, test.labels(), client) for each in measures)
 
 
 @metric(higher=True, share=True, title="balanced accuracy")

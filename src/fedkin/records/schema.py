@@ -76,6 +76,7 @@ class Line(Form):
     figures: dict[str, Any] | None = None
     unseen: Statistics | None = None
     gap: float | None = None
+    metrics: dict[str, Statistics] | None = None
 
 
 class _Seconds(Form):

@@ -81,7 +81,7 @@ def run(
     `if __name__ == "__main__":`).
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
-    metrics: further metrics of each client after the last round: names of `fedkin metrics`, FILE.py:NAME, or what
+    metrics: further metrics of each client in every evaluation: names of `fedkin metrics`, FILE.py:NAME, or what
     `fedkin.metric` made of a function.
     data_root: folder of the data sets that the server owns, for methods that need one.
     progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a
@@ -136,7 +136,7 @@ def prepared(
     if (names or measures) and (settings or {}).get("metrics"):
         raise ConfigError("metrics: given in settings too: name all of them in one place")
     chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
-    check_measures([*(MEASURES[each] for each in chosen.metrics), *measures], kept=True)
+    check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
     opened(chosen.device)
     named = _named(model, head)
     net, nets = _nets(named, head, federation, seed, chosen.torch_dtype)

@@ -30,7 +30,7 @@ from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.seals import versions
 from fedkin.running.cautions import cautions, given
-from fedkin.running.measuring import check_measures, measured
+from fedkin.running.measuring import check_measures, in_round, measured
 from fedkin.running.result import Result, by_client
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
@@ -76,12 +76,12 @@ def execute(
     measures: further metrics, beside those of `run.metrics`.
     """
     begun = time.perf_counter()
-    every = [*(MEASURES[each] for each in run.metrics), *measures]
-    check_measures(every, isinstance(setup, Setup))
+    every = (*(MEASURES[each] for each in run.metrics), *measures)
+    check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder, restart)
     mode = records.kept_mode()
-    setup = replace(setup, engine=run)
+    setup = replace(setup, engine=run, measures=every)
     if mode is not None and run.mode == "auto":
         # Another mode would round differently, so a resumed run keeps the mode that was chosen.
         setup = replace(setup, engine=parse(RunSettings, {**run.model_dump(exclude_unset=True), "mode": mode}, "run"))
@@ -91,8 +91,7 @@ def execute(
             loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
             loop.begin(name)
             loop.rounds()
-            found = {"metrics": measured(engine, every)} if every else {}
-            summary = {**loop.end(name, scenario or engine.everyone.name), **found}
+            summary = loop.end(name, scenario or engine.everyone.name)
             models = engine.models()
         except Exception as error:
             named = blamed(error, engine.setup.method)
@@ -233,6 +232,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
         "flops": outcome.flops,
         **({"missing": missing} if missing else {}),
         **({"skipped": outcome.skipped} if outcome.skipped else {}),
+        **({"metrics": in_round(measured(engine, scores))} if scores and engine.setup.measures else {}),
         **({"figures": dict(figures)} if figures else {}),
     }
 
@@ -256,6 +256,7 @@ def _summary(
         "rounds": setup.training.rounds,
         "clients": len(everyone),
         **metrics.judged(scores, everyone),
+        **({"metrics": measured(engine, scores)} if setup.measures else {}),
         **_traffic_summary(records, everyone),
         **({"calibration": calibrated} if calibrated else {}),
         **({"given": told} if told else {}),

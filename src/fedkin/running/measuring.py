@@ -1,4 +1,4 @@
-"""Further metrics (`run.metrics`) of all clients' models after the last round."""
+"""Further metrics (`run.metrics`) of all clients' models, in every evaluation."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.engines import Engine, Setup
+from fedkin.engines import Engine, Score
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import Measure, value
-from fedkin.learning.sgd import infer
+from fedkin.learning.measures import Measure
 from fedkin.records.metrics import worst
 
-__all__ = ["check_measures", "measured"]
+__all__ = ["check_measures", "in_round", "measured"]
+
+_ONCE = ("title", "higher", "share", "values")
 
 
-def check_measures(measures: Sequence[Measure], kept: bool) -> None:
-    """Raise ConfigError for two metrics of one name, and where samples are elsewhere. kept: whether they are here."""
+def check_measures(measures: Sequence[Measure]) -> None:
+    """Raise ConfigError for two metrics of one name."""
     names = [each.name for each in measures]
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise ConfigError(f"metrics: {twice[0]!r} twice")
-    if names and not kept:
-        raise ConfigError("run.metrics: over a network single samples stay with the participants, so leave it out")
 
 
-def measured(engine: Engine, measures: Sequence[Measure]) -> dict[str, Any]:
+def measured(engine: Engine, scores: Mapping[str, Score]) -> dict[str, Any]:
     """Return what the summary has of each metric: direction, statistics over the clients that take part, and values.
 
     values: {client id: value}, also of clients that never took part; None where it is not determined.
     """
-    setup = engine.setup
-    if not measures or not isinstance(setup, Setup):
-        return {}
-    found: dict[str, dict[str, float | None]] = {each.name: {} for each in measures}
-    models, last = engine.models(), setup.federation.at(setup.training.rounds)
-    for id in sorted(models):
-        net = setup.nets[id] if setup.nets is not None else setup.net
-        test = last[id].test
-        outputs = infer(net, net.scratch(), models[id], "logits", test) if len(test) else None
-        for each in measures:
-            found[each.name][id] = None if outputs is None else value(each, outputs, test.labels(), id)
-    unseen = set(last.unseen)
-    return {each.name: _described(each, found[each.name], unseen) for each in measures}
+    unseen = set(engine.everyone.unseen)
+    return {
+        each.name: _described(each, {id: scores[id].further[at] for id in sorted(scores)}, unseen)
+        for at, each in enumerate(engine.setup.measures)
+    }
+
+
+def in_round(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a round's line has of each metric: the statistics over the clients that take part."""
+    return {name: {what: value for what, value in row.items() if what not in _ONCE} for name, row in measured.items()}
 
 
 def _described(measure: Measure, values: Mapping[str, float | None], unseen: Iterable[str]) -> dict[str, Any]:

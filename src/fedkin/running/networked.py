@@ -20,7 +20,6 @@ from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.telling import Agreed
 from fedkin.flow import PeerMethod
-from fedkin.learning.measures import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
@@ -41,7 +40,6 @@ from fedkin.records.files import read_json, write_json
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
-from fedkin.running.measuring import check_measures
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
 from fedkin.settings import choose, parse
@@ -95,7 +93,8 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
         raise ConfigError(
             "own: files stay where they are: over a network, install own parts as a package at every participant"
         )
-    check_measures([MEASURES[name] for name in experiment.run.metrics], kept=False)
+    if experiment.run.metrics:
+        raise ConfigError("run.metrics: over a network single samples stay with the participants, so leave it out")
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     _refuse_hub(experiment.model)

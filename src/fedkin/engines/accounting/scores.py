@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
 from fedkin.engines.base import Score
 from fedkin.engines.executors.jobs import ScoreJob
+from fedkin.engines.setup import Plan
 from fedkin.federation import Samples
 from fedkin.flow import Params
+from fedkin.learning.measures import values
 from fedkin.learning.net import Net
 from fedkin.learning.scoring import Marks
 from fedkin.tasks import Task
@@ -58,6 +60,14 @@ class Scores:
         for first, marks in zip(job.ids, results, strict=True):
             for id in self.same[first]:
                 self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
+
+    def measure(self, ids: Iterable[str], plan: Plan) -> None:
+        """Add the further metrics to the scores of these clients that lack them."""
+        for id in ids:
+            params, test, score = self.known[id]
+            if not score.further:
+                found = values(plan.measures, plan.net_of(id), params, test, id)
+                self.known[id] = params, test, score._replace(further=found)
 
 
 class _Models:

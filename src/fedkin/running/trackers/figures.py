@@ -15,9 +15,9 @@ __all__ = ["figures_of", "totals_of"]
 def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a line of rounds.jsonl that trackers log; unknown figures are left out.
 
-    They are NAME/mean and NAME/worst10 of the task's metric, the mean of the task's further metrics, loss (on test
-    samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity; bytes/up and /down of this round; and method/...
-    with the figures of the method.
+    They are NAME/mean and NAME/worst10 of the task's metric, the mean of the task's further metrics, metrics/NAME with
+    the mean of each in `run.metrics`, loss (on test samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity;
+    bytes/up and /down of this round; and method/... with the figures of the method.
     """
     metric = metric_of(row).name
     scored = row[metric] or {}
@@ -25,6 +25,7 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
     for name, value in scored.items():
         if isinstance(value, Mapping):
             found[f"{name}/mean"] = value.get("mean")
+    found |= {f"metrics/{name}": each.get("mean") for name, each in (row.get("metrics") or {}).items()}
     found |= {"loss": scored.get("loss"), "unseen/mean": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
     found |= {f"groups/{name}": (row["groups"] or {}).get(name) for name in ("found", "ari", "nmi", "modularity")}
     found |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
