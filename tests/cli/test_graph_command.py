@@ -76,6 +76,56 @@ def _found(summary: Any, ids: Any, truth: Any) -> float:
     return g.ari(truth, [group[id] for id in ids])
 
 
+STAGES = """
+import numpy as np
+
+from fedkin.graph import stage
+
+
+@stage("similarity")
+def own_dots(x):
+    return x @ x.T / (np.linalg.norm(x, axis=1).max() ** 2)
+
+
+@stage("sparsify")
+def own_half(s):
+    a = np.maximum((s + s.T) / 2, 0) / 2
+    np.fill_diagonal(a, 0)
+    return a
+
+
+@stage("groups")
+def own_largest(a, vectors):
+    return np.asarray(vectors).argmax(1)
+
+
+@stage("groups")
+def own_wrong(a):
+    return [1]
+"""
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_stages_of_a_file(tmp_path: Path, clients: Any, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_graph.py").write_text(STAGES)
+    monkeypatch.chdir(tmp_path)
+    ids, x, _ = clients
+    own = {"--similarity": "own_dots", "--sparsify": "own_half", "--groups": "own_largest"}
+    words = [word for option, name in own.items() for word in (option, f"own_graph.py:{name}")]
+    summary = run_json(npz, *words)
+    assert (summary["similarity"], summary["sparsify"], summary["groups_by"]) == ("own-dots", "own-half", "own-largest")
+    assert _found(summary, ids, x.argmax(1)) == 1
+    similar = np.maximum(x @ x.T, 0)
+    np.fill_diagonal(similar, 0)
+    assert summary["edges"] == np.count_nonzero(np.triu(similar))
+    assert "groups stage 'own-wrong': expected labels of shape (22,)" in fails(
+        npz, "--groups", "own_graph.py:own_wrong"
+    )
+    assert "no graph 'own_larges'; did you mean 'own_largest'" in fails(npz, "--groups", "own_graph.py:own_larges")
+    assert "this is a groups stage" in fails(npz, "--sparsify", "own_graph.py:own_largest")
+    assert "--groups: " in fails(npz, "--groups", "none.py:own")
+
+
 def test_the_same_groups_from_npz_csv_and_parquet(tmp_path: Path, clients: Any, npz: Path) -> None:
     ids, x, truth = clients
     csv = _csv(tmp_path / "t.csv", ids, x)

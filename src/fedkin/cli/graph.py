@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import entry_points
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,20 @@ _TABLE = typer.Argument(
 )  # fmt: skip
 _SIMILARITY = typer.Option(
     None,
-    help="cosine, dot, l1, l2, rbf; for sets: matching, minimum, hausdorff. Default: cosine; matching for sets.",
+    help="cosine, dot, l1, l2, rbf, FILE.py:NAME; for sets: matching, minimum, hausdorff. Default: cosine; matching "
+    "for sets.",
 )
-_SPARSIFY = typer.Option("knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE.")
+_SPARSIFY = typer.Option(
+    "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE, FILE.py:NAME."
+)
 _RECALL = typer.Option(
     0.95, min=0.01, max=1.0,
     help="Beyond 20,000 clients: the least share of nearest neighbours to find; 1: compare all, which takes long.",
 )  # fmt: skip
 _GROUPS = typer.Option(
     "louvain",
-    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone; for raw "
-    "rows, one per sample: same, same:ALPHA (groups by statistical tests).",
+    help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone, "
+    "FILE.py:NAME; for raw rows, one per sample: same, same:ALPHA (groups by statistical tests).",
 )
 _CLIENT = typer.Option(
     None, help="Raw rows (--groups same): the column with the client. Default: client.", metavar="COLUMN"
@@ -77,6 +81,8 @@ def graph(
         raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
     from fedkin.graph.table import read_signatures
 
+    similarity = None if similarity is None else _own(similarity, "similarity")
+    sparsify, groups = _own(sparsify, "sparsify"), _own(groups, "groups")
     table = read_signatures(signatures)
     name = similarity or ("matching" if table.sets else "cosine")
     found, inner, told = _build(table, name, sparsify, groups, resolution, recall, seed)
@@ -88,6 +94,20 @@ def graph(
         print(as_json(summary))
         return
     _print(summary)
+
+
+def _own(spec: str, kind: str) -> str:
+    """The name of a stage: of FILE.py:NAME after reading the file, also of another package; others as they are."""
+    from fedkin.graph.own import BUILT_IN
+
+    in_file = ".py:" in spec
+    if spec.partition(":")[0] in BUILT_IN[kind] or not (in_file or entry_points(group="fedkin.graph")):
+        return spec
+    from fedkin.running.own import add_installed  # which imports torch
+    from fedkin.running.own_tables import named_in
+
+    add_installed()
+    return named_in([spec], "graph", Path(), f"--{kind}")[0][0] if in_file else spec
 
 
 def _same(
