@@ -31,6 +31,7 @@ _FAR = 10.0
 _TIMES = 30
 # A number with a decimal comma, and perhaps points between thousands.
 _COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+_PADDED = r"^[+-]?0[0-9]"
 
 
 def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
@@ -63,10 +64,13 @@ def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
     return table
 
 
-def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str] = ()) -> pa.Table:
+def read_any_csv(
+    path: Path, delimiter: str | None = None, names: Collection[str] = (), codes: Collection[str] = ()
+) -> pa.Table:
     """All columns of a CSV file, in the types that their cells have in common.
 
     names: columns of names, whose whole numbers and truth values stay texts as they are written: "01" is not "1".
+    codes: columns of categories, which stay texts if one of their numbers begins with a zero, as "007" does.
     delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
     Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers.
     Raises OSError, ValueError and pyarrow's errors.
@@ -87,7 +91,8 @@ def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str
                 raise Refused(f"column {name!r} holds a text that is not UTF-8")
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     table = table if delimiter == "," else _with_commas(table)
-    changed = [name for name in names if table.column_names.count(name) == 1 and _loses_its_text(table.column(name))]
+    once = {name for name in {*names, *codes} if table.column_names.count(name) == 1}
+    changed = [name for name in table.column_names if name in once and _loses_its_text(table.column(name))]
     if not changed:
         return table
     options = pc.ConvertOptions(
@@ -96,7 +101,9 @@ def read_any_csv(path: Path, delimiter: str | None = None, names: Collection[str
     with pc.open_csv(path, reading, parsing, options) as batches:
         written = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     for name in changed:
-        table = table.set_column(table.column_names.index(name), name, _trimmed(written.column(name)))
+        values = _trimmed(written.column(name))
+        if name in names or _is_padded(values):
+            table = table.set_column(table.column_names.index(name), name, values)
     return table
 
 
@@ -107,6 +114,13 @@ def _loses_its_text(values: pa.ChunkedArray) -> bool:
     if pa.types.is_floating(values.type):
         return bool(pc.all(pc.equal(values, pc.round(values)), min_count=0).as_py())
     return bool(pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))
+
+
+def _is_padded(values: pa.ChunkedArray) -> bool:
+    """Whether one of these texts of numbers begins with a zero that says nothing."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(values, _PADDED)).as_py())
 
 
 def _trimmed(values: pa.ChunkedArray) -> pa.ChunkedArray:

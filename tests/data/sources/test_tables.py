@@ -189,6 +189,29 @@ def test_ids_of_clients_in_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     assert read("csv", tmp_path / "one.csv", client="site").fingerprint() == frame.fingerprint()
 
 
+def test_categories_with_leading_zeros_stay_as_they_are_written(tmp_path: Path) -> None:
+    lines = [f"{'ab'[row % 2]},{code},{row % 7},{row}.5,{row % 3:02d}" for code in ("007", "7") for row in range(24)]
+    whole = "site,code,ward,x,died\n" + "\n".join(lines) + "\n"
+    (tmp_path / "one.csv").write_text(whole)
+    given: dict[str, Any] = {"client": "site", "categories": ["code", "ward"], "least": 1, "kind": "classification"}
+    found = read("csv", tmp_path / "one.csv", **given)
+    assert found.encoding is not None
+    assert found.target is not None
+    wards = [f"ward={ward}" for ward in (*range(7), "(other)")]
+    assert found.encoding.names == ("code=007", "code=7", "code=(other)", *wards, "x")
+    assert found.target.classes == ("00", "01", "02")
+    text = pd.read_csv(tmp_path / "one.csv", dtype={"code": str, "died": str})
+    frame = Federation.from_frame(text, target="died", **given)
+    assert found.fingerprint() == frame.fingerprint()
+    (tmp_path / "each").mkdir()
+    for code in ("007", "7"):
+        own = text[text["code"] == code].drop(columns="site")
+        own.to_csv(tmp_path / "each" / f"h{code}.csv", index=False)
+    apart = read("csv", tmp_path / "each", **{**given, "client": None})
+    assert apart.encoding is not None
+    assert apart.encoding.names[:2] == ("code=007", "code=7")
+
+
 def test_whole_numbers_without_zeros_are_the_clients_of_the_frame(tmp_path: Path) -> None:
     whole = rows().assign(site=np.repeat([7, 12, 105], 30))
     whole.to_csv(tmp_path / "one.csv", index=False)

@@ -19,9 +19,10 @@ class Csv(TableSource):
     """Your own table in one CSV file with a column of clients, or in a folder with a CSV file for each client.
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
-    are missing values; ids of clients and groups are the texts of the file, so that 01 is not 1. Files may be packed
-    (.csv.gz). delimiter: what separates the cells; without it a comma, or, if the first line has none, the semicolon,
-    tab or bar that is most often in it; numbers may then have decimal commas.
+    are missing values; ids of clients and groups are the texts of the file, so that 01 is not 1; so are the columns in
+    `categories`, and the target of a classification or risk, with numbers such as 007. Files may be packed (.csv.gz).
+    delimiter: what separates the cells; without it a comma, or, if the first line has none, the semicolon, tab or bar
+    that is most often in it; numbers may then have decimal commas.
     """
 
     source: Literal["csv"] = "csv"
@@ -34,4 +35,5 @@ class Csv(TableSource):
     def read(self, path: Path) -> pa.Table:
         from fedkin.data.tables import read_any_csv
 
-        return read_any_csv(path, self.delimiter, [name for name in (self.client, self.group) if name is not None])
+        names = [name for name in (self.client, self.group) if name is not None]
+        return read_any_csv(path, self.delimiter, names, self.coded)
