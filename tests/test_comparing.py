@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -125,6 +126,33 @@ def test_a_sweep_on_a_federation(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_said_before_anything_runs(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fedkin.compare(small_federation(), **arguments)
+
+
+def test_arguments_of_a_wrong_kind_are_said_in_one_line() -> None:
+    federation, preset = small_federation(), "presets/digits-rotated.toml"
+    every: dict[str, Callable[[], Any]] = {
+        "on: expected a Federation, .*, got 3": lambda: fedkin.compare(3, "local"),  # type: ignore[arg-type]
+        "seeds: expected whole numbers": lambda: fedkin.compare(federation, "local", seeds=np.array(3.5)),
+        "changes: expected": lambda: fedkin.compare(preset, "local", changes=3),  # type: ignore[arg-type]
+        "out: expected a path, got 3": lambda: fedkin.compare(federation, "local", out=3),  # type: ignore[arg-type]
+        "data_root: expected a path": lambda: fedkin.compare(preset, "local", data_root=3),  # type: ignore[arg-type]
+        "grid: expected": lambda: fedkin.sweep(federation, "local", 3),  # type: ignore[arg-type]
+        "grid: expected names": lambda: fedkin.sweep(federation, "local", {3: [1]}),  # type: ignore[dict-item]
+        "federation: expected a Federation": lambda: fedkin.run("local", 3),  # type: ignore[arg-type]
+        "training: expected a Training": lambda: fedkin.run("local", federation, training=3),  # type: ignore[arg-type]
+        "settings: expected a dict": lambda: fedkin.run("local", federation, settings=3),  # type: ignore[arg-type]
+        "faults: expected a Faults": lambda: fedkin.run("local", federation, faults=3),  # type: ignore[arg-type]
+        "trackers: expected a list": lambda: fedkin.run("local", federation, trackers=3),  # type: ignore[arg-type]
+        "source: expected a name": lambda: fedkin.federate(3, "iid"),  # type: ignore[arg-type]
+        "scenario: expected a name": lambda: fedkin.federate("digits", 3),  # type: ignore[arg-type]
+        "run: expected a path": lambda: fedkin.load(3),  # type: ignore[arg-type]
+    }  # fmt: skip
+    for words, call in every.items():
+        with pytest.raises(ConfigError, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    found = fedkin.compare(federation, "local", seeds=np.array(3), rounds=0)
+    assert list(found["local"]) == [3]
 
 
 def test_an_experiment_has_its_own_settings_and_names_stay_one_methods() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from inspect import isabstract
 from operator import index
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedkin.running.own_tables import named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.seeds import numbers
 from fedkin.running.sweep import rows, sweep_cells, words
-from fedkin.settings import choose, parse
+from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
 __all__ = ["compare", "sweep"]
@@ -87,7 +88,7 @@ def compare(
         planted, kinds = base.planted(seeded[0]), {label: _kind(one) for label, one in asked.items()}
         each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
         names = list(dict.fromkeys(name for some in each for name in some))
-    folder = None if out is None else Path(out)
+    folder = None if out is None else place(out, "out")
     if folder is not None:
         same_plan(folder, {"methods": names, "seeds": seeded}, "compare")
     with closing(_Shown()) as show:
@@ -140,7 +141,9 @@ def sweep(
     base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
     names = list(asked)
     choices = []
+    expect(grid, Mapping, "grid", "{'section.field': [values]}")
     for where, values in grid.items():
+        expect(where, str, "grid", "names of settings such as 'training.lr'")
         method, _, path = where.rpartition(":")
         if method not in names:
             (method,), _ = named_in([method], "method", Path(), f"grid: {where}")
@@ -149,7 +152,7 @@ def sweep(
         if method and method not in names:
             raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
         choices.append(Choice(path, tuple(values), method or None))
-    folder = None if out is None else Path(out)
+    folder = None if out is None else place(out, "out")
     with closing(_Shown()) as show:
         found = sweep_cells(
             base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
@@ -169,6 +172,7 @@ def _base(
 ) -> tuple[OfExperiment | OfFederation, dict[str, OneMethod]]:  # fmt: skip
     """Return (what is run, the methods by their labels)."""
     add_installed()
+    expect(changes or {}, Mapping, "changes", "{'section.field': value}")
     asked, files = _asked(methods)
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
@@ -195,13 +199,14 @@ def _base(
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
     named = [each.name if isinstance(each, Measure) else each for each in metrics]
     more |= {"run.metrics": named} if named else {}
+    expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
     plan = on if isinstance(on, Experiment) else load(Path(on))
     plan = (plan.with_changes(**more) if more else plan).with_own(files)
     objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
     for one in objects.values():
         _put_among(type(one))
     names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
-    return OfExperiment(plan, Path(data_root) if data_root is not None else Path("data"), objects, names), asked
+    return OfExperiment(plan, place(data_root or "data", "data_root"), objects, names), asked
 
 
 def _put_among(method: type[Method]) -> None:
@@ -282,7 +287,9 @@ def _made(one: OneMethod) -> Method:
 def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     if isinstance(seeds, str):
         return numbers(seeds, "seeds")
-    found = [_seed(each) for each in (seeds if isinstance(seeds, Iterable) else [seeds])]
+    # An array without a dimension is one number.
+    several: Iterable[Any] = seeds if isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) != 0 else [seeds]
+    found = [_seed(each) for each in several]
     if not found:
         raise ConfigError("seeds: at least one is needed")
     return found

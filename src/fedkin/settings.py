@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -11,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from fedkin.errors import ConfigError, nearest
 from fedkin.untrusted import shown
 
-__all__ = ["Settings", "Span", "choose", "one_of", "parse", "span", "tunables"]
+__all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
 
 
 class Settings(BaseModel):
@@ -108,10 +110,28 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     Traceback (most recent call last):
     fedkin.errors.ConfigError: training.rate: renamed; write training.lr
     """
+    expect(table, Mapping, where, f"a {model.__name__} or its fields as a dict")
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
         raise ConfigError(*(_explain(model, item, where) for item in error.errors())) from None
+
+
+def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str) -> None:
+    """Raise ConfigError for an argument that is none of these kinds.
+
+    >>> expect(3, (str, Path), "out", "a path")
+    Traceback (most recent call last):
+    fedkin.errors.ConfigError: out: expected a path, got 3
+    """
+    if not isinstance(value, kinds):
+        raise ConfigError(f"{where}: expected {what}, got {shown(repr(value), 80)}")
+
+
+def place(value: Path | str, where: str) -> Path:
+    """The path that an argument names; raises ConfigError for what names none."""
+    expect(value, (str, PathLike), where, "a path")
+    return Path(value)
 
 
 def choose(registry: Mapping[str, T], name: object, where: str) -> T:

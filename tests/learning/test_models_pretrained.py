@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedkin.data.sources.hub import Hub
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models import MODELS, Transformers
@@ -92,3 +93,10 @@ def test_the_hash_is_of_all_settings_and_values(tmp_path: Path, file: str) -> No
     assert digest_of(tmp_path) == before
     (tmp_path / file).write_text("three")
     assert digest_of(tmp_path) != before
+
+
+def test_a_revision_is_refused_where_nothing_is_fetched() -> None:
+    with pytest.raises(ConfigError, match=r"revision: it is the commit of a net on the Hub; leave it out with path"):
+        model(name="transformers", path="here", revision=COMMIT)
+    with pytest.raises(ConfigError, match="config and revision are of a dataset on the Hub; leave them out with path"):
+        parse(Hub, {"path": "here", "target": "y", "client": "c", "revision": COMMIT}, "data")

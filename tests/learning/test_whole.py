@@ -13,6 +13,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning import whole
 from fedkin.learning.models import plain
+from fedkin.learning.net import Net
 from fedkin.learning.whole import pair_of, parted
 from fedkin.settings import parse
 
@@ -94,6 +95,18 @@ def test_what_a_net_computes_after_its_head_is_never_dropped(after: str) -> None
         with pytest.raises(ConfigError, match="After computes more after 'fc'"):
             parted(After(after), TASK, head)
     assert isinstance(parted(After("view"), TASK)[1], nn.Linear)
+
+
+class Told(nn.Module):
+    """A module whose error has several lines, as those of other libraries have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("expected:\n  more\x1b[31m dimensions")
+
+
+def test_an_error_of_a_net_is_said_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"\(RuntimeError: expected: more\\x1b\[31m dimensions\)"):
+        Net.build(lambda: (nn.Sequential(Told(), nn.Linear(4, 4)), nn.Linear(4, 3)), 0).check(TASK)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.settings import choose, parse
+from fedkin.settings import choose, expect, parse, place
 
 __all__ = ["SCENARIOS", "SOURCES", "Dataset", "Part", "Scenario", "Source", "federate"]
 
@@ -44,5 +44,7 @@ def federate(
         scenario = parse(choose(SCENARIOS, scenario, "scenario"), options, "scenario")
     elif options:
         raise ConfigError(f"{', '.join(options)}: set these on the scenario that you passed")
-    dataset = source if isinstance(source, Dataset) else source.load(Path(data_root))
+    expect(source, (Source, Dataset), "source", "a name of fedkin sources, a Source or a Dataset")
+    expect(scenario, Scenario, "scenario", "a name of fedkin scenarios or a Scenario")
+    dataset = source if isinstance(source, Dataset) else source.load(place(data_root, "data_root"))
     return scenario.federation(dataset, seed)

@@ -16,6 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.devices import CPU, arranged
 from fedkin.learning.frozen import trunk_of
+from fedkin.untrusted import said
 
 __all__ = ["BodyHead", "Net", "head_of"]
 
@@ -218,9 +219,8 @@ class Net:
                 return module.head(z) if head else z
         except (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
             held = f" where {', '.join(task.codes)} holds token ids or category codes" if task.codes else ""
-            raise ConfigError(
-                f"model: the net does not take inputs of shape {task.shape}{held} ({type(error).__name__}: {error})"
-            ) from None
+            why = f"{type(error).__name__}: {said(error)}"
+            raise ConfigError(f"model: the net does not take inputs of shape {task.shape}{held} ({why})") from None
 
     def fingerprint(self) -> str:
         """Return a hash of the architecture and of the initial values."""

@@ -40,7 +40,7 @@ from fedkin.running.own_tables import named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
 from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
-from fedkin.settings import Settings, choose, parse
+from fedkin.settings import Settings, choose, expect, parse, place
 from fedkin.untrusted import shown, toml_of
 
 __all__ = ["AnyModel", "metrics_in", "prepared", "run"]
@@ -102,9 +102,10 @@ def run(
         made, federation, rounds=rounds, seed=seed, model=model, head=head, training=training, settings=settings,
         faults=faults, privacy=privacy, metrics=metrics, data_root=data_root,
     )  # fmt: skip
-    folder = Path(out) if out is not None else None
+    folder = place(out, "out") if out is not None else None
     known = [*(MEASURES[each] for each in chosen.metrics), *measures, *stages_of(made.model_dump())]
     own = files_of([type(made), *([type(named)] if named is not None else []), *known])
+    expect(trackers, Iterable, "trackers", "a list of names and Tracker objects")
     told = [trackers] if isinstance(trackers, str) else list(trackers)
     Tracking([*chosen.trackers, *told], folder)  # raises for unusable trackers, before the folder is made
     with nullcontext() if folder is None else _claimed(folder, setup, chosen, measures, own):
@@ -131,6 +132,8 @@ def prepared(
 
     Raises ConfigError.
     """
+    expect(federation, Federation, "federation", "a Federation, such as fedkin.federate(...) makes")
+    expect(settings or {}, Mapping, "settings", "a dict of fields of [run]")
     local = _training(training, rounds)
     names, measures = metrics_in(metrics)
     if (names or measures) and (settings or {}).get("metrics"):
@@ -146,7 +149,7 @@ def prepared(
     private = privacy if isinstance(privacy, Privacy) else parse(Privacy, privacy or {}, "privacy")
     setup = Setup(method, federation, net, local, seed, chosen, nets, faults=wrong, privacy=private)
     if data_root is not None:
-        setup = replace(setup, public=public_from(Path(data_root)))
+        setup = replace(setup, public=public_from(place(data_root, "data_root")))
     return setup, chosen, named if isinstance(named, Model) and type(named) in MODELS.values() else None, measures
 
 

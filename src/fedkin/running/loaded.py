@@ -25,7 +25,7 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.kept import Kept
 from fedkin.running.own import add_installed, read_own
-from fedkin.settings import choose, parse
+from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
 
 __all__ = ["Loaded", "load"]
@@ -50,9 +50,10 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None,
     >>> models.predict(fed["c00"].test.x[:3], client="c00").shape
     (3,)
     """
+    folder = place(run, "run")
     if own:
-        read_own(reading.settings_in(Path(run) / "experiment.toml"), Path(run))
-    return Loaded(Path(run), model, head)
+        read_own(reading.settings_in(folder / "experiment.toml"), folder)
+    return Loaded(folder, model, head)
 
 
 class Loaded(Mapping[str, nn.Module]):

@@ -65,6 +65,8 @@ class Hub(Source):
     def _one_of(self) -> Self:
         if (self.path is None) == (self.hub is None):
             raise ValueError("give path (a folder of save_to_disk) or hub (a name), not both")
+        if self.hub is None and (self.config is not None or self.revision is not None):
+            raise ValueError("config and revision are of a dataset on the Hub; leave them out with path")
         if self.image is not None and self.tokens is not None:
             raise ValueError("give image or tokens, not both")
         if self.client is None and self.image is None and self.tokens is None:

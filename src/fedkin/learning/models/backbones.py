@@ -18,6 +18,7 @@ from fedkin.errors import ConfigError, MethodError, nearest
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.models.packages import library
 from fedkin.settings import Settings, parse
+from fedkin.untrusted import said
 
 __all__ = ["Adapters", "Packaged", "Pool", "Tokens", "adapted", "backbone", "transformer"]
 
@@ -121,7 +122,7 @@ def adapted(model: nn.Module, adapters: Adapters) -> None:
         peft.inject_adapter_in_model(settings, model)
     except ValueError as error:
         layers = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
-        raise ConfigError(f"model.adapters: {' '.join(str(error).split())[:200]}; its Linear layers are {layers}: name "
+        raise ConfigError(f"model.adapters: {said(error)}; its Linear layers are {layers}: name "
                           "those that get adapters in `on`") from None  # fmt: skip
 
 
@@ -172,8 +173,8 @@ class Tokens(Packaged):
             out: Any = self.net(**given, return_dict=True)
         except IndexError as error:
             raise MethodError(
-                f"model: {error}: a token id is not among the model's {self.words} words, or a text is longer than the "
-                "model takes"
+                f"model: {said(error)}: a token id is not among the model's {self.words} words, or a text is longer "
+                "than the model takes"
             ) from None
         if self.pool is None:
             return out.logits  # type: ignore[no-any-return]

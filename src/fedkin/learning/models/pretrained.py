@@ -104,6 +104,8 @@ class Transformers(Pretrained):
     def _place(self) -> Self:
         if (self.path is None) == (self.hub is None):
             raise ValueError("give path (a folder with config.json and model.safetensors) or hub (a name), not both")
+        if self.hub is None and self.revision is not None:
+            raise ValueError("revision: it is the commit of a net on the Hub; leave it out with path")
         if self.hub is not None and not re.fullmatch("[0-9a-f]{40}", self.revision or ""):
             raise ValueError(
                 "hub: give revision, the 40 characters of a commit on the Hub: a branch or a tag may move, and a run "

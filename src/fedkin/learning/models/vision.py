@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.base import Model
+from fedkin.untrusted import said
 
 __all__ = ["AlexNet", "GoogLeNet", "ResNet18", "ResNet50", "ShuffleNetV2", "torchvision_models"]
 
@@ -171,7 +172,7 @@ def torchvision_models() -> Any:
                 return import_module("torchvision.models")
         except ImportError as error:
             raise ConfigError(
-                f"model.name: this net is torchvision's, which cannot be imported ({error}); "
+                f"model.name: this net is torchvision's, which cannot be imported ({said(error)}); "
                 "pip install 'fedkin[torchvision]', or choose one of small-plain, small-residual, small-separable, "
                 "small-wide"
             ) from None
