@@ -9,7 +9,7 @@ FLOWER := .venv-flower
 # The site needs neither torch nor fedkin: it reads the sources.
 DOCS := .venv-docs
 
-.PHONY: demo demo-network test test-flower lint format docs wheel-test test-all clean
+.PHONY: demo demo-network test coverage test-flower lint format docs wheel-test test-all clean
 
 # Where it is set, every process that a test starts compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,6 +48,11 @@ demo-network: $(VENV)/.installed
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
+# Which lines the fast tests run, and which not; no number is asked for. What a test runs in another process is not seen.
+coverage: $(VENV)/.installed
+	$(LOCKED) -r constraints/coverage.txt
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=fedkin --cov-report=term
+
 # A SuperLink, SuperNodes and what holds their samples, as processes on this machine.
 test-flower: $(FLOWER)/.installed
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m slow tests/network/flower tests/data/scenarios/test_flower.py tests/data/test_partitions.py
@@ -85,4 +90,4 @@ docs: $(DOCS)/.installed
 	@echo "site: site/index.html (for its search: python3 -m http.server -d site)"
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(DOCS) site .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(DOCS) site .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
