@@ -118,7 +118,8 @@ class LocalSite(Site):
         models = self.models(offers)
         clients = self.side.now
         tests = {id: clients[id].test for id in models}
-        jobs = list(self.scored.jobs(models, tests, self.plan.task, self.plan.net_of, self.side.number))
+        plan, parts = self.plan, self.executor.parts
+        jobs = list(self.scored.jobs(models, tests, plan.task, plan.net_of, self.side.number, parts))
         while jobs:
             again: list[ScoreJob] = []
             for job, results in self.executor.run(jobs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from fedkin.learning.losses import per_sample
 from fedkin.tasks import Task
 
-__all__ = ["NO_MARKS", "Figures", "Marks", "average_precision", "marks", "pooled", "roc_auc"]
+__all__ = ["NO_MARKS", "Figures", "Marks", "average_precision", "marks", "marks_of", "pooled", "roc_auc"]
 
 Values = npt.NDArray[np.float64]
 Figures = tuple[float | None, ...]
@@ -52,22 +53,49 @@ def marks(task: Task, outputs: Tensor, targets: Tensor) -> Marks:
                      how the Dice of all samples depends on each one, so that their mean is it and their variance that
                      of the linearised Dice
     """
-    loss = float(per_sample(task)(outputs.double(), targets).mean())
-    if task.kind == "regression":
-        errors = (outputs.double() - targets.double()).square().sum(1)
-        return Marks(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
-    if task.kind == "segmentation":
-        each = _overlap(outputs.argmax(1), targets, task.classes)
-        both, either = (counts.sum(0) for counts in each)
-        digest = tuple(both.tolist()), tuple(either.tolist())
-        return Marks(loss, 0, _known(_dice(both, either)), digest, _bytes(_parts(*each)))
-    correct = outputs.argmax(1) == targets
-    right = int(correct.sum())
+    return marks_of(task, outputs, targets, [len(targets)])[0]
+
+
+def marks_of(task: Task, outputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> list[Marks]:
+    """Return the `marks` of sets of these sizes, whose samples lie one set after another; no set is empty."""
+    each = per_sample(task)(outputs.double(), targets).tolist()
+    places = list(pairwise(accumulate(sizes, initial=0)))
+    losses = [_mean(each[start:end]) for start, end in places]
+    if not task.labels:
+        score = _regression if task.kind == "regression" else _segmentation
+        pairs = [(outputs[start:end], targets[start:end]) for start, end in places]
+        return [score(task, loss, *pair) for loss, pair in zip(losses, pairs, strict=True)]
+    found = (outputs.argmax(1) == targets).to(torch.uint8).numpy().tobytes()
+    correct = [found[start:end] for start, end in places]
     if task.kind == "classification":
-        return Marks(loss, right, outcomes=correct.to(torch.uint8).numpy().tobytes())
-    margin = (outputs[:, 1].double() - outputs[:, 0].double()).numpy()
-    scored = tuple(margin.tolist()), tuple(targets.double().tolist())
-    return Marks(loss, right, _ranked(margin, targets.numpy()), scored)
+        return [Marks(loss, own.count(1), outcomes=own) for loss, own in zip(losses, correct, strict=True)]
+    margins, labels = (outputs[:, 1].double() - outputs[:, 0].double()).numpy(), targets.numpy()
+    made = []
+    for loss, own, (start, end) in zip(losses, correct, places, strict=True):
+        margin, y = margins[start:end], labels[start:end]
+        digest = tuple(margin.tolist()), tuple(y.astype(np.float64).tolist())
+        made.append(Marks(loss, own.count(1), _ranked(margin, y), digest))
+    return made
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean, which does not depend on the order of values or on the machine."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.inf
+
+
+def _regression(task: Task, loss: float, outputs: Tensor, targets: Tensor) -> Marks:
+    errors = (outputs.double() - targets.double()).square().sum(1)
+    return Marks(loss, 0, (float(errors.mean()),), outcomes=_bytes(errors.numpy()))
+
+
+def _segmentation(task: Task, loss: float, outputs: Tensor, targets: Tensor) -> Marks:
+    each = _overlap(outputs.argmax(1), targets, task.classes)
+    both, either = (counts.sum(0) for counts in each)
+    digest = tuple(both.tolist()), tuple(either.tolist())
+    return Marks(loss, 0, _known(_dice(both, either)), digest, _bytes(_parts(*each)))
 
 
 def pooled(task: Task, parts: Sequence[tuple[int, Marks]]) -> Figures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,15 +17,13 @@ from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved
 from fedkin.learning.frozen import recalled
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.scoring import NO_MARKS, Marks, marks
 from fedkin.learning.training import Fitted, Training
-from fedkin.tasks import Task
 
-__all__ = ["arranged", "fit", "infer", "load", "score"]
+__all__ = ["ROWS", "arranged", "fit", "infer", "load", "outputs"]
 
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
 # nets whose feature maps then still fit in a core's cache (benchmarks/inference.py).
-_ROWS = 128
+ROWS = 128
 _ROWS_ON_A_GPU = 1024
 
 
@@ -129,14 +127,14 @@ def infer(
 ) -> Tensor:  # fmt: skip
     """Return the outputs of the net for all samples, [n, ...], in evaluation mode, on the CPU."""
     load(module, params)
-    return _outputs(net, module, what, samples)
+    return outputs(net, module, what, samples)
 
 
-def _outputs(
+def outputs(
     net: Net, module: BodyHead, what: Literal["logits", "features"] | Callable[..., Tensor], samples: Samples
 ) -> Tensor:
     """Do `infer` with a module that has the parameters; in shorter passes if the GPU's memory does not suffice."""
-    many = _ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
+    many = ROWS if device_of(module) == CPU else _ROWS_ON_A_GPU
     while True:
         try:
             return _passes(net, module, what, samples, many)
@@ -166,15 +164,6 @@ def _passes(
                 out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
             parts.append(out.to(CPU))
     return torch.cat(parts)
-
-
-def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], task: Task) -> list[Marks]:
-    """Score the model on each of these sets of samples, one after another; an empty set gives NO_MARKS."""
-    load(module, params)
-    return [
-        marks(task, _outputs(net, module, "logits", samples), samples.labels().to(CPU)) if len(samples) else NO_MARKS
-        for samples in parts
-    ]
 
 
 def _held(module: BodyHead) -> dict[str, Tensor]:

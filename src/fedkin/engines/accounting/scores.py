@@ -19,9 +19,7 @@ from fedkin.tasks import Task
 
 __all__ = ["Scores"]
 
-# Least number of jobs for a model that many clients share: every worker gets work, with few copies of the model.
-_PARTS = 16
-_TOGETHER = 4  # least number of clients in such a job
+_TOGETHER = 4  # least number of clients in one of the jobs of a model that many clients share
 
 
 class Scores:
@@ -34,9 +32,12 @@ class Scores:
 
     def jobs(
         self, models: Mapping[str, Params], tests: Mapping[str, Samples], task: Task, net_of: Callable[[str], Net],
-        round: int,
+        round: int, parts: int = 1,
     ) -> Iterator[ScoreJob]:  # fmt: skip
-        """Yield the scoring jobs: each model once on each test set, also if many clients share both."""
+        """Yield the scoring jobs: each model once on each test set, also if many clients share both.
+
+        parts: about how many jobs there are of a model that many clients share.
+        """
         found = _Models()
         stale: dict[tuple[int, int], list[str]] = {}
         for id, params in models.items():
@@ -48,7 +49,7 @@ class Scores:
             alike.setdefault(model, []).append(ids[0])
         self.same = {ids[0]: ids for ids in stale.values()}
         for ids in alike.values():
-            size = max(_TOGETHER, -(-len(ids) // _PARTS))
+            size = max(_TOGETHER, -(-len(ids) // parts))
             for start in range(0, len(ids), size):
                 part = tuple(ids[start : start + size])
                 yield ScoreJob(part, models[part[0]], task, net_of(part[0]), round)

@@ -65,6 +65,10 @@ class Auto(Executor):
         return self.inner.collect()
 
     @property
+    def parts(self) -> int:  # type: ignore[override]
+        return 1 if self.inner is None else self.inner.parts
+
+    @property
     def chosen(self) -> str:
         return self.mode if self.inner is None else self.inner.mode
 

@@ -16,9 +16,10 @@ from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
 from fedkin.learning.devices import CPU, Resident
+from fedkin.learning.evaluation import score
 from fedkin.learning.losses import Loss, default_loss
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.sgd import fit, infer, score
+from fedkin.learning.sgd import fit, infer
 from fedkin.learning.training import Training
 from fedkin.tasks import Task
 from fedkin.views import ClientView
@@ -85,10 +86,7 @@ Job = FitJob | InferJob | ScoreJob
 
 
 class Modules:
-    """A scratch module on a device for each net; the least recently used modules are dropped.
-
-    resident: the samples on that device.
-    """
+    """A scratch module on a device for each of the nets last used; resident: the samples on that device."""
 
     def __init__(self, device: torch.device = CPU, keep: int = 16) -> None:
         self.device, self.keep = device, keep
@@ -159,6 +157,7 @@ class Executor(ABC):
     """An executor takes jobs and returns results in any order; the result of a failed job is its error."""
 
     mode: ClassVar[str]
+    parts: int = 1  # about how many jobs the scoring of one model is to be
 
     def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
         self.net, self.federation = net, federation

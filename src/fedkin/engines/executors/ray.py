@@ -47,6 +47,7 @@ class Shards(Executor):
     """Ray actors, each with an equal part of the clients; a job goes to the actor that has its client."""
 
     mode: ClassVar[str] = "ray"
+    parts = 16  # every actor gets work, with few copies of the model
 
     def __init__(self, net: Net, federation: Federation, workers: int) -> None:
         super().__init__(net, federation)

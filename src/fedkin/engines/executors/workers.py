@@ -140,6 +140,7 @@ class Workers(Executor):
     """The executor with a number of worker processes; the choice of the worker for a job changes no bit."""
 
     mode: ClassVar[str] = "workers"
+    parts = 16  # every worker gets work, with few copies of the model
 
     def __init__(self, net: Net, federation: Mapping[str, Client], workers: int) -> None:
         super().__init__(net, federation)

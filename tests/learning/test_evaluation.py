@@ -1,0 +1,216 @@
+"""One model on many clients' samples: the marks are those of each client alone, in far fewer passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedkin.errors import FedkinError
+from fedkin.federation import Samples
+from fedkin.federation.samples import Scale
+from fedkin.learning.evaluation import score
+from fedkin.learning.net import Net
+from fedkin.learning.scoring import NO_MARKS
+from fedkin.tasks import Task
+
+SIZES = (20, 1, 40, 0, 3, 17, 20, 128, 129, 300, 31, 20)
+CLASSES, IMAGES = Task(4, (6,)), Task(4, (3, 8, 8))
+
+
+class Counted(nn.Module):
+    """A body that notes how many rows each pass has."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rows: list[int] = []
+
+    def forward(self, x: Any) -> Tensor:
+        self.rows.append(len(x))
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+class Of(nn.Module):
+    """A module of a function of the batch."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def dense(*between: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Linear(6, 9), *between), nn.Linear(9, 4)
+
+
+def convolution() -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten()), nn.Linear(180, 4)
+
+
+def given(task: Task, sizes: tuple[int, ...] = SIZES, shared: bool = False, seed: int = 0) -> list[Samples]:
+    """Samples of clients: normal inputs, in an array of each or in one of all."""
+    make = torch.Generator().manual_seed(seed)
+    pixels = task.target_shape if task.kind == "segmentation" else ()
+    x = torch.randn(sum(sizes), *task.shapes["x"], generator=make)
+    y = torch.randint(0, task.classes or 2, (len(x), *pixels), generator=make)
+    if task.kind == "regression":
+        y = torch.randn(len(x), task.targets, generator=make)
+    where = torch.split(torch.randperm(len(x), generator=make), list(sizes))
+    return [Samples(x, y, rows) if shared else Samples(x[rows], y[rows]) for rows in where]
+
+
+def both(make: Callable[[], tuple[nn.Module, nn.Module]], task: Task, sets: list[Samples]) -> tuple[Any, Any, Net]:
+    """Marks of all sets at once, and of each set in a call of its own."""
+    net = Net.build(make, 3)
+    module = net.scratch()
+    together = score(net, module, net.initial, iter(sets), task)
+    return together, [score(net, module, net.initial, [samples], task)[0] for samples in sets], net
+
+
+NETS: dict[str, tuple[Callable[[], tuple[nn.Module, nn.Module]], Task]] = {
+    "relu": (lambda: dense(nn.ReLU()), CLASSES),
+    "normalised": (lambda: dense(nn.BatchNorm1d(9), nn.GELU(), nn.LayerNorm(9), nn.Dropout(0.5), nn.Tanh()), CLASSES),
+    "convolution": (convolution, IMAGES),
+    "inputs": (lambda: (nn.Identity(), nn.Linear(6, 4)), CLASSES),
+    "its inputs are its outputs": (lambda: (nn.Linear(6, 6), Of(lambda z: z[:, :4])), CLASSES),
+    # These give a row another value in another batch.
+    "statistics of the batch": (lambda: dense(nn.BatchNorm1d(9, track_running_stats=False)), CLASSES),
+    "the mean of the batch": (lambda: dense(Of(lambda x: x - x.mean(0))), CLASSES),
+    "the size of the batch": (lambda: dense(Of(lambda x: x + 1e-3 * len(x))), CLASSES),
+    "only whole batches": (lambda: dense(Of(lambda x: x if len(x) > 1 else x * 0)), CLASSES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own arrays", "one array"])
+@pytest.mark.parametrize("name", NETS)
+def test_marks_are_those_of_each_client_alone_bit_by_bit(name: str, shared: bool) -> None:
+    make, task = NETS[name]
+    sizes = tuple(n + (n % 128 == 1 and name == "statistics of the batch") for n in SIZES)  # of one row it has none
+    together, alone, _ = both(make, task, given(task, sizes, shared))
+    assert together == [mark if n else NO_MARKS for mark, n in zip(alone, SIZES, strict=True)]
+    assert [len(mark.outcomes) for mark in together] == list(sizes)
+
+
+def test_marks_are_those_of_a_plain_loop() -> None:
+    net = Net.build(lambda: dense(nn.ReLU()), 3)
+    sets = given(CLASSES)
+    found = score(net, net.scratch(), net.initial, sets, CLASSES)
+    plain = net.scratch().eval()
+    for samples, mark in zip(sets, found, strict=True):
+        if not len(samples):
+            assert mark is NO_MARKS
+            continue
+        out = plain(samples.x).detach()
+        assert mark.loss == pytest.approx(float(F.cross_entropy(out, samples.y)), abs=1e-6)
+        assert mark.right == int((out.argmax(1) == samples.y).sum())
+        assert mark.outcomes == bytes((out.argmax(1) == samples.y).int().tolist())
+
+
+@pytest.mark.parametrize(
+    "task", [Task(2, (6,), "risk"), Task.regression(3, (6,)), Task(3, (1, 6, 5), "segmentation")], ids=lambda t: t.kind
+)
+def test_every_kind_of_task(task: Task) -> None:
+    def make() -> tuple[nn.Module, nn.Module]:
+        if task.kind == "segmentation":
+            return nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+        return nn.Linear(6, 9), nn.Linear(9, task.outputs)
+
+    together, alone, _ = both(make, task, given(task))
+    assert repr(together) == repr(alone)
+
+
+def test_clients_with_a_scale_and_a_type_of_their_own() -> None:
+    make = torch.Generator().manual_seed(1)
+    sets = []
+    for k, n in enumerate((20, 30, 20, 25, 40)):
+        x, y = torch.randint(0, 256, (n, 6), generator=make, dtype=torch.uint8), torch.arange(n) % 4
+        sets.append(Samples(x, y, None, Scale((0.1 * k,), (0.5 + k,))) if k % 2 else Samples(x.double() / 255, y))
+    one = torch.randint(0, 256, (60, 6), generator=make, dtype=torch.uint8)
+    sets += [Samples(one, torch.arange(60) % 4, torch.arange(k, k + 20), Scale((0.3,), (0.2,))) for k in (0, 20, 40)]
+    together, alone, _ = both(lambda: dense(nn.ReLU()), CLASSES, sets)
+    assert together == alone
+
+
+def test_token_ids_and_several_arrays_go_alone() -> None:
+    ids = [Samples(torch.randint(0, 5, (20, 7)), torch.arange(20) % 4) for _ in range(3)]
+    task = Task(4, (7,), codes=("x",))
+    together, alone, _ = both(lambda: (nn.EmbeddingBag(5, 6), nn.Linear(6, 4)), task, ids)
+    assert together == alone
+
+    class Sum(nn.Module):
+        def forward(self, x: dict[str, Tensor]) -> Tensor:
+            return x["a"] + x["b"]
+
+    sets = [Samples({"a": torch.randn(20, 6), "b": torch.randn(20, 6)}, torch.arange(20) % 4) for _ in range(3)]
+    together, alone, _ = both(lambda: (Sum(), nn.Linear(6, 4)), Task(4, {"a": (6,), "b": (6,)}), sets)
+    assert together == alone
+
+
+def test_a_net_that_draws_random_numbers_draws_as_one_client_after_another() -> None:
+    net = Net.build(
+        lambda: (nn.Linear(6, 9), nn.Sequential(Of(lambda z: z + torch.randn(z.shape)), nn.Linear(9, 4))), 3
+    )
+    sets, module = given(CLASSES, (20, 20, 30)), net.scratch()
+    torch.manual_seed(5)
+    together = score(net, module, net.initial, sets, CLASSES)
+    torch.manual_seed(5)
+    assert together == [score(net, module, net.initial, [samples], CLASSES)[0] for samples in sets]
+
+
+def test_a_hundred_clients_take_few_passes_of_few_rows() -> None:
+    net = Net.build(lambda: (Counted(nn.Linear(64, 9)), nn.Linear(9, 4)), 3)
+    module, task = net.scratch(), Task(4, (64,))
+    sets = given(task, (20,) * 100)
+    score(net, module, net.initial, sets, task)
+    rows = module.body.rows
+    assert isinstance(rows, list)
+    assert len(rows) <= 9
+    assert sum(rows) < 1.3 * 2000
+
+
+def test_large_samples_take_passes_that_fit_the_cache() -> None:
+    task = Task(4, (3, 64, 64))
+    net = Net.build(lambda: (Counted(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2))), nn.Linear(2, 4)), 3)
+    module = net.scratch()
+    sets = given(task, (17, 15, 16, 16))
+    assert score(net, module, net.initial, sets, task) == [
+        score(net, module, net.initial, [samples], task)[0] for samples in sets
+    ]
+    rows = module.body.rows
+    assert isinstance(rows, list)
+    assert max(rows) <= 32
+
+
+def test_what_was_tried_holds_for_other_weights() -> None:
+    """Weights of zero give equal bits in any order of sums, so they must not be what is tried."""
+    net = Net.build(lambda: (Of(lambda x: x), nn.Linear(600, 4)), 3)
+    task = Task(4, (600,))
+    sets, module = given(task, (1, 2, 3, 5, 7, 11, 20)), net.scratch()
+    zero = {name: torch.zeros_like(tensor) for name, tensor in net.initial.items()}
+    score(net, module, zero, sets, task)
+    assert score(net, module, net.initial, sets, task) == [
+        score(net, module, net.initial, [samples], task)[0] for samples in sets
+    ]
+
+
+def test_a_loss_that_is_no_number_stays_with_its_client() -> None:
+    sets = given(CLASSES, (20, 20, 20))
+    sets[1] = Samples(torch.full((20, 6), math.nan), sets[1].y)
+    together, alone, _ = both(lambda: dense(nn.ReLU()), CLASSES, sets)
+    assert [math.isnan(mark.loss) for mark in together] == [False, True, False]
+    assert together[::2] == alone[::2]
+
+
+def test_samples_that_do_not_fit_the_net_raise_an_error() -> None:
+    net = Net.build(lambda: dense(nn.ReLU()), 3)
+    sets = [*given(CLASSES, (20, 20)), Samples(torch.zeros(20, 5), torch.zeros(20, dtype=torch.int64))]
+    with pytest.raises((RuntimeError, FedkinError)):
+        score(net, net.scratch(), net.initial, sets, CLASSES)
