@@ -28,10 +28,11 @@ ROWS = {name: (name, CLIENTS, SAMPLES, SAMPLED) for name in WORK} | {"600 client
 def engine(row: str, mode: str) -> LocalEngine:
     """Return an engine for a row."""
     work, clients, samples, sampled = ROWS[row]
-    model, task = WORK[work]
-    net = Net.build(lambda: model.build(task), 1)
+    make, task, own = WORK[work]
+    net = Net.build(lambda: make(task), 1)
     training = Training(per_round=sampled, batch_size=BATCH, local_epochs=1, lr=LR)
-    return LocalEngine(Setup(FedAvg(), make_federation(task, clients, samples), net, training).having(mode=mode))
+    federation = make_federation(task, clients, samples, own=own)
+    return LocalEngine(Setup(FedAvg(), federation, net, training).having(mode=mode))
 
 
 class Timed:

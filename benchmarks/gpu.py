@@ -50,9 +50,9 @@ def limits(device: torch.device) -> tuple[float, float]:
 
 def compare(row: str, device: str, repeats: int, limit: tuple[float, float]) -> None:
     """Print the times of both modes for this row, and their shares of the limits."""
-    model, task = WORK[row]
-    federation = make_federation(task, CLIENTS, SAMPLES)
-    net = Net.build(lambda: model.build(task), 1)
+    make, task, own = WORK[row]
+    federation = make_federation(task, CLIENTS, SAMPLES, own=own)
+    net = Net.build(lambda: make(task), 1)
     training = Training(per_round=SAMPLED, batch_size=BATCH, local_steps=STEPS, lr=0.05)
     engines = {
         mode: LocalEngine(Setup(FedAvg(), federation, net, training).having(mode=mode, device=device))

@@ -1,11 +1,12 @@
 """Time of a round of FedAvg in fedkin's modes, in a plain PyTorch loop, and in a loop in PFLlib's style.
 
-    OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,mlp-200,lenet,leaf-cnn,idle] [--repeats 9]
+    OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,own-32,table,lenet,idle] [--repeats 9]
 
 There are 100 clients with 300 synthetic samples each; 20 train in each round, for one epoch of SGD with batches of 32.
-All sides run in this process on one thread, and alternate round by round. A ratio is the median over rounds of (plain
-loop / side), so that other work on the machine slows down both. CPU time is that of this process; worker processes are
-compared by wall-clock time.
+The rows own-32, own-200 and table are written as a user writes his program: torch modules without Flatten, and an array
+of its own for each client; in the others, all clients share one array. All sides run in this process on one thread, and
+alternate round by round. A ratio is the median over rounds of (plain loop / side), so that other work on the machine
+slows down both. CPU time is that of this process; worker processes are compared by wall-clock time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,26 +34,46 @@ from fedkin.learning.models import LeafCnn, LeNet, Mlp
 from fedkin.methods import FedAvg
 
 CLIENTS, SAMPLES, SAMPLED, BATCH, LR = 100, 300, 20, 32, 0.05
-WORK: dict[str, tuple[Any, Task]] = {
-    "mlp-32": (Mlp(hidden=(32,)), Task(10, (1, 28, 28))),
-    "mlp-200": (Mlp(hidden=(200,)), Task(10, (1, 28, 28))),
-    "lenet": (LeNet(), Task(10, (3, 32, 32))),
-    "leaf-cnn": (LeafCnn(), Task(62, (1, 28, 28))),
+Pair = tuple[nn.Module, nn.Module]
+
+
+def table(task: Task) -> Pair:
+    """Return a net for rows of 60 numbers, with batch normalisation and dropout."""
+    layers: list[nn.Module] = []
+    for inside in (60, 64):
+        layers += [nn.Linear(inside, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers), nn.Linear(64, 2)
+
+
+def own(width: int) -> Callable[[Task], Pair]:
+    """Return an MLP as a user writes it."""
+    return lambda task: (nn.Sequential(nn.Linear(784, width), nn.ReLU()), nn.Linear(width, 10))
+
+
+# What makes the net, the task, and whether each client has an array of its own.
+WORK: dict[str, tuple[Callable[[Task], Pair], Task, bool]] = {
+    "mlp-32": (Mlp(hidden=(32,)).build, Task(10, (1, 28, 28)), False),
+    "mlp-200": (Mlp(hidden=(200,)).build, Task(10, (1, 28, 28)), False),
+    "own-32": (own(32), Task(10, (784,)), True),
+    "own-200": (own(200), Task(10, (784,)), True),
+    "table": (table, Task(2, (60,)), True),
+    "lenet": (LeNet().build, Task(10, (3, 32, 32)), False),
+    "leaf-cnn": (LeafCnn().build, Task(62, (1, 28, 28)), False),
 }
 Side = Callable[[int], object]
 
 
-def make_federation(task: Task, clients: int, samples: int, test: int = 20) -> Federation:
-    """Return clients that share one array of noise."""
+def make_federation(task: Task, clients: int, samples: int, test: int = 20, own: bool = False) -> Federation:
+    """Return clients that share one array of noise, or have an array each."""
     draw = np.random.default_rng(0)
     each = samples + test
     x = torch.from_numpy(draw.standard_normal((clients * each, *task.shape), dtype=np.float32))
     y = torch.from_numpy(draw.integers(0, task.classes, clients * each))
     rows = torch.arange(clients * each).reshape(clients, each)
-    return Federation(
-        [Client(f"c{k:05d}", Samples(x, y, own[:samples]), Samples(x, y, own[samples:])) for k, own in enumerate(rows)],
-        task,
-    )
+    made = [
+        Client(f"c{k:05d}", Samples(x, y, here[:samples]), Samples(x, y, here[samples:])) for k, here in enumerate(rows)
+    ]
+    return Federation([replace(c, train=c.train.own(), test=c.test.own()) for c in made] if own else made, task)
 
 
 def sampled(number: int, clients: int) -> list[int]:
@@ -60,7 +81,11 @@ def sampled(number: int, clients: int) -> list[int]:
 
 
 def averaged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+    # Counters of batches are whole numbers, and equal everywhere.
+    return {
+        name: torch.stack([state[name] for state in states]).mean(0) if first.is_floating_point() else first
+        for name, first in states[0].items()
+    }
 
 
 def plain_loop(net: Net, federation: Federation) -> Side:
@@ -129,9 +154,9 @@ def timed(sides: dict[str, Side], repeats: int) -> dict[str, dict[str, list[floa
 
 def compare(row: str, repeats: int, wanted: list[str]) -> dict[str, dict[str, float]]:
     """Return the figures of all sides for this row of work."""
-    model, task = WORK[row]
-    federation = make_federation(task, CLIENTS, SAMPLES)
-    net = Net.build(lambda: model.build(task), 1)
+    make, task, apart = WORK[row]
+    federation = make_federation(task, CLIENTS, SAMPLES, own=apart)
+    net = Net.build(lambda: make(task), 1)
     training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR)
     engines = {
         mode: LocalEngine(Setup(FedAvg(), federation, net, training).having(mode=mode, workers=2))

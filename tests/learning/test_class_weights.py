@@ -17,10 +17,12 @@ from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.flow import Fit, Message
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
-from fedkin.learning.dense import fit_dense, layers_of
+from fedkin.learning.batches import Member
+from fedkin.learning.dense import fit_dense
 from fedkin.learning.models import Mlp
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
+from fedkin.learning.written import Program, program_of
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
@@ -84,15 +86,14 @@ def test_stacks_train_as_one_client_after_another(loss: Loss) -> None:
     net, training = net_of(), Training(batch_size=8, lr=0.1, local_epochs=2, momentum=0.5)
     stack = members(net)
     together = [fit_stacked(net, net.scratch(), loss, training, stack)]
-    layers = layers_of(net, loss)
-    assert (layers is None) == isinstance(loss, AnchoredCrossEntropy)
-    if layers is not None:
-        together.append(fit_dense(net, loss, layers, training, stack))
-        plain = training.model_copy(update={"momentum": 0.0})
-        for member, got in zip(stack, fit_dense(net, loss, layers, plain, stack), strict=True):
-            want = alone(net, loss, plain, member)
-            for name in net.initial:
-                torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
+    program = program_of(net)
+    assert isinstance(program, Program)
+    together.append(fit_dense(net, loss, program, training, stack))
+    plain = training.model_copy(update={"momentum": 0.0})
+    for member, got in zip(stack, fit_dense(net, loss, program, plain, stack), strict=True):
+        want = alone(net, loss, plain, member)
+        for name in net.initial:
+            torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
     for way in together:
         for member, got in zip(stack, way, strict=True):
             want = alone(net, loss, training, member)
@@ -105,11 +106,11 @@ def test_small_weights_are_no_padding() -> None:
     """In the written-out products a sum of weights below 1 must not be taken for an empty batch."""
     net, training = net_of(), Training(batch_size=2, lr=0.1, local_epochs=1)
     stack = members(net, tuple(weight / 1000 for weight in WEIGHTS))
-    layers = layers_of(net, CrossEntropy())
-    assert layers is not None
+    program = program_of(net)
+    assert isinstance(program, Program)
     for small, usual in zip(
-        fit_dense(net, CrossEntropy(), layers, training, stack),
-        fit_dense(net, CrossEntropy(), layers, training, members(net)), strict=True,
+        fit_dense(net, CrossEntropy(), program, training, stack),
+        fit_dense(net, CrossEntropy(), program, training, members(net)), strict=True,
     ):  # fmt: skip
         assert small.loss == pytest.approx(usual.loss, rel=1e-9)
 

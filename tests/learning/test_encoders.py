@@ -16,6 +16,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Samples, Scale, Task
 from fedkin.learning import Batch, Training
+from fedkin.learning.batches import Member
 from fedkin.learning.encoders import (
     Encode,
     Reconstruction,
@@ -31,7 +32,7 @@ from fedkin.learning.encoders import (
     standardised,
 )
 from fedkin.learning.sgd import infer
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
 from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)

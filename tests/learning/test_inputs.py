@@ -18,10 +18,11 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.augment import Augment
+from fedkin.learning.batches import Member
 from fedkin.learning.devices import Resident
 from fedkin.learning.sgd import fit
 from fedkin.learning.stackable import stackable
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.flt import Flt
 
 WORDS, LENGTH, CLASSES = 12, 6, 3

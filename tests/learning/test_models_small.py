@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Task
 from fedkin.learning import CrossEntropy, Net, Training, sgd
+from fedkin.learning.batches import Member
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.small import Pool
 from fedkin.learning.stackable import stackable
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
 
 SMALL = ("small-plain", "small-residual", "small-separable", "small-wide")
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 13)]

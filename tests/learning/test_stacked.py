@@ -12,10 +12,11 @@ from torch import nn
 from fedkin.errors import MethodError
 from fedkin.federation import Samples, Task
 from fedkin.learning import CrossEntropy, Loss, Net, Training
+from fedkin.learning.batches import Member
 from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stackable import stackable
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from support import small_federation
 

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from fedkin.keys import rng
 from fedkin.learning import CrossEntropy
+from fedkin.learning.batches import Member
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.blocks.simplex import filled
 from fedkin.methods.drfa import Drfa, Snapshotting
 from fedkin.methods.fedavg import FedAvg

@@ -1,131 +1,183 @@
-"""Local training of many clients in fully connected nets, without autograd and without stored gradients.
+"""Local training of many clients in fully connected nets, without autograd through the net.
 
 For layers h_l = act(h_{l-1} W_l^T + b_l) and mean cross-entropy, with g_L = (softmax(h_L) - onehot(y)) * mask / count
-(with class weights, mask * weight over their sum) and g_{l-1} = (g_l W_l) * [h_{l-1} > 0], a step of SGD is one matrix
-product into the weights themselves:
+(with class weights, mask * weight over their sum) and g_{l-1} = (g_l W_l) * act'(h_{l-1}), a step of SGD is one matrix
+product into the weights themselves, and no gradient is stored:
 
     W_l <- (1 - lr * wd) W_l - lr * g_l^T h_{l-1}        b_l <- (1 - lr * wd) b_l - lr * sum g_l
 
 A proximal term mu / 2 |w - w_0|^2 makes the factor 1 - lr * (wd + mu) and adds lr * mu * w_0.
 
 Clients are stacked [K, out, in]. A stack is small enough for its weights to stay in a core's cache between steps.
+`learning.written` says which nets these are, `learning.layers` has their layers, `learning.ends` the losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from fedkin.federation import Samples
+from fedkin.federation.inputs import CODES
+from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU
-from fedkin.learning.losses import CrossEntropy, Loss, Proximal
+from fedkin.learning.ends import end_of
+from fedkin.learning.layers import Now, Sink
+from fedkin.learning.losses import Loss, Proximal
 from fedkin.learning.net import Net
-from fedkin.learning.stacked import Batches, Member, Optimiser, Plan, results, stack_of
+from fedkin.learning.stacked import Optimiser, results, stack_of
 from fedkin.learning.training import Fitted, Training
+from fedkin.learning.written import NotWritten, Program
 
-__all__ = ["Layer", "fit_dense", "layers_of"]
+__all__ = ["fit_dense"]
 
 # Bytes of weights in one stack: more would not stay in the cache between steps, fewer need too many calls
 # (measured for 784-200-10: 1 client at a time 69 ms a round, 3 at a time 59 ms, 9 at a time 56 ms).
 _CACHE = 6 << 20
-_BLOCK = 64  # number of steps whose outputs are stored before their losses are computed
-_threshold_backward = torch.ops.aten.threshold_backward.default
-
-
-class Layer(NamedTuple):
-    """The names of a Linear's parameters, and whether a ReLU follows."""
-
-    weight: str
-    bias: str | None
-    relu: bool
-
-
-def layers_of(net: Net, loss: Loss) -> list[Layer] | None:
-    """Return the layers of the net, first to last, or None if this module cannot train this net with this loss."""
-    body = net.module.body
-    parts = list(body.named_children()) if type(body) is nn.Sequential else [("", body)]
-    plain = type(_inner(loss)) is CrossEntropy and len(net.trainable) == len(net.initial)
-    if not plain or type(net.module.head) is not nn.Linear or type(parts[0][1]) is not nn.Flatten:
-        return None
-    layers: list[Layer] = []
-    for name, part in [*parts[1:], ("head", net.module.head)]:
-        if type(part) is nn.Linear:
-            place = name if part is net.module.head else f"body.{name}"
-            layers.append(Layer(f"{place}.weight", None if part.bias is None else f"{place}.bias", False))
-        elif type(part) is nn.ReLU and layers:
-            layers[-1] = layers[-1]._replace(relu=True)
-        else:
-            return None
-    # A stack has only the weights that train.
-    whole = sum(1 if layer.bias is None else 2 for layer in layers) == len(net.trainable)
-    return layers if whole and (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1) else None
-
-
-def _inner(loss: Loss) -> Loss:
-    return loss.loss if type(loss) is Proximal else loss
 
 
 def fit_dense(
-    net: Net, loss: Loss, layers: Sequence[Layer], training: Training, members: Sequence[Member],
+    net: Net, loss: Loss, program: Program, training: Training, members: Sequence[Member],
     device: torch.device = CPU,
 ) -> list[Fitted]:  # fmt: skip
-    """Train all members, whose samples are on `device`; each result equals `sgd.fit` of that member up to rounding."""
-    pull = loss.weight if isinstance(loss, Proximal) else None
+    """Train all members, whose samples are on `device`; each result equals `sgd.fit` of that member up to rounding.
+
+    Raises NotWritten if the loss or the samples need another way.
+    """
+    if program.draws and device != CPU:
+        raise NotWritten("a GPU draws dropout from a generator of its own")
+    for member in members:
+        _check(program, member.samples)
+    inner, pull = (loss.loss, loss.weight) if isinstance(loss, Proximal) else (loss, None)
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
     # Clients of similar size are in one stack, so that there is less padding.
     order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
+    parts = [order[start : start + width] for start in range(0, len(order), width)]
+    plans = [Plan(training, [members[k] for k in part]) for part in parts]
+    if program.batched and any((plan.counts == 1).any() for plan in plans):
+        raise NotWritten("batch normalisation refuses a batch of one sample")
     fitted: dict[int, Fitted] = {}
     with torch.no_grad():
-        for start in range(0, len(order), width):
-            part = order[start : start + width]
-            made = _chunk(net, pull, layers, training, [members[k] for k in part], device)
+        for part, plan in zip(parts, plans, strict=True):
+            made = _chunk(net, inner, pull, program, training, [members[k] for k in part], plan, device)
             fitted.update(zip(part, made, strict=True))
     return [fitted[k] for k in range(len(members))]
 
 
+def _check(program: Program, samples: Samples) -> None:
+    """Raise NotWritten unless the net gets a row of numbers for each sample."""
+    x = samples.x
+    if not isinstance(x, Tensor) or (x.dtype in CODES and samples.scale is None):
+        raise NotWritten("the inputs are no single array of numbers")
+    if x.ndim != 2 and not program.flat:
+        raise NotWritten("the inputs are no rows of numbers, and the net does not begin with nn.Flatten")
+
+
 def _chunk(
-    net: Net, pull: float | None, layers: Sequence[Layer], training: Training, members: Sequence[Member],
-    device: torch.device,
+    net: Net, loss: Loss, pull: float | None, program: Program, training: Training, members: Sequence[Member],
+    plan: Plan, device: torch.device,
 ) -> list[Fitted]:  # fmt: skip
     """Train the members of one stack."""
-    plan = Plan(training, members)
     ordered = [members[k] for k in plan.order]
     stack = stack_of(net, ordered, device)
+    free = {name: stack[name] for name in net.trainable}
     batches = Batches(net, ordered, plan, device, reuse=True)
+    centre = None if pull is None else _Centre(pull, free, ordered)
     # Momentum, Adam and clipping need the gradient itself; plain SGD adds it directly to the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
-    optimiser = None if plain else Optimiser(training, stack)
-    centre = None if pull is None else _Centre(pull, stack, ordered)
+    kept = _Gradients()
     keep = 1 - training.lr * (training.weight_decay + (pull or 0.0))
+    sink: Sink = _Descent(training.lr, keep) if plain else kept
+    optimiser = None if plain else Optimiser(training, free)
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
-    parts: list[_Part] = []
-    for start in range(0, plan.steps[0], _BLOCK):
-        losses = _CrossEntropies(batches, slice(start, start + _BLOCK), stack[layers[-1].weight].shape[1])
-        for step in range(start, min(start + _BLOCK, plan.steps[0])):
-            x = batches.inputs(step).flatten(2)
-            if not parts or len(x) < len(parts[0].weight):
-                parts = [_part(layer, stack, len(x)) for layer in layers]
-            outputs, target, share = losses.at(step - start, *x.shape[:2])
-            inside = _forward(parts, x, outputs)
-            # The gradient of the loss with respect to the outputs, [K, b, classes].
-            slope = torch.addcmul(target, torch.softmax(outputs, 1), share).transpose(1, 2)
+    layers, head = program.layers()
+    lowest = next((number for number, layer in enumerate(layers) if layer.names), len(layers))
+    # The loss inside a proximal one gets neither extras nor carry.
+    seen = ordered if centre is None else [replace(m, extras={}, carry={}) for m in ordered]
+    end = end_of(loss, head, program, batches, seen, totals, free)
+    moments = _Moments(program, plan, batches)
+    active = 0
+    for step in range(plan.steps[0]):
+        inputs = batches.inputs(step)
+        if len(inputs) != active:
+            active = len(inputs)
+            for layer in (*layers, head):
+                layer.bind(stack, active)
+        x, now = inputs.flatten(2), moments.at(step, *inputs.shape[:2])
+        for layer in layers:
+            x = layer.forward(x, now)
+        if centre is not None:
+            totals[:active] += centre.values(active)
+        slope = end.slope(step, x, inputs, now, sink, lowest < len(layers))
+        for number in range(len(layers) - 1, lowest - 1, -1):
+            slope = layers[number].backward(slope, sink, number > lowest)
+        if optimiser is not None:
             if centre is not None:
-                totals[: len(x)] += centre.values(len(x))
-            if optimiser is None:
-                _descend(parts, inside, slope, training.lr, keep)
-                if centre is not None:
-                    centre.draw(training.lr, len(x))
-            else:
-                grads = _gradients(layers, parts, inside, slope)
-                if centre is not None:
-                    centre.add_to(grads)
-                optimiser.step([grads[name] for name in stack], len(x))
-        totals += losses.values()
-    return results(plan, stack, [m.carry for m in members], totals)
+                centre.add_to(kept.grads)
+            optimiser.step([kept.grads[name] for name in free], active)
+        elif centre is not None:
+            centre.draw(training.lr, active)
+    end.finish()
+    return results(plan, stack, [m.carry for m in members] if centre else end.carries(plan.places), totals)
+
+
+class _Descent:
+    """Plain SGD: the matrix product that is the gradient is added to the weights, and a gradient is never stored."""
+
+    def __init__(self, lr: float, keep: float) -> None:
+        self.lr, self.keep = lr, keep
+        self.ones = torch.ones(())
+
+    def product(self, name: str, weight: Tensor, left: Tensor, right: Tensor) -> None:
+        weight.baddbmm_(left.transpose(1, 2), right, beta=self.keep, alpha=-self.lr)
+
+    def total(self, name: str, bias: Tensor, rows: Tensor) -> None:
+        if self.ones.shape != (len(rows), 1, rows.shape[1]):
+            self.ones = rows.new_ones(1, 1, 1).expand(len(rows), 1, rows.shape[1])
+        bias.baddbmm_(self.ones, rows, beta=self.keep, alpha=-self.lr)
+
+    def whole(self, name: str, param: Tensor, grad: Tensor) -> None:
+        param.mul_(self.keep).sub_(grad, alpha=self.lr)
+
+
+class _Gradients:
+    """The stacked gradient of every parameter."""
+
+    def __init__(self) -> None:
+        self.grads: dict[str, Tensor] = {}
+
+    def product(self, name: str, weight: Tensor, left: Tensor, right: Tensor) -> None:
+        self.grads[name] = torch.bmm(left.transpose(1, 2), right)
+
+    def total(self, name: str, bias: Tensor, rows: Tensor) -> None:
+        self.grads[name] = rows.sum(1)
+
+    def whole(self, name: str, param: Tensor, grad: Tensor) -> None:
+        self.grads[name] = grad
+
+
+class _Moments:
+    """What layers need to know of each step; of nets without dropout and batch normalisation they need nothing."""
+
+    def __init__(self, program: Program, plan: Plan, batches: Batches) -> None:
+        self.needed = program.draws or program.batched
+        nothing = batches.masks[:0, 0]
+        self.nothing = Now(nothing, (), nothing, ())
+        if self.needed:
+            whole = batches.masks.sum(2)
+            self.shares, self.whole = batches.masks / whole.clamp(min=1)[:, :, None], whole
+            self.counts = plan.counts.T.tolist()
+            self.generators = [torch.Generator().manual_seed(seed) for seed in plan.seeds] if program.draws else []
+
+    def at(self, step: int, active: int, width: int) -> Now:
+        if not self.needed:
+            return self.nothing
+        share, whole = self.shares[:active, step, :width], self.whole[:active, step]
+        return Now(share, self.counts[step][:active], whole, self.generators)
 
 
 class _Centre:
@@ -150,98 +202,3 @@ class _Centre:
         for name, grad in grads.items():
             own = slice(len(grad))
             grad.add_(self.stack[name][own] - self.start[name][own], alpha=self.weight)
-
-
-class _Part(NamedTuple):
-    """A layer of the members that still train: weight [K, out, in], its transpose, bias [K, 1, out]."""
-
-    weight: Tensor
-    turned: Tensor
-    bias: Tensor | None
-    relu: bool
-
-
-def _part(layer: Layer, stack: dict[str, Tensor], active: int) -> _Part:
-    weight = stack[layer.weight][:active]
-    bias = None if layer.bias is None else stack[layer.bias][:active, None]
-    return _Part(weight, weight.transpose(1, 2), bias, layer.relu)
-
-
-class _CrossEntropies:
-    """Mean cross-entropy -sum share * log softmax(outputs)[y] over a block of steps, where share = mask / sum of mask.
-
-    Outputs are stored and their losses computed together: in small nets the calls of a step cost more than its
-    arithmetic. The layout is [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
-    """
-
-    def __init__(self, batches: Batches, steps: slice, classes: int) -> None:
-        masks = batches.masks if batches.weights is None else batches.masks * batches.weights
-        y, mask = (t[:, steps].transpose(0, 1)[:, :, None] for t in (batches.labels, masks))
-        total = mask.sum(3, keepdim=True)
-        # A member that has finished has no more samples, so its share is 0.
-        self.share = mask / total.where(total > 0, 1.0)
-        self.target = self.share.new_zeros(*y.shape[:2], classes, y.shape[3]).scatter_(2, y, -self.share)
-        self.outputs = torch.zeros_like(self.target)
-
-        self.steps = list(zip(self.outputs.unbind(0), self.target.unbind(0), self.share.unbind(0), strict=True))
-
-    def at(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (memory for the outputs of this step, target, share), each [K, classes or 1, b]."""
-        parts = self.steps[step]
-        if parts[0].shape[::2] == (active, width):
-            return parts
-        outputs, target, share = (part[:active, :, :width] for part in parts)
-        return outputs, target, share
-
-    def values(self) -> Tensor:
-        """Return the sum of the losses of each member: [K]."""
-        return F.log_softmax(self.outputs, 2).mul_(self.target).sum((2, 3)).double().sum(0)
-
-
-def _forward(parts: Sequence[_Part], x: Tensor, space: Tensor) -> list[Tensor]:
-    """Return the inputs of each layer, [K, b, width] each; write the outputs into `space`."""
-    inside = [x]
-    for part in parts[:-1]:
-        made = torch.bmm(inside[-1], part.turned) if part.bias is None else torch.baddbmm(
-            part.bias, inside[-1], part.turned
-        )  # fmt: skip
-        inside.append(made.relu_() if part.relu else made)
-    last, z = parts[-1], inside[-1].transpose(1, 2)
-    if last.bias is None:
-        torch.bmm(last.weight, z, out=space)
-    else:
-        torch.baddbmm(last.bias.transpose(1, 2), last.weight, z, out=space)
-    return inside
-
-
-def _back(part: _Part, slope: Tensor, before: Tensor, relu: bool) -> Tensor:
-    """Return the gradient with respect to the input of a layer; relu: this input is the output of a ReLU."""
-    below = torch.bmm(slope, part.weight)
-    return _threshold_backward(below, before, 0) if relu else below
-
-
-def _descend(parts: Sequence[_Part], inside: list[Tensor], slope: Tensor, lr: float, keep: float) -> None:
-    """Take one step of SGD: the matrix product that is the gradient is added to the weights of each layer."""
-    ones = slope.new_ones(1, 1, 1).expand(len(slope), 1, slope.shape[1])
-    for number in range(len(parts) - 1, -1, -1):
-        part, before = parts[number], inside[number]
-        below = _back(part, slope, before, parts[number - 1].relu) if number else slope
-        part.weight.baddbmm_(slope.transpose(1, 2), before, beta=keep, alpha=-lr)
-        if part.bias is not None:
-            part.bias.baddbmm_(ones, slope, beta=keep, alpha=-lr)
-        slope = below
-
-
-def _gradients(
-    layers: Sequence[Layer], parts: Sequence[_Part], inside: list[Tensor], slope: Tensor
-) -> dict[str, Tensor]:
-    """Return the stacked gradient of every parameter."""
-    grads = {}
-    for number in range(len(parts) - 1, -1, -1):
-        layer, before = layers[number], inside[number]
-        grads[layer.weight] = torch.bmm(slope.transpose(1, 2), before)
-        if layer.bias is not None:
-            grads[layer.bias] = slope.sum(1)
-        if number:
-            slope = _back(parts[number], slope, before, parts[number - 1].relu)
-    return grads

@@ -9,39 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
 
-from fedkin.codec import Params, Tree
+from fedkin.codec import Tree
 from fedkin.errors import MethodError
-from fedkin.federation import Samples
-from fedkin.federation.inputs import joined, parts
-from fedkin.federation.samples import prepared
+from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU, device_of, moved
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["Batches", "Member", "Optimiser", "Plan", "fit_stacked", "results", "stack_of"]
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One client's part in a stack. weights: what a sample of each class counts."""
-
-    params: Params
-    samples: Samples
-    extras: Tree
-    carry: Tree
-    key: int
-    weights: Sequence[float] | None = None
+__all__ = ["Optimiser", "fit_stacked", "put", "results", "stack_of", "stacked"]
 
 
 def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
@@ -56,8 +39,8 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
     free = {name: stack[name].requires_grad_(True) for name in net.trainable}
     optimiser = Optimiser(training, free)
     batches = Batches(net, ordered, plan, device)
-    extras = moved(_stacked([m.extras for m in ordered]), device)
-    carry = moved(_stacked([m.carry for m in ordered]), device)
+    extras = moved(stacked([m.extras for m in ordered]), device)
+    carry = moved(stacked([m.carry for m in ordered]), device)
     totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     module.train()
     fixed = {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
@@ -66,7 +49,7 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
         values, new = _values(module, loss, stack, batches.at(step), extras, carry, active)
         grads = torch.autograd.grad(values.sum(), list(free.values()))
         optimiser.step([grad[:active] for grad in grads], active)
-        carry = new if active == len(members) else pytree.tree_map(_put(active), new, carry)
+        carry = new if active == len(members) else pytree.tree_map(put(active), new, carry)
         totals[:active] += values.detach().double()
     moved_on = [n for n, buffer in module.named_buffers() if fixed[n] != (id(buffer), buffer._version)]
     if moved_on:
@@ -78,120 +61,10 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
 
 def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
     """Stack the parameters of the members on the device, [K, ...] each."""
-    return {name: torch.stack([m.params[name] for m in members]).to(device, net.dtype) for name in net.initial}
-
-
-class Plan:
-    """The batches of each member at each step; members with more steps come first in the stack.
-
-    order: the member at each place of the stack. places: the place of each member. rows [K, steps, b]: row numbers of
-    each batch, padded with row 0. counts [K, steps]: number of samples in each batch.
-    """
-
-    def __init__(self, training: Training, members: Sequence[Member]) -> None:
-        drawn = []
-        for member in members:
-            rng = np.random.default_rng(member.key)
-            rng.integers(2**63)  # the mode "one-by-one" seeds dropout with the first draw
-            drawn.append(list(training.batches(len(member.samples), rng)))
-        self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
-        self.places = sorted(range(len(members)), key=lambda place: self.order[place])
-        self.steps = [len(drawn[k]) for k in self.order]
-        width = max(len(batch) for batches in drawn for batch in batches)
-        self.rows = np.zeros((len(members), self.steps[0], width), np.int64)
-        self.counts = np.zeros((len(members), self.steps[0]), np.int64)
-        for place, k in enumerate(self.order):
-            for step, batch in enumerate(drawn[k]):
-                self.rows[place, step, : len(batch)] = batch
-                self.counts[place, step] = len(batch)
-
-    def active(self, step: int) -> int:
-        """Return the number of members that still train at this step; these are the first ones of the stack."""
-        return sum(steps > step for steps in self.steps)
-
-
-class Batches:
-    """The batches of a plan; if all members share one array, a step is a single gather from it.
-
-    labels, masks: those of all steps, [K, steps, b]; weights: those of the samples, if any member has class weights.
-    reuse: gather every step into the same memory, which then stays in the cache. It is for callers that keep no batch.
-    """
-
-    def __init__(
-        self, net: Net, members: Sequence[Member], plan: Plan, device: torch.device = CPU, reuse: bool = False
-    ) -> None:
-        samples: Sequence[Samples] = [member.samples for member in members]
-        if device != CPU:
-            samples = _gathered(samples)
-        self.net, self.samples, self.plan = net, samples, plan
-        rows, counts = (torch.from_numpy(array).to(device) for array in (plan.rows, plan.counts))
-        self.masks = (torch.arange(rows.shape[2], device=device) < counts[..., None]).to(net.dtype)
-        self.widths = plan.counts.max(0).tolist()
-        first = samples[0]
-        self.shared = all(
-            s.x is first.x and s.y is first.y and s.scale == first.scale and s.rows is not None for s in samples
-        )
-        if self.shared:
-            rows = torch.stack([s.rows[own] for s, own in zip(samples, rows, strict=True) if s.rows is not None])
-            self.labels = first.y[rows]
-        else:
-            self.labels = torch.stack([s.labels(own) for s, own in zip(samples, rows, strict=True)])
-        self.weights = _weights(members, self.labels, net.dtype)
-        # Steps come first, so that the rows of one step are contiguous.
-        self.rows = rows.transpose(0, 1).contiguous().unbind(0)
-        self.space: Tensor | None = None
-        if self.shared and reuse and isinstance(first.x, Tensor):
-            self.space = first.x.new_empty(self.rows[0].numel(), *first.x.shape[1:])
-
-    def at(self, step: int) -> Batch:
-        """Return one batch per active member, padded to the longest: x [K, b, ...], y [K, b], mask [K, b]."""
-        active, width = self.plan.active(step), self.widths[step]
-        here = slice(active), step, slice(width)
-        weight = None if self.weights is None else self.weights[here]
-        return Batch(self.inputs(step), self.labels[here], self.masks[here], weight=weight)
-
-    def inputs(self, step: int) -> Any:
-        """Return the inputs of `at`."""
-        where = self.rows[step]
-        shape = self.plan.active(step), self.widths[step]
-        if where.shape != shape:
-            where = where[: shape[0], : shape[1]]
-        if not self.shared:
-            pairs = zip(self.samples, where, strict=False)
-            return pytree.tree_map(
-                lambda *each: torch.stack(each), *[s.inputs(rows, self.net.dtype) for s, rows in pairs]
-            )
-        first, flat = self.samples[0], where.reshape(-1)
-        if not isinstance(first.x, Tensor):
-            taken = prepared({name: part[flat] for name, part in first.x.items()}, first.scale, self.net.dtype)
-            return {name: part.view(*shape, *part.shape[1:]) for name, part in taken.items()}
-        out = self.space if self.space is None or len(self.space) == len(flat) else self.space[: len(flat)]
-        x = prepared(torch.index_select(first.x, 0, flat, out=out), first.scale, self.net.dtype)
-        return x.view(*shape, *x.shape[1:])
-
-
-def _weights(members: Sequence[Member], labels: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """What each sample counts [K, steps, b]: 1 at members without class weights; None if no member has them."""
-    classes = next((len(member.weights) for member in members if member.weights is not None), 0)
-    if not classes:
-        return None
-    table = torch.tensor([member.weights or (1.0,) * classes for member in members], dtype=dtype, device=labels.device)
-    return table.gather(1, labels.flatten(1)).view(labels.shape)
-
-
-def _gathered(samples: Sequence[Samples]) -> Sequence[Samples]:
-    """Copy samples that have separate arrays into one array, so that a step is one gather for all members."""
-    kinds = {
-        (tuple((name, x.shape[1:], x.dtype) for name, x in parts(s.x).items()), s.y.shape[1:], s.y.dtype, s.scale)
-        for s in samples
+    return {
+        name: torch.stack([m.params[name] for m in members]).to(device, like.dtype)
+        for name, like in net.initial.items()
     }
-    if len(kinds) > 1 or len({id(s.x) for s in samples}) == 1:
-        return samples
-    x = joined([s.own().x for s in samples])
-    y = torch.cat([s.labels() for s in samples])
-    every = torch.arange(len(y), device=y.device)
-    ends = accumulate(map(len, samples), initial=0)
-    return [Samples(x, y, every[start:end], samples[0].scale) for start, end in pairwise(ends)]
 
 
 def _values(
@@ -294,13 +167,13 @@ class Optimiser:
         return [grad * scale.reshape(-1, *[1] * (grad.ndim - 1)) for grad in grads]
 
 
-def _stacked(trees: Sequence[Tree]) -> Any:
+def stacked(trees: Sequence[Tree]) -> Any:
     """Stack trees of tensors into one tree of tensors with a leading client dimension."""
     plain = [pytree.tree_map(torch.as_tensor, dict(tree)) for tree in trees]
     return pytree.tree_map(lambda *parts: torch.stack(parts), *plain)
 
 
-def _put(active: int) -> Any:
+def put(active: int) -> Any:
     """Return a function that replaces the first rows of old [K, ...] by new [active, ...]."""
     return lambda new, old: torch.cat([new, old[active:]])
 

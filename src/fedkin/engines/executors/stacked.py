@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,11 +14,15 @@ from fedkin.codec import Tree, leaves
 from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.federation import Client
 from fedkin.flow import Fitted
-from fedkin.learning.dense import Layer, fit_dense, layers_of
+from fedkin.learning.batches import Member
+from fedkin.learning.dense import fit_dense
 from fedkin.learning.devices import CPU
+from fedkin.learning.ends import is_written
+from fedkin.learning.losses import Loss
 from fedkin.learning.net import Net
 from fedkin.learning.stackable import stackable, why_alone
-from fedkin.learning.stacked import Member, fit_stacked
+from fedkin.learning.stacked import fit_stacked
+from fedkin.learning.written import LossNotWritten, NotWritten, Program, program_of
 from fedkin.untrusted import said
 
 __all__ = ["Stacked"]
@@ -43,9 +48,11 @@ class Stacked(OneByOne):
         # The results of a stack are in memory twice before they are passed on, on a GPU and on a CPU.
         size = sum(tensor.nbytes for tensor in net.initial.values())
         most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_GPU, max(1, _BYTES_ON_A_GPU // size))
-        self.width = (width or most) if stackable(net) else 1
+        together = stackable(net) or isinstance(program_of(net), Program)
+        self.width = (width or most) if together else 1
         self.said = quiet
-        if not stackable(net):
+        self.refused: WeakKeyDictionary[Net, set[Loss]] = WeakKeyDictionary()  # losses that are not written out
+        if not together:
             self._say(why_alone(net))
 
     @property
@@ -57,7 +64,7 @@ class Stacked(OneByOne):
         done: list[tuple[Job, Any]] = []
         for job in self.jobs:
             net = job.net or self.net
-            if isinstance(job, FitJob) and stackable(net) and not _random(job):
+            if isinstance(job, FitJob) and not _random(job) and (stackable(net) or self._program(net, job.loss)):
                 alike = id(net), job.loss, job.training, _shape(job.extras), _shape(job.carry)
                 stacks.setdefault(alike, []).append(job)
             else:
@@ -67,14 +74,29 @@ class Stacked(OneByOne):
             done += self._fit(stack)
         return done
 
+    def _program(self, net: Net, loss: Loss) -> Program | None:
+        """The net's layers, if `fit_dense` may be able to train them with this loss."""
+        program = program_of(net)
+        return None if isinstance(program, str) or loss in self.refused.get(net, ()) else program
+
     def _fit(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
         net = stack[0].net or self.net
-        layers = layers_of(net, stack[0].loss)
-        if layers is None and len(stack) == 1:
-            return [(stack[0], attempt(stack[0], self.net, self.modules, self.federation))]
+        return self._by(net, self._program(net, stack[0].loss), stack)
+
+    def _by(self, net: Net, program: Program | None, stack: list[FitJob]) -> list[tuple[Job, Any]]:
+        """Do these jobs by written-out steps, or else, if the net can be stacked at all, mapped by torch."""
+        mapped = program is None or not is_written(stack[0].loss)
+        if (mapped and len(stack) == 1) or (program is None and not stackable(net)):
+            return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
         try:
-            fitted = self._together(net, layers, stack)
+            fitted = self._together(net, program, stack)
             return list(zip(stack, fitted, strict=True))
+        except NotWritten as why:
+            if isinstance(why, LossNotWritten):
+                self.refused.setdefault(net, set()).add(stack[0].loss)
+            if not stackable(net):
+                self._say(f"{why_alone(net)}, and {why}")
+            return self._by(net, None, stack)
         except torch.OutOfMemoryError:
             cut = (len(stack) + 1) // 2
             self.width = min(self.width, cut)
@@ -95,7 +117,7 @@ class Stacked(OneByOne):
             _LOG.warning("run.mode: 'stacked' trains clients one by one: %s", why)
         self.said = True
 
-    def _together(self, net: Net, layers: Sequence[Layer] | None, stack: list[FitJob]) -> list[Fitted]:
+    def _together(self, net: Net, program: Program | None, stack: list[FitJob]) -> list[Fitted]:
         """Do all these jobs as one computation; raises the errors of torch."""
         resident = self.modules.resident
         members = [
@@ -103,8 +125,8 @@ class Stacked(OneByOne):
             for job in stack
         ]
         loss, training = stack[0].loss, stack[0].training
-        if layers is not None:
-            return fit_dense(net, loss, layers, training, members, self.modules.device)
+        if program is not None:
+            return fit_dense(net, loss, program, training, members, self.modules.device)
         return fit_stacked(net, self.modules(net), loss, training, members)
 
 

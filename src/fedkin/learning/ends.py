@@ -1,0 +1,207 @@
+"""The last layer and the loss, written out for a stack of clients, or mapped over it for losses that are not.
+
+An end takes the features z [K, b, d] of a step, hands the gradient of the head to the sink, and returns the gradient of
+the loss with respect to z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from fedkin.codec import Tree
+from fedkin.learning.batches import Batches, Member
+from fedkin.learning.devices import CPU, moved
+from fedkin.learning.layers import Linear, Now, Sink
+from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal, SquaredError
+from fedkin.learning.stacked import put, stacked
+from fedkin.learning.written import LossNotWritten, NotWritten, Program
+
+__all__ = ["End", "end_of", "is_written"]
+
+_BLOCK = 64  # number of steps whose outputs are stored before their losses are computed
+
+
+def end_of(
+    loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
+    stack: Mapping[str, Tensor],
+) -> End:  # fmt: skip
+    """Return the end for this loss; each member's losses are added to `totals` [K]. stack: the stacked parameters."""
+    outputs = program.head.out_features
+    if type(loss) is CrossEntropy:
+        return _CrossEntropy(head, batches, members, totals, outputs)
+    if type(loss) is SquaredError:
+        return _SquaredError(head, batches, members, totals, outputs)
+    return _Mapped(loss, head, program, batches, members, totals, stack)
+
+
+class End:
+    """The end of a net, for all steps of a stack."""
+
+    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor) -> None:
+        self.head, self.batches, self.totals = head, batches, totals
+        self.carry: Any = None
+        self.given = [member.carry for member in members]
+
+    def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
+        """Take one step of the head, and return the gradient with respect to z; anything if it is not needed.
+
+        x: the inputs of the batch, as the net gets them.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Add the losses of the last steps to the totals."""
+
+    def carries(self, places: Sequence[int]) -> list[Tree]:
+        """Return the last carry of each of these places."""
+        return [self.given[place] for place in places]
+
+
+def is_written(loss: Loss) -> bool:
+    """Whether this loss is written out, alone or under a proximal term; others are mapped."""
+    return type(loss.loss if isinstance(loss, Proximal) else loss) in (CrossEntropy, SquaredError)
+
+
+def _shares(batches: Batches) -> Tensor:
+    """Return what each sample counts in the mean over its batch, [K, steps, b]."""
+    masks = batches.masks if batches.weights is None else batches.masks * batches.weights
+    total = masks.sum(2, keepdim=True)
+    # A member that has finished has no more samples, so its share is 0.
+    return masks / total.where(total > 0, 1.0)
+
+
+class _CrossEntropy(End):
+    """Mean cross-entropy -sum share * log softmax(outputs)[y], where share = mask / sum of mask.
+
+    Outputs of a block of steps are stored and their losses computed together: in small nets the calls of a step cost
+    more than its arithmetic. The layout is [K, classes, b]: a softmax across rows is many times as fast as one along
+    short rows.
+    """
+
+    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor, classes: int) -> None:
+        super().__init__(head, batches, members, totals)
+        self.classes, self.shares, self.open = classes, _shares(batches), False
+
+    def _begin(self, start: int) -> None:
+        """Make the targets of the block of steps from `start` on."""
+        steps = slice(start, start + _BLOCK)
+        y, self.share = (t[:, steps].transpose(0, 1)[:, :, None] for t in (self.batches.labels, self.shares))
+        self.target = self.share.new_zeros(*y.shape[:2], self.classes, y.shape[3]).scatter_(2, y, -self.share)
+        self.outputs = torch.zeros_like(self.target)
+        self.steps = list(zip(self.outputs.unbind(0), self.target.unbind(0), self.share.unbind(0), strict=True))
+        self.open = True
+
+    def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
+        if not step % _BLOCK:
+            self._begin(step)
+        parts = self.steps[step % _BLOCK]
+        if parts[0].shape[::2] != z.shape[:2]:
+            parts = parts[0][: len(z), :, : z.shape[1]], parts[1][: len(z), :, : z.shape[1]], (
+                parts[2][: len(z), :, : z.shape[1]]
+            )  # fmt: skip
+        outputs, target, share = parts
+        self.head.forward_into(z, outputs)
+        slope = torch.addcmul(target, torch.softmax(outputs, 1), share).transpose(1, 2)
+        below = self.head.backward(slope, sink, needed)
+        if step % _BLOCK == _BLOCK - 1:
+            self.finish()
+        return below
+
+    def finish(self) -> None:
+        if self.open:
+            self.totals += F.log_softmax(self.outputs, 2).mul_(self.target).sum((2, 3)).double().sum(0)
+        self.open = False
+
+
+class _SquaredError(End):
+    """The squared error, summed over the outputs of a sample, mean over the samples of a batch."""
+
+    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor, outputs: int) -> None:
+        super().__init__(head, batches, members, totals)
+        if batches.labels.ndim != 4 or batches.labels.shape[3] != outputs:
+            raise NotWritten(f"there is no target for each of the net's {outputs} outputs")
+        self.shares = _shares(batches)
+
+    def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
+        active, width = z.shape[:2]
+        y, share = (t[:active, step, :width] for t in (self.batches.labels, self.shares))
+        away = self.head.forward(z, now) - y.to(z.dtype)
+        self.totals[:active] += (away.square().sum(2) * share).sum(1).double()
+        return self.head.backward(away.mul_(2 * share[:, :, None]), sink, needed)
+
+
+class _Mapped(End):
+    """Any other loss: torch.func.vmap maps it over the members, on their features and heads alone."""
+
+    def __init__(
+        self, loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
+        stack: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        super().__init__(head, batches, members, totals)
+        self.loss, self.stack = loss, stack
+        # A second pass would draw other numbers, and move running statistics once more.
+        self.passes = 1 if program.draws or program.batched else None
+        self.extras, self.carry = (
+            moved(stacked(trees), totals.device) for trees in ([m.extras for m in members], self.given)
+        )
+
+    def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
+        active, width = z.shape[:2]
+        here = slice(active), step, slice(width)
+        batch: dict[str, Tensor] = {"x": x, "y": self.batches.labels[here], "mask": self.batches.masks[here]}
+        if self.batches.weights is not None:
+            batch["weight"] = self.batches.weights[here]
+
+        def one(z: Tensor, head: dict[str, Tensor], batch: Any, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+            given = Batch(**batch)
+            result = self.loss(_Seen(given.x, z, head, self.passes), given, extras, carry)  # type: ignore[arg-type]
+            return result if isinstance(result, tuple) else (result, carry)
+
+        extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (self.extras, self.carry))
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            head = {name: self.stack[name][:active].detach().requires_grad_() for name in self.head.names}
+            values, new = vmap(one)(
+                leaf, {name.removeprefix("head."): t for name, t in head.items()}, batch, extras, carry
+            )
+            below, *grads = torch.autograd.grad(values.sum(), [leaf, *head.values()])
+        for (name, own), grad in zip(head.items(), grads, strict=True):
+            sink.whole(name, own.detach(), grad)
+        self.carry = new if active == len(self.given) else pytree.tree_map(put(active), new, self.carry)
+        self.totals[:active] += values.detach().double()
+        return below
+
+    def carries(self, places: Sequence[int]) -> list[Tree]:
+        carry = moved(self.carry, CPU)
+        return [pytree.tree_map(lambda t, place=place: t[place].detach().clone(), carry) for place in places]
+
+
+class _Seen:
+    """One member's model as a loss sees it: its features of the batch are known, and its head is computed."""
+
+    def __init__(self, x: Any, z: Tensor, head: Mapping[str, Tensor], passes: int | None) -> None:
+        self.known, self.z, self.weights, self.passes, self.asked = x, z, head, passes, 0
+
+    def features(self, x: Any) -> Tensor:
+        if x is not self.known:
+            raise LossNotWritten("the loss asks for features of other inputs than the batch's")
+        self.asked += 1
+        if self.passes is not None and self.asked > self.passes:
+            raise LossNotWritten("the loss asks twice for features of a net with dropout or batch normalisation")
+        return self.z
+
+    def head(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weights["weight"], self.weights.get("bias"))
+
+    def __call__(self, x: Any) -> Tensor:
+        return self.head(self.features(x))
+
+    def __getattr__(self, name: str) -> Any:
+        raise LossNotWritten(f"the loss asks for the model's {name!r}")

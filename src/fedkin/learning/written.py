@@ -1,0 +1,130 @@
+"""Which nets `learning.dense` can train: chains of layers that are written out, and why others are not such chains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from fedkin.learning.layers import ACTIVATIONS, Activation, BatchNorm, Dropout, Layer, LayerNorm, Linear
+from fedkin.learning.net import Net
+
+__all__ = ["LossNotWritten", "NotWritten", "Program", "program_of"]
+
+
+class NotWritten(Exception):
+    """This net, loss or these samples cannot be trained by written-out steps; the message says why."""
+
+
+class LossNotWritten(NotWritten):
+    """It is the loss, so that it is so for all samples."""
+
+
+class Program(NamedTuple):
+    """The layers of a body by name, in order, and its head. flat: the inputs are flattened before the first layer."""
+
+    flat: bool
+    parts: tuple[tuple[str, nn.Module], ...]
+    head: nn.Linear
+
+    def layers(self) -> tuple[list[Layer], Linear]:
+        """Return new written-out layers: those of the body, and the head."""
+        made: list[Layer] = []
+        for name, part in self.parts:
+            if isinstance(part, nn.Linear):
+                made.append(Linear(name, part))
+            elif isinstance(part, nn.Dropout):
+                made.append(Dropout(part))
+            elif isinstance(part, nn.LayerNorm):
+                made.append(LayerNorm(name, part))
+            elif isinstance(part, nn.BatchNorm1d):
+                made.append(BatchNorm(name, part))
+            else:
+                made.append(Activation(part, bool(made) and made[-1].fresh))
+        return made, Linear("head", self.head)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the net draws random numbers."""
+        return any(isinstance(part, nn.Dropout) for _, part in self.parts)
+
+    @property
+    def batched(self) -> bool:
+        """Whether a sample's features depend on the rest of its batch."""
+        return any(isinstance(part, nn.BatchNorm1d) for _, part in self.parts)
+
+
+_KNOWN: WeakKeyDictionary[Net, Program | str] = WeakKeyDictionary()
+
+
+def program_of(net: Net) -> Program | str:
+    """Return the net as a chain of written-out layers, or why it is none.
+
+    >>> program_of(Net(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(2, 2)))
+    'body.1 is a Softmax'
+    """
+    if net not in _KNOWN:
+        try:
+            _KNOWN[net] = _read(net)
+        except NotWritten as why:
+            _KNOWN[net] = str(why)
+    return _KNOWN[net]
+
+
+def _read(net: Net) -> Program:
+    module = net.module
+    if type(module.head) is not nn.Linear:
+        raise NotWritten(f"the head is a {type(module.head).__name__}")
+    for name, part in module.named_modules():
+        if any(getattr(part, f"_{kind}_hooks") for kind in _HOOKS):
+            raise NotWritten(f"{name or 'the net'} has a hook")
+    parts: list[tuple[str, nn.Module]] = []
+    flat = False
+    for name, part in _chain("body", module.body):
+        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            flat = flat or not parts  # what layers give is flat already
+        elif _acts(name, part):
+            parts.append((name, part))
+    program = Program(flat, tuple(parts), module.head)
+    layers, head = program.layers()
+    found = sorted(name for layer in (*layers, head) for name in layer.names)
+    if found != sorted(net.trainable):
+        odd = sorted({*found} ^ {*net.trainable}) or found
+        raise NotWritten(f"{odd[0]} is frozen, shared by two layers, or in no layer of the chain")
+    return program
+
+
+_HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
+
+
+def _chain(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers that the module applies, in order; one that it applies twice comes twice."""
+    kind = type(module)
+    if isinstance(module, nn.Sequential) and all(
+        getattr(kind, method) is getattr(nn.Sequential, method) for method in ("forward", "train", "__call__")
+    ):
+        for own, part in module._modules.items():
+            if part is not None:
+                yield from _chain(f"{name}.{own}", part)
+    else:
+        yield name, module
+
+
+def _acts(name: str, part: nn.Module) -> bool:
+    """Whether a layer changes its input; raises NotWritten for layers that are not written out."""
+    kind = type(part)
+    if kind in (nn.Linear, *ACTIVATIONS):
+        if isinstance(part, nn.LeakyReLU) and part.negative_slope < 0:
+            raise NotWritten(f"{name} is a LeakyReLU with a negative slope below 0")
+        return True
+    if isinstance(part, nn.Dropout) and kind is nn.Dropout and part.p < 1:
+        return part.p > 0
+    if isinstance(part, nn.LayerNorm) and kind is nn.LayerNorm and len(part.normalized_shape) == 1:
+        return True
+    if isinstance(part, nn.BatchNorm1d) and kind is nn.BatchNorm1d and part.momentum is not None:
+        return True
+    if kind is nn.Identity:
+        return False
+    raise NotWritten(f"{name} is a {kind.__name__}")
