@@ -28,6 +28,7 @@ from town import Town, free_port
 NAMES = ("c00", "c01", "c02")
 PROGRAMS = Path(sys.executable).parent
 _UP = "Application startup complete"
+_LET_IN = "[Fleet.ActivateNode] Activated"
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -67,6 +68,12 @@ class Deployment:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
+
+    def stop(self, name: str, within: float = 300) -> None:
+        """Ask a program to end, and wait until it has."""
+        process = self.started.pop(name)
+        process.terminate()
+        process.wait(within)
 
     def log(self, name: str) -> str:
         """What a program has said."""
@@ -119,6 +126,17 @@ class Deployment:
             "--root-certificates", "ca.crt", "--auth-supernode-private-key", name, "--host", "127.0.0.1", "--port",
             str(self.ports[name]), "--node-config", configuration or f'fedkin-socket="{self.folder / name}.socket"',
         )  # fmt: skip
+
+    def supernode_again(self, name: str, within: float = 600) -> None:
+        """Start a killed SuperNode until the SuperLink lets it in; one ends while the old one is taken for alive."""
+        end, before = time.monotonic() + within, self.log("superlink").count(_LET_IN)
+        while self.log("superlink").count(_LET_IN) == before:
+            assert time.monotonic() < end, f"supernode-{name} is not let in\n{self.tails()}"
+            process = self.started.get(f"supernode-{name}")
+            if process is None or process.poll() is not None:
+                self.supernode(name)
+            with suppress(subprocess.TimeoutExpired):
+                self.started[f"supernode-{name}"].wait(0.1)
 
     def all_up(self) -> None:
         """Start everything but a federation."""

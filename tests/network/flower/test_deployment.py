@@ -92,14 +92,16 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
     assert len(re.findall(r"\d{15,}", listed)) == len(NAMES), listed
 
 
-def test_a_node_that_is_killed_comes_back(made: Deployment) -> None:
+def test_a_node_and_a_supernode_that_are_killed_come_back(made: Deployment) -> None:
     one = trial(made, "sfmtl-graph")
     one.nodes()
     one.app()
     one.run()
     one.until("c00", "round 1:")
     one.kill("c00")
+    made.kill("supernode-c01")
     one.nodes("c00")
+    made.supernode_again("c01")
     here = one.simulated()
     one.ended()
     assert differing(one, here) == []
@@ -107,7 +109,7 @@ def test_a_node_that_is_killed_comes_back(made: Deployment) -> None:
 
 def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_does_the_work(made: Deployment) -> None:
     one, alone = trial(made, "flt"), f"{made.folder}/alone"
-    made.kill("supernode-c02")
+    made.stop("supernode-c02")
     made.supernode(
         "c02", configuration=f'fedkin-data="{made.folder}/c02.npz" fedkin-state="{alone}" fedkin-yes=true'
     )  # fmt: skip
@@ -123,5 +125,21 @@ def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_d
     one.ended("again", NAMES[:2])
     assert differing(one, here) == []
     assert "fedkin: what leaves this client" in made.log("supernode-c02")
-    made.kill("supernode-c02")
-    made.supernode("c02")
+    made.stop("supernode-c02")
+    made.supernode("c02", door="proxy" if NGINX is not None else "superlink")
+
+
+def test_a_superlink_that_is_killed_goes_on_when_it_is_started_and_the_run_submitted_again(made: Deployment) -> None:
+    one = trial(made, "tfl")
+    one.nodes()
+    one.app()
+    one.run()
+    one.until("flwr", "fedkin: round 1 of 3 is done")
+    made.kill("superlink")
+    one.kill("flwr")
+    made.superlink()
+    one.run("again")
+    here = one.simulated()
+    one.until("again", "of 3 rounds are done")
+    one.ended("again")
+    assert differing(one, here) == []
