@@ -157,7 +157,7 @@ def lone(stack: list[Member]) -> list[Member]:
 def test_every_layer_equals_one_by_one(name: str, plan: str, dtype: torch.dtype, tolerance: float) -> None:
     """Dropout draws the same bits, and running statistics are kept.
 
-    In float32 for one pass: three batch normalisations enlarge rounding, that of one-by-one too, in two (docs/speed.md).
+    In float32 for one pass: batch normalisation enlarges rounding, that of one-by-one too (docs/speed.md).
     """
     net = Net.build(LAYERS[name], 1, dtype)
     # With batches of 9, no client has a single sample in its last batch.
