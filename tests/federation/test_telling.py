@@ -14,7 +14,7 @@ from fedkin.data.own import OwnTable
 from fedkin.data.sources.csv import Csv
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.frame import Reading, as_table
-from fedkin.federation.telling import Agreed, Told, agreed_on, told_of
+from fedkin.federation.telling import Agreed, Told, agreed_on, check_alike, told_of
 from stays import HOSPITALS, written
 
 CASES: dict[str, dict[str, Any]] = {
@@ -63,6 +63,43 @@ def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Pat
     assert list(own.told.types) == ["age"]
     client, _ = own.client(agreed_on({"ann": own.told}, own.reading))
     assert (client.id, client.size, len(client.test)) == ("ann", 24, 6)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
+    order: str, suffix: str, tmp_path: Path
+) -> None:
+    # One site has zeros in front, the other has none: there the same columns are read as numbers.
+    codes = {"a": ("007", "7"), "b": ("12", "13")}
+    classes = {"a": ("01", "02"), "b": ("9", "12")}
+    for site in "ab":
+        lines = [f"{codes[site][row % 2]},{row}.5,{classes[site][row % 2]}" for row in range(20)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["code,x,y", *lines]) + "\n")
+    given: dict[str, Any] = {"target": "y", "categories": ["code"], "kind": "classification", "least": 1}
+    whole = Csv(path=tmp_path, **given).load(Path())
+    if suffix == ".parquet":  # one that stores its numbers as numbers
+        pd.read_csv(tmp_path / "b.csv").to_parquet(tmp_path / "b.parquet", index=False)
+    source = Csv(path=Path("elsewhere.csv"), **given)
+    own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
+    told = {site: Told.from_json(each.told.to_json()) for site, each in own.items()}
+    check_alike(told)
+    agreed = agreed_on(told, source.reading(""))
+    assert whole.encoding is not None
+    assert agreed.encoding == whole.encoding
+    assert {"code=007", "code=7", "code=12", "code=13"} < set(agreed.encoding.names)
+    assert agreed.target == whole.target
+    assert agreed.target.classes == ("01", "02", "12", "9")
+    for site, each in own.items():
+        client, _ = each.client(agreed)
+        rows = np.flatnonzero(np.asarray(whole.train.client) == site)
+        assert torch.equal(client.train.inputs(slice(None)), whole.samples("train", rows).inputs(slice(None)))
+        assert torch.equal(client.train.labels(), whole.samples("train", rows).labels())
+
+
+def test_classes_that_are_numbers_everywhere_keep_the_order_of_numbers() -> None:
+    both = {site: told(kind="classification", x=[1, 2], y=[9, 12]) for site in "ab"}
+    assert agreed_on(both, Reading("y", "who", kind="classification")).target.classes == ("9", "12")
 
 
 def told(kind: str | None = None, **columns: Any) -> Told:

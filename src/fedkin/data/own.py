@@ -50,9 +50,11 @@ class OwnTable:
         path = Path(data).absolute()
         if not path.is_file():
             raise DataError(f"{data}: no such file; expected a table .csv, .csv.gz or .parquet")
-        more = {"delimiter": source.delimiter} if isinstance(source, Csv) and path.suffix != ".parquet" else {}
-        kind: Any = Parquet if path.suffix == ".parquet" else Csv
-        table, _ = kind(path=path, target=source.target, **more).rows(Path())
+        more: dict[str, Any] = {"categories": source.categories, "kind": source.kind}
+        if isinstance(source, Csv) and path.suffix != ".parquet":
+            more["delimiter"] = source.delimiter
+        own: type[TableSource] = Parquet if path.suffix == ".parquet" else Csv
+        table, _ = own(path=path, target=source.target, **more).rows(Path())
         if source.client in table.column_names:
             table = table.drop_columns([source.client])
         self.table = table.append_column(_WHOSE, pa.array([name] * table.num_rows, pa.string()))

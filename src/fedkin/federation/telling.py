@@ -22,10 +22,10 @@ from fedkin.untrusted import shown
 __all__ = ["Agreed", "Told", "agreed_on", "check_alike", "told_of"]
 
 # What a column holds, as far as it must be the same everywhere; "empty" fits everything.
-_EMPTY, _TEXT = "empty", "text"
+_EMPTY, _NUMBER, _TEXT = "empty", "number", "text"
 _TYPES = {
     _EMPTY: pa.types.is_null, "truth": pa.types.is_boolean, "date": pa.types.is_date, "instant": pa.types.is_timestamp,
-    "time": pa.types.is_time, "duration": pa.types.is_duration, "number": lambda kind: pa.types.is_integer(kind)
+    "time": pa.types.is_time, "duration": pa.types.is_duration, _NUMBER: lambda kind: pa.types.is_integer(kind)
     or pa.types.is_floating(kind) or pa.types.is_decimal(kind), _TEXT: lambda kind: True,
 }  # fmt: skip
 _MOST = 10_000  # different values of a target
@@ -35,7 +35,8 @@ _MOST = 10_000  # different values of a target
 class Told:
     """All that a participant tells of its table before the federation begins.
 
-    types: of each input column, in the table's order. profile: of its training rows. target: what the target holds;
+    types: of each input column, in the table's order; numbers that name categories are "text", since only some
+    participants' may have zeros in front. profile: of its training rows. target: what the target holds;
     values: its different values, without counts; moments: its count, mean and sum of squares. Each only where needed.
     """
 
@@ -128,6 +129,7 @@ def told_of(table: pa.Table, reading: Reading, where: str) -> Told:
     """
     columns = columns_of(table, reading, where)
     types = {name: _type(columns.inputs, name) for name in columns.inputs.column_names}
+    types |= {name: _TEXT for name in reading.categories if types.get(name) == _NUMBER}
     kind, different = _type(table, reading.target), sorted(set(columns.values))
     values: tuple[str, ...] | None = tuple(different)
     moments: Moments | None = None
@@ -158,7 +160,10 @@ def agreed_on(told: Mapping[str, Told], reading: Reading) -> Agreed:
 def check_alike(told: Mapping[str, Told]) -> None:
     """Raise DataError if the tables of these participants have not the same columns, of the same types."""
     _types(told, sorted(told))
-    if len(kinds := {one.target for one in told.values()}) > 1:
+    # Of numbers that are classes for sure no moments are told: they are texts where some have zeros in front.
+    names = {_TEXT if one.target == _NUMBER and one.moments is None else one.target for one in told.values()}
+    if len(names) > 1:
+        kinds = {one.target for one in told.values()}
         raise DataError(f"the target holds {' and '.join(sorted(kinds))}; expected the same everywhere")
 
 
@@ -187,7 +192,7 @@ def _filled(told: Profile, kinds: Mapping[str, Column]) -> Profile:
 
 def _target(told: list[Told], reading: Reading) -> Target:
     where = f"target {reading.target!r}"
-    text, lists = told[0].target == _TEXT, [one.values for one in told if one.values is not None]
+    text, lists = any(one.target == _TEXT for one in told), [one.values for one in told if one.values is not None]
     different = {value for values in lists for value in values}
     kind = reading.kind or (kind_of(different, text) if len(lists) == len(told) else "regression")
     if kind != "regression":
