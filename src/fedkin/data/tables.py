@@ -31,7 +31,8 @@ _FAR = 10.0
 _TIMES = 30
 # A number with a decimal comma, and perhaps points between thousands.
 _COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
-_PADDED = r"^[+-]?0[0-9]"
+# A zero in front, or one at the end of two decimals or more; 7.0 is how others write the whole number 7.
+_PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 
 
 def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
@@ -70,7 +71,7 @@ def read_any_csv(
     """All columns of a CSV file, in the types that their cells have in common.
 
     names: columns of names, whose whole numbers and truth values stay texts as they are written: "01" is not "1".
-    codes: columns of categories, which stay texts if one of their numbers begins with a zero, as "007" does.
+    codes: columns of categories, which stay texts if one of their numbers has a zero that says nothing: "007", "1.50".
     delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
     Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers.
     Raises OSError, ValueError and pyarrow's errors.
@@ -92,7 +93,10 @@ def read_any_csv(
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     table = table if delimiter == "," else _with_commas(table)
     once = {name for name in {*names, *codes} if table.column_names.count(name) == 1}
-    changed = [name for name in table.column_names if name in once and _loses_its_text(table.column(name))]
+    changed = [
+        name for name in table.column_names
+        if name in once and _loses_its_text(table.column(name), fractions=name not in names)
+    ]  # fmt: skip
     if not changed:
         return table
     options = pc.ConvertOptions(
@@ -107,17 +111,18 @@ def read_any_csv(
     return table
 
 
-def _loses_its_text(values: pa.ChunkedArray) -> bool:
-    """Whether these are whole numbers or truth values, which may have been written in several ways."""
+def _loses_its_text(values: pa.ChunkedArray, fractions: bool) -> bool:
+    """Whether these are truth values or numbers, which may have been written in several ways; fractions: also those."""
     import pyarrow.compute as pc
 
-    if pa.types.is_floating(values.type):
+    if pa.types.is_floating(values.type) and not fractions:
         return bool(pc.all(pc.equal(values, pc.round(values)), min_count=0).as_py())
-    return bool(pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(test(values.type) for test in tests)
 
 
 def _is_padded(values: pa.ChunkedArray) -> bool:
-    """Whether one of these texts of numbers begins with a zero that says nothing."""
+    """Whether one of these texts of numbers has a zero that says nothing."""
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring_regex(values, _PADDED)).as_py())

@@ -212,6 +212,29 @@ def test_categories_with_leading_zeros_stay_as_they_are_written(tmp_path: Path) 
     assert apart.encoding.names[:2] == ("code=007", "code=7")
 
 
+@pytest.mark.parametrize("codes", [("038.9", "38.9", "250.0", "250.00"), ("007", "7", "7.0", "7.25"), ("1.50", "1.5")])
+def test_codes_with_decimals_stay_as_they_are_written(tmp_path: Path, codes: tuple[str, ...]) -> None:
+    lines = [f"{'ab'[row % 2]},{code},{row % 7}.25,{row % 3}" for code in codes for row in range(24)]
+    (tmp_path / "one.csv").write_text("\n".join(["site,code,x,died", *lines]) + "\n")
+    found = read("csv", tmp_path / "one.csv", client="site", categories=["code", "x"], least=1)
+    assert found.encoding is not None
+    kept = [name for name in found.encoding.names if name.startswith("code=")]
+    assert kept == [*(f"code={code}" for code in sorted(codes)), "code=(other)"]
+    # Numbers that nobody wrote in two ways are those that they were.
+    assert "x=0.25" in found.encoding.names
+
+
+def test_numbers_with_gaps_and_those_that_pandas_writes_are_the_categories_of_the_frame(tmp_path: Path) -> None:
+    columns = {"site": list("ab"), "code": [1.0, 2.0, None, 12.0], "x": range(40), "died": [0, 1]}
+    frame = pd.DataFrame({name: [*values] * (40 // len(values)) for name, values in columns.items()})
+    frame.to_csv(tmp_path / "one.csv", index=False)  # writes 1.0, 2.0 and 12.0
+    given: dict[str, Any] = {"client": "site", "categories": ["code"], "least": 1}
+    whole = Federation.from_frame(frame, target="died", **given)
+    assert whole.encoding is not None
+    assert "code=12" in whole.encoding.names
+    assert read("csv", tmp_path / "one.csv", **given).fingerprint() == whole.fingerprint()
+
+
 def test_whole_numbers_without_zeros_are_the_clients_of_the_frame(tmp_path: Path) -> None:
     whole = rows().assign(site=np.repeat([7, 12, 105], 30))
     whole.to_csv(tmp_path / "one.csv", index=False)

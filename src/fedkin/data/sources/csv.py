@@ -20,7 +20,8 @@ class Csv(TableSource):
 
     The first line has the columns' names. Numbers, dates (2026-11-22) and booleans are found; empty cells, NA and NaN
     are missing values; ids of clients and groups are the texts of the file, so that 01 is not 1; so are the columns in
-    `categories`, and the target of a classification or risk, with numbers such as 007. Files may be packed (.csv.gz).
+    `categories`, and the target if `kind` says that it is classes, with numbers such as 007 or 250.00. Without `kind`
+    numbers of the target are numbers: 01 is the class 1. Files may be packed (.csv.gz).
     delimiter: what separates the cells; without it a comma, or, if the first line has none, the semicolon, tab or bar
     that is most often in it; numbers may then have decimal commas.
     """
