@@ -92,6 +92,24 @@ def test_a_table_has_methods_and_stages_of_files_beside_it(folder: Path) -> None
         known_tables(tables)
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_what_quick_changes_may_be_in_a_file_beside_the_definition(folder: Path) -> None:
+    tables = folder / "presets" / "tables"
+    (tables / "own_rows.py").write_text(OWN)
+    quick = {"set": {"method.graph.groups": "own_rows.py:own_halves"}}
+    (tables / "tiny.toml").write_text(tomli_w.dumps({**SMALL, "quick": quick}))
+    (table,) = known_tables(tables).values()
+    assert table.quick.set == {"method.graph.groups": "own-halves"}
+    assert [own.partition("#")[0] for own in table.own] == [str((tables / "own_rows.py").resolve())]
+
+
+@pytest.mark.parametrize("part", ["row", "federation", "quick", "methods"])
+def test_a_part_of_a_definition_that_is_of_a_wrong_kind_is_refused(folder: Path, part: str) -> None:
+    (folder / "presets" / "tables" / "tiny.toml").write_text(tomli_w.dumps({**SMALL, part: 3}))
+    with pytest.raises(ConfigError, match=rf"tiny\.toml\.{part}: "):
+        known_tables(folder / "presets" / "tables")
+
+
 def claims(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
     with path.open(newline="") as file:
         return {(row["claim"], row["federation"]): (row["verdict"], row["found"]) for row in csv.DictReader(file)}

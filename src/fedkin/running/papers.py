@@ -231,7 +231,8 @@ def _taken(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(methods, list) and all(isinstance(name, str) for name in methods):
         table["methods"], files = named_in(methods, "method", folder, "methods")
         own += files
-    for each in [one for kind in ("row", "federation") for one in table.get(kind, ()) if isinstance(one, dict)]:
+    lists = [several for kind in ("row", "federation") if isinstance(several := table.get(kind), list)]
+    for each in [one for several in (*lists, [table.get("quick")]) for one in several if isinstance(one, dict)]:
         if isinstance(method := each.get("method"), str):
             (each["method"],), files = named_in([method], "method", folder, "row: method")
             own += files
