@@ -137,6 +137,15 @@ def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]
 
 
+def test_stored_types_of_parquet_files_are_not_mixed(tmp_path: Path) -> None:
+    # A CSV file of numbers may be one of texts elsewhere; Parquet files say themselves which they hold.
+    rest = {"x": range(20), "died": [0, 1] * 10}
+    pd.DataFrame({"code": [7, 12] * 10, **rest}).to_parquet(tmp_path / "a.parquet", index=False)
+    pd.DataFrame({"code": ["007", "12"] * 10, **rest}).to_parquet(tmp_path / "b.parquet", index=False)
+    with pytest.raises(DataError, match="a column has values of different kinds in two files"):
+        read("parquet", tmp_path, categories=["code"], kind="risk")
+
+
 def test_a_column_called_file_is_not_taken_for_the_clients(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("file,died\n1,0\n2,1\n")
     with pytest.raises(DataError, match="a column is called 'file'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,14 +60,13 @@ class TableSource(Source):
     def endings(self) -> tuple[str, ...]:
         """Endings of the files that this source reads."""
 
-    @property
-    def coded(self) -> list[str]:
-        """The columns whose numbers are names: of categories, and of classes."""
-        return [*self.categories, *([self.target] if self.kind in ("classification", "risk") else [])]
-
     @abstractmethod
     def read(self, path: Path) -> pa.Table:
         """The table of one file; raises OSError and ValueError."""
+
+    def alike(self, tables: list[pa.Table]) -> list[pa.Table]:
+        """The tables of several files, with the types that they are to have in common."""
+        return tables
 
     def rows(self, root: Path) -> tuple[pa.Table, str | None]:
         """(all rows, the column of the clients, if it is known); raises DataError naming the file."""
@@ -133,29 +131,12 @@ class TableSource(Source):
                 table.append_column(FILE, pa.array([path.name.split(".")[0]] * table.num_rows, pa.string()))
                 for path, table in zip(files, tables, strict=True)
             ]
-        tables = _alike(tables, self.coded)
+        tables = self.alike(tables)
         try:
             whole = pa.concat_tables(tables, promote_options="permissive")
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{place}: a column has values of different kinds in two files ({said(error)})") from None
         return whole, self.client or FILE
-
-
-def _alike(tables: list[pa.Table], coded: Sequence[str]) -> list[pa.Table]:
-    """The tables with texts in these columns where some of them have texts: "007" in one file, 12 in another."""
-    import pyarrow as pa
-
-    from fedkin.federation.columns import texts
-
-    for name in set(coded) & set(tables[0].column_names):
-        kinds = [table.schema.field(name).type for table in tables]
-        if pa.string() not in kinds:
-            continue
-        for place, (table, kind) in enumerate(zip(tables, kinds, strict=True)):
-            if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-                column = table.column_names.index(name)
-                tables[place] = table.set_column(column, name, pa.array(texts(table, name), pa.string()))
-    return tables
 
 
 def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | None = None) -> Dataset:

@@ -37,4 +37,26 @@ class Csv(TableSource):
         from fedkin.data.tables import read_any_csv
 
         names = [name for name in (self.client, self.group) if name is not None]
-        return read_any_csv(path, self.delimiter, names, self.coded)
+        return read_any_csv(path, self.delimiter, names, self._coded)
+
+    def alike(self, tables: list[pa.Table]) -> list[pa.Table]:
+        """The tables with texts in columns of names where some of them have texts: "007" in one file, 12 in another."""
+        import pyarrow as pa
+
+        from fedkin.federation.columns import texts
+
+        tables = list(tables)
+        for name in set(self._coded) & set(tables[0].column_names):
+            kinds = [table.schema.field(name).type for table in tables]
+            if pa.string() not in kinds:
+                continue
+            for place, (table, kind) in enumerate(zip(tables, kinds, strict=True)):
+                if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+                    column = table.column_names.index(name)
+                    tables[place] = table.set_column(column, name, pa.array(texts(table, name), pa.string()))
+        return tables
+
+    @property
+    def _coded(self) -> list[str]:
+        """The columns whose numbers are names: of categories, and of classes."""
+        return [*self.categories, *([self.target] if self.kind in ("classification", "risk") else [])]
