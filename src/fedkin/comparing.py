@@ -24,7 +24,8 @@ from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
 from fedkin.running.controls import parted, with_controls
 from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.own import KINDS, add_installed
+from fedkin.running.measuring import check_measures
+from fedkin.running.own import KINDS, add_installed, files_of
 from fedkin.running.own_tables import named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.seeds import numbers
@@ -174,6 +175,7 @@ def _base(
     add_installed()
     expect(changes or {}, Mapping, "changes", "{'section.field': value}")
     asked, files = _asked(methods)
+    metrics = list(metrics) if isinstance(metrics, Iterable) and not isinstance(metrics, str) else metrics
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(on, Federation) or (callable(on) and not isinstance(on, (str, Path, Experiment))):
         if changes:
@@ -190,23 +192,28 @@ def _base(
         return OfFederation(on, found, given, controls), asked
     if given:
         raise ConfigError(f"{', '.join(given)}: of an experiment, set changes={{'section.field': value}}")
-    for measure in metrics_in(metrics)[1]:
+    measures = metrics_in(metrics)[1]
+    for measure in measures:
         if not _replaces(measure.part, MEASURES[measure.name].part if measure.name in MEASURES else None):
             raise ConfigError(f"metrics: there is a metric {measure.name!r} already; give yours another name='...'")
-        MEASURES[measure.name] = measure
+    check_measures(measures)
     if metrics and "run.metrics" in (changes or {}):
         raise ConfigError("metrics: given in changes too: name all of them in one place")
     more = {**(changes or {}), **({} if rounds is None else {"training.rounds": rounds})}
-    named = [each.name if isinstance(each, Measure) else each for each in metrics]
-    more |= {"run.metrics": named} if named else {}
     expect(on, (Experiment, PathLike, str), "on", "a Federation, a function of the seed, an Experiment or its path")
     plan = on if isinstance(on, Experiment) else load(Path(on))
-    plan = (plan.with_changes(**more) if more else plan).with_own(files)
+    plan = plan.with_changes(**more) if more else plan
     objects = {label: _made(one) for label, one in asked.items() if not isinstance(one, str)}
+    root = place(data_root or "data", "data_root")
+    # What was handed over stays known in this process, so that it is made known only where nothing else is wrong.
     for one in objects.values():
         _put_among(type(one))
+    MEASURES.update({measure.name: measure for measure in measures})
+    named = [each.name if isinstance(each, Measure) else each for each in metrics]
+    plan = plan.with_changes(**{"run.metrics": named}) if named else plan
+    plan = plan.with_own([*files, *files_of([*measures, *map(type, objects.values())])])
     names = {label: one for label, one in asked.items() if isinstance(one, str) and label != one}
-    return OfExperiment(plan, place(data_root or "data", "data_root"), objects, names), asked
+    return OfExperiment(plan, root, objects, names), asked
 
 
 def _put_among(method: type[Method]) -> None:

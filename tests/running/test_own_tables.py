@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import Measure
+from fedkin.learning.measures import MEASURES, Measure
 from fedkin.running.choices import Choice
-from fedkin.running.experiment import load
+from fedkin.running.experiment import load, read_table
+from fedkin.running.own import named
 from fedkin.running.tuning import HoldOut, tune
 from support import small_federation
 
@@ -142,3 +144,49 @@ def test_a_metric_of_a_notebook_on_an_experiment(place: Path) -> None:
 
     with pytest.raises(ConfigError, match="metrics: there is a metric 'balanced-accuracy' already; give yours another"):
         fedkin.compare(place / "e.toml", "fedavg", metrics=[other])
+
+
+@fedkin.metric(higher=True)
+def later_on(outputs: Any, targets: Any) -> float:
+    return 1.0
+
+
+def test_metrics_that_can_be_read_once_are_all_there(place: Path) -> None:
+    for on in (place / "e.toml", small_federation()):
+        found = fedkin.compare(on, ["local", "fedavg"], metrics=iter(["balanced-accuracy", later_on]), rounds=1)  # type: ignore[arg-type]
+        for name in ("local", "fedavg"):
+            assert set(found[name][0].metrics) == {"balanced-accuracy", "later-on"}
+    alone = fedkin.run("local", small_federation(), metrics=(one for one in [later_on]), rounds=1)  # type: ignore[arg-type]
+    assert list(alone.metrics) == ["later-on"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"changes": {"run.metrics": ["balanced-accuracy"]}}, "given in changes too"),
+        ({"changes": {"training.lrr": 1}}, "lrr"),
+        ({"on": "nowhere.toml"}, "nowhere.toml"),
+        ({"data_root": 3}, "data_root: expected a path"),
+        ({"metrics": [later_on, later_on]}, "metrics: 'later-on' twice"),
+    ],
+)
+def test_a_metric_of_a_comparison_that_is_refused_is_not_known_afterwards(
+    place: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fedkin.compare(**{"on": place / "e.toml", "methods": "fedavg", "metrics": [later_on], **arguments})
+    assert "later-on" not in MEASURES
+
+
+def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(place: Path) -> None:
+    named(f"{place}/own_parts.py:own_errors", "metric", Path(), "here")
+    parts = sys.modules["own_parts"]
+    for on in (place / "e.toml", small_federation()):
+        out = place / f"c{on == place / 'e.toml'}"
+        found = fedkin.compare(on, ["local", parts.Mine()], metrics=[parts.own_errors], rounds=1, out=out)
+        for name in ("local", "my-prox"):
+            folder = found[name][0].folder
+            assert folder is not None
+            assert [each.partition("#")[0] for each in read_table(folder / "experiment.toml")["own"]] == [
+                str((place / "own_parts.py").resolve())
+            ]

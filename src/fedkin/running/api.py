@@ -170,6 +170,7 @@ def _method(method: str | ServerMethod | PeerMethod, options: Mapping[str, Any])
 def metrics_in(metrics: Sequence[str | Measure]) -> tuple[list[str], list[Measure]]:
     """Return (the names of metrics, of which those in files are read; those that are objects); raises ConfigError."""
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
+    metrics = list(metrics) if several else metrics
     if not several or not all(isinstance(each, (str, Measure)) for each in metrics):
         raise ConfigError(
             "metrics: expected a list of names and of what @fedkin.metric(higher=...) makes of functions, got "
