@@ -25,7 +25,7 @@ from fedkin.running.comparison import Comparison, Sweep
 from fedkin.running.controls import parted, with_controls
 from fedkin.running.experiment import Experiment, load, names_a_folder
 from fedkin.running.measuring import check_measures
-from fedkin.running.own import KINDS, add_installed, files_of
+from fedkin.running.own import KINDS, add_installed, files_of, placed
 from fedkin.running.own_tables import named_in
 from fedkin.running.progress import RoundsDone
 from fedkin.running.seeds import numbers
@@ -152,7 +152,7 @@ def sweep(
             raise ConfigError(f"grid: {where}: expected a list of values, got {values!r}")
         if method and method not in names:
             raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
-        choices.append(Choice(path, tuple(values), method or None))
+        choices.append(Choice(path, tuple(map(placed, values)), method or None))
     folder = None if out is None else place(out, "out")
     with closing(_Shown()) as show:
         found = sweep_cells(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import tomli_w
+from typer.testing import CliRunner
 
 import fedkin
+from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.running.choices import Choice
@@ -114,6 +116,27 @@ def test_what_a_tuning_chose_from_a_file_can_be_compared(place: Path, monkeypatc
     monkeypatch.chdir(place / "elsewhere")
     plan = load(place / "tuning" / "tuned.toml")
     assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
+
+
+@pytest.mark.parametrize("command", ["sweep", "tune", "from python"])
+def test_values_in_a_file_are_found_again_from_another_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(place)
+    if command == "from python":
+        grid = {"method.graph": [{"groups": "own_parts.py:own_halves"}]}
+        fedkin.sweep("e.toml", "sfmtl-graph", grid, out="kept")
+        again = ["sweep"]
+    else:
+        option = "--grid" if command == "sweep" else "--try"
+        given = [option, "method.graph.groups=own_parts.py:own_halves,components"]
+        words = [command, "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        again = [command]
+    monkeypatch.chdir(place / "elsewhere")
+    done = CliRunner().invoke(app, [*again, "--resume", str(place / "kept")])
+    assert done.exit_code == 0, done.output
 
 
 def test_metrics_of_an_experiment_that_is_compared_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

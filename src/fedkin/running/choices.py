@@ -11,6 +11,7 @@ from typing import Any
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.running.changes import setting_value
+from fedkin.running.own import placed
 from fedkin.running.own_tables import named_in
 from fedkin.untrusted import shown
 
@@ -19,7 +20,7 @@ __all__ = ["Choice", "grid"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting and the values to try; method: the only method that it is for."""
+    """A setting and the values to try, with absolute paths of files; method: the only method that it is for."""
 
     path: str
     values: tuple[Any, ...]
@@ -39,7 +40,7 @@ class Choice:
         (method,), _ = named_in([method], "method", Path(), where)
         if method and method not in METHODS:
             raise ConfigError(f"{option} {text!r}: no method {method!r}; {nearest(method, METHODS)}")
-        return cls(path, tuple(setting_value(part, where) for part in parts), method or None)
+        return cls(path, tuple(placed(setting_value(part, where)) for part in parts), method or None)
 
 
 def _parts(values: str) -> list[str]:

@@ -31,7 +31,7 @@ from fedkin.learning.models import MODELS, Model, plain
 from fedkin.methods import METHODS
 from fedkin.untrusted import plain_word, shown
 
-__all__ = ["KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "origin", "read_own"]
+__all__ = ["KINDS", "add_installed", "check_read", "files_of", "in_file", "named", "origin", "placed", "read_own"]
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<part>[A-Za-z_]\w*)")
 _LOG = logging.getLogger("fedkin")
@@ -123,6 +123,16 @@ def add_installed() -> None:
 def in_file(name: str) -> bool:
     """Whether this names a part of a file: FILE.py:NAME."""
     return _IN_FILE.fullmatch(name) is not None
+
+
+def placed(value: Any) -> Any:
+    """Return a setting with absolute paths in each FILE.py:NAME, so that it means the same in every working folder."""
+    if isinstance(value, Mapping):
+        return {name: placed(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [placed(each) for each in value]
+    split = _IN_FILE.fullmatch(value) if isinstance(value, str) and "," not in value else None
+    return value if split is None else f"{Path(split['path']).resolve()}:{split['part']}"
 
 
 def origin(part: Any) -> str:
