@@ -99,6 +99,21 @@ def test_every_evaluated_round_has_them_in_its_records(engine: str, tmp_path: Pa
     assert [{**row, "metrics": 0} for row in plain.rounds] == [{**row, "metrics": 0} for row in result.rounds]
 
 
+def test_a_run_that_is_read_back_has_the_scores_of_the_run(tmp_path: Path) -> None:
+    @fedkin.metric(higher=True)
+    def of_nobody(outputs: Values, targets: Values) -> None:
+        return None
+
+    for metrics in ([wrong, of_nobody], []):
+        folder = tmp_path / f"r{len(metrics)}"
+        result = fedkin.run("fedavg", small_federation(), metrics=metrics, **FEW, out=folder)
+        again = read_result(folder)
+        assert list(again.scores) == list(result.scores)
+        for id, score in result.scores.items():
+            assert len(score.further) == len(metrics)
+            assert again.scores[id].further == score.further
+
+
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "own_measured.py").write_text(FILE)
     few: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 1}}

@@ -109,9 +109,13 @@ def read_result(folder: Path) -> Result:
     }
     last = max((row[0] for row in tables["clients"]), default=0)
     kept = read_outcomes(folder, metric)
+    further = [found["values"] for found in (summary.get("metrics") or {}).values()]
     scores = {
-        row[1]: with_outcomes(_score(metric, *row[2:]), kept.get(row[1])) for row in tables["clients"] if row[0] == last
-    }
+        row[1]: with_outcomes(_score(metric, *row[2:]), kept.get(row[1]))._replace(
+            further=tuple(values.get(row[1]) for values in further)
+        )
+        for row in tables["clients"] if row[0] == last
+    }  # fmt: skip
     federation = folder / "federation.json"
     known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
     clients = known.get("clients", {})
