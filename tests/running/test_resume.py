@@ -20,8 +20,9 @@ import torch
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
 from fedkin.running.compare import read_result, run_experiment
-from fedkin.running.experiment import Experiment
+from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result, Stop
+from fedkin.running.settings import modern
 from tiny import TABLE, CutAt, assert_equal_runs, reseal
 
 # Files that a whole run of TABLE puts in place, one after another.
@@ -115,6 +116,26 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
     other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
     with pytest.raises(RunError, match=r"differs from the experiment to resume.* training\.lr: 0\.1 there, 0\.2 here$"):
         run_experiment(other, Path(), whole.folder, resume=True)
+
+
+def test_a_revision_beside_a_path_is_dropped_from_what_was_begun_and_refused_of_what_begins(tmp_path: Path) -> None:
+    net = {"name": "transformers", "path": "net"}
+    data = {"source": "hub", "path": "here", "target": "y", "client": "site"}
+    old = {
+        **TABLE, "data": {**data, "revision": "v1", "config": "en"}, "scenario": {"name": "natural"},
+        "model": {"name": "mixed", "bodies": ["one"], "nets": {"one": {**net, "revision": "v1"}}},
+    }  # fmt: skip
+    path = tmp_path / "experiment.toml"
+    path.write_text(tomli_w.dumps(old))
+    with pytest.raises(ConfigError, match="leave them out with path"):
+        load(path)
+    plan = load(path, begun=True)
+    new = {**old, "data": data, "model": {"name": "mixed", "bodies": ["one"], "nets": {"one": net}}}
+    assert plan.resolved() == Experiment.of(new).resolved()
+    hub = {**data, "hub": "name", "revision": "v1"}
+    del hub["path"]
+    assert modern({"data": hub}) == {"data": hub}
+    assert modern({"model": {**net, "revision": "v1"}}) == {"model": net}
 
 
 def test_a_run_from_before_a_setting_is_resumed_with_its_default(tmp_path: Path) -> None:

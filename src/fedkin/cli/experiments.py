@@ -84,7 +84,7 @@ def planned(
                 f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin "
                 f"{_command(resume / 'plan.json')} --resume"
             )
-        return load(resume / "experiment.toml"), resume
+        return load(resume / "experiment.toml", begun=True), resume
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
     more = [f"training.rounds={rounds}"] if rounds is not None else []

@@ -164,14 +164,15 @@ def _completed(text: str) -> str:
     return Experiment.of(modern(toml_of(text))).to_toml()
 
 
-def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
+def load(path: Path, changes: Sequence[str] = (), begun: bool = False) -> Experiment:
     """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError.
 
     path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read, relative to
-    its folder; those of changes to the working folder.
+    its folder; those of changes to the working folder. begun: whether it is of a run, perhaps of an older version.
     """
     path = preset_or_file(path)
-    return changed(taken_in(read_table(path), path.parent), changes, Experiment.of, str(path))
+    table = modern(read_table(path)) if begun else read_table(path)
+    return changed(taken_in(table, path.parent), changes, Experiment.of, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.kept import Kept
 from fedkin.running.own import add_installed, read_own
+from fedkin.running.settings import modern
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
 
@@ -179,6 +180,7 @@ class Loaded(Mapping[str, nn.Module]):
         if self._modules is not None:
             return pair_of(self._modules, self.task, self._head)
         assert settings is not None
+        settings = modern({"model": dict(settings)})["model"]
         if settings.get("name") not in MODELS:
             self._need_own(f"its model {settings.get('name')!r}")
         return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)

@@ -86,11 +86,24 @@ class RunSettings(EngineSettings):
 
 def modern(table: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run of an older version under today's names, to go on with it."""
+    table = {**table, **{name: _of_path(table[name]) for name in ("data", "model") if name in table}}
     run = dict(table.get("run", {}))
     if "dropout" not in run:
         return table
     dropout = run.pop("dropout")
     return {**table, "faults": {"dropout": dropout, **table.get("faults", {})}, "run": run}
+
+
+def _of_path(section: Any) -> Any:
+    """Drop what only has a meaning on the Hub from what is read from a path, beside which it was ignored once."""
+    if not isinstance(section, Mapping):
+        return section
+    made = dict(section)
+    if {made.get("source"), made.get("name")} & {"hub", "transformers"} and made.get("path") is not None:
+        made = {name: item for name, item in made.items() if name not in ("config", "revision")}
+    if isinstance(nets := made.get("nets"), Mapping):
+        made["nets"] = {name: _of_path(net) for name, net in nets.items()}
+    return made
 
 
 def without_none(value: Any) -> Any:
