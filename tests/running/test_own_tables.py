@@ -17,6 +17,7 @@ from fedkin.learning.measures import MEASURES, Measure
 from fedkin.running.choices import Choice
 from fedkin.running.experiment import load, read_table
 from fedkin.running.own import named
+from fedkin.running.own_tables import named_in
 from fedkin.running.tuning import HoldOut, tune
 from support import small_federation
 
@@ -107,6 +108,18 @@ def test_a_grid_for_one_method_names_its_file(place: Path, monkeypatch: pytest.M
     assert [(one.method, dict(one.settings)) for one in found] == [
         ("fedavg", {}), ("my-prox", {"method.mu": 0.1}), ("my-prox", {"method.mu": 1.0}),
     ]  # fmt: skip
+
+
+def test_a_path_may_have_an_at_sign_and_a_control_behind_its_name(place: Path) -> None:
+    folder = place / "a@b"
+    folder.mkdir()
+    (folder / "other_parts.py").write_text(PARTS)
+    given = [f"{folder}/other_parts.py:Mine", "../a@b/other_parts.py:Mine@self", "fedavg@self", "fedavg"]
+    names, own = named_in(given, "method", Path(), "x")
+    assert names == ["my-prox", "my-prox@self", "fedavg@self", "fedavg"]
+    assert {each.partition("#")[0] for each in own} == {str((folder / "other_parts.py").resolve())}
+    found = fedkin.compare(small_federation(), [f"{folder}/other_parts.py:Mine@self"], rounds=1)
+    assert list(found) == ["my-prox@self"]
 
 
 def test_what_a_tuning_chose_from_a_file_can_be_compared(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

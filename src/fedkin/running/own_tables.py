@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from fedkin.graph.own import STAGES, Stage
 from fedkin.running.own import KINDS, in_file, named, read_own
 
 __all__ = ["named_in", "stages_in", "stages_of", "taken_in"]
+
+_CONTROL = re.compile(r"(.+\.py:\w+)(@?)(.*)")
 
 
 def taken_in(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -89,7 +92,9 @@ def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tu
     """Return (the names, with those of their classes for FILE.py:CLASS, and the files of these, for `own`)."""
     found, own = [], []
     for name in names:
-        base, at, control = name.partition("@")
+        # A path may have an "@" itself.
+        split = _CONTROL.fullmatch(name)
+        base, at, control = split.groups() if split is not None else name.partition("@")
         if in_file(base):
             noted, base = named(base, section, folder, where)
             own.append(noted)
