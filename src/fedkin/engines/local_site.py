@@ -134,7 +134,7 @@ class LocalSite(Site):
                 self.side.states.rest(job.params.values())
             jobs = again
         if self.plan.measures:
-            self.scored.measure(models, self.plan)
+            self.scored.measure(models, self.plan, self.side.states.rest)
         return {id: self.scored.known[id][2] for id in models}
 
     def _unscored(self, job: ScoreJob, error: FedkinError, models: dict[str, Params]) -> None:

@@ -234,7 +234,7 @@ def test_codes_with_decimals_stay_as_they_are_written(tmp_path: Path, codes: tup
 
 
 def test_numbers_with_gaps_and_those_that_pandas_writes_are_the_categories_of_the_frame(tmp_path: Path) -> None:
-    columns = {"site": list("ab"), "code": [1.0, 2.0, None, 12.0], "x": range(40), "died": [0, 1]}
+    columns: dict[str, Any] = {"site": list("ab"), "code": [1.0, 2.0, None, 12.0], "x": range(40), "died": [0, 1]}
     frame = pd.DataFrame({name: [*values] * (40 // len(values)) for name, values in columns.items()})
     frame.to_csv(tmp_path / "one.csv", index=False)  # writes 1.0, 2.0 and 12.0
     given: dict[str, Any] = {"client": "site", "categories": ["code"], "least": 1}

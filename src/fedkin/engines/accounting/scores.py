@@ -62,13 +62,27 @@ class Scores:
             for id in self.same[first]:
                 self.known[id] = models[id], tests[id], Score(len(tests[id]), *marks)
 
-    def measure(self, ids: Iterable[str], plan: Plan) -> None:
-        """Add the further metrics to the scores of these clients that lack them."""
+    def measure(self, ids: Iterable[str], plan: Plan, rest: Callable[[Iterable[Tensor]], None]) -> None:
+        """Add the further metrics to the scores of these clients that lack them: each model once on each test set.
+
+        rest: told the tensors of a model when no more is computed with it.
+        """
+        found, models = _Models(), dict[int, list[str]]()
+        known: dict[tuple[int, int], tuple[float | None, ...]] = {}
         for id in ids:
             params, test, score = self.known[id]
-            if not score.further:
-                found = values(plan.measures, plan.net_of(id), params, test, id)
-                self.known[id] = params, test, score._replace(further=found)
+            models.setdefault(model := found.number(params), []).append(id)
+            if score.further:
+                known[model, builtins.id(test)] = score.further
+        for model, mine in models.items():
+            lacking = [id for id in mine if not self.known[id][2].further]
+            for id in lacking:
+                params, test, score = self.known[id]
+                if (at := (model, builtins.id(test))) not in known:
+                    known[at] = values(plan.measures, plan.net_of(id), params, test, id)
+                self.known[id] = params, test, score._replace(further=known[at])
+            if lacking:
+                rest(self.known[lacking[0]][0].values())
 
 
 class _Models:

@@ -1,0 +1,58 @@
+"""Scores that are computed once for what is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedkin
+from fedkin.engines import Score
+from fedkin.engines.accounting.scores import Scores
+from fedkin.engines.settings import EngineSettings
+from fedkin.engines.setup import Plan
+from fedkin.learning.models.mlp import Mlp
+from fedkin.learning.net import Net
+from fedkin.learning.training import Training
+from fedkin.methods.fedavg import FedAvg
+from support import small_federation
+
+
+def test_a_metric_is_computed_once_for_a_model_and_test_set_and_each_model_rests_after_it() -> None:
+    happened: list[Any] = []
+
+    @fedkin.metric(higher=True)
+    def mean_output(outputs: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> float:
+        happened.append("computed")
+        return float(outputs.mean())
+
+    federation = small_federation()
+    net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11)
+    plan = Plan(FedAvg(), federation.task, net, Training(), 0, EngineSettings(), measures=(mean_output,))
+    one, other = dict(net.initial), {name: tensor + 1 for name, tensor in net.initial.items()}
+    tests = [client.test for client in federation.values()][:2]
+    held = {"a": (one, tests[0]), "b": (other, tests[0]), "c": (dict(one), tests[0]), "d": (one, tests[1])}
+    scores = Scores()
+    scores.known = {id: (params, test, Score(len(test), 0.5, 0)) for id, (params, test) in held.items()}
+
+    def rest(tensors: Iterable[Tensor]) -> None:
+        happened.append({"one" if any(each is tensor for tensor in one.values()) else "other" for each in tensors})
+
+    scores.measure(held, plan, rest)
+    assert happened == ["computed", "computed", {"one"}, "computed", {"other"}]
+    found = {id: known[2].further for id, known in scores.known.items()}
+    assert found["a"] == found["c"]
+    assert len({found["a"], found["b"], found["d"]}) == 3
+    with torch.no_grad():
+        module = net.scratch()
+        values = torch.func.functional_call(module, one, (tests[1].inputs(slice(None)),))
+    np.testing.assert_allclose(found["d"], [values.double().mean().item()], rtol=1e-6)
+    scores.measure(held, plan, rest)
+    # A client that comes to have both takes what is known of them.
+    scores.known["e"] = one, tests[0], Score(len(tests[0]), 0.5, 0)
+    scores.measure([*held, "e"], plan, rest)
+    assert happened.count("computed") == 3
+    assert scores.known["e"][2].further == found["a"]
