@@ -49,7 +49,7 @@ def test_a_metric_is_computed_once_for_a_model_and_test_set_and_each_model_rests
     with torch.no_grad():
         module = net.scratch()
         values = torch.func.functional_call(module, one, (tests[1].inputs(slice(None)),))
-    np.testing.assert_allclose(found["d"], [values.double().mean().item()], rtol=1e-6)
+    np.testing.assert_allclose(np.array(found["d"], float), [values.double().mean().item()], rtol=1e-6)
     scores.measure(held, plan, rest)
     # A client that comes to have both takes what is known of them.
     scores.known["e"] = one, tests[0], Score(len(tests[0]), 0.5, 0)
