@@ -195,7 +195,7 @@ class _Seen:
         self.asked += 1
         if self.passes is not None and self.asked > self.passes:
             raise LossNotWritten("the loss asks twice for features of a net with dropout or batch normalisation")
-        return self.z
+        return self.z if torch.is_grad_enabled() else self.z.detach()
 
     def head(self, z: Tensor) -> Tensor:
         return F.linear(z, self.weights["weight"], self.weights.get("bias"))

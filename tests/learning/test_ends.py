@@ -1,0 +1,77 @@
+"""Losses of a user's own in the mode "stacked": the numbers and errors of one client after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedkin.engines.executors.jobs import FitJob, OneByOne
+from fedkin.engines.executors.stacked import Stacked
+from fedkin.federation import Samples
+from fedkin.learning import Loss, Net, Training
+from fedkin.learning.losses import Batch, masked_mean
+
+
+def small() -> Net:
+    torch.manual_seed(0)
+    return Net(nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.Tanh()), nn.Linear(6, 4), torch.float64)
+
+
+def results(
+    net: Net, loss: Loss, extras: Mapping[str, Any] | None = None, carry: Mapping[str, Any] | None = None,
+    params: Mapping[str, Tensor] | None = None,
+) -> list[tuple[Any, Any]]:  # fmt: skip
+    """What each client's training gives one by one, and stacked; batches of 9 samples, without padding."""
+    draw = torch.Generator().manual_seed(0)
+    samples = [
+        Samples(torch.randn(size, 5, generator=draw).double(), torch.randint(0, 4, (size,), generator=draw))
+        for size in (27, 18)
+    ]
+    training = Training(batch_size=9, lr=0.1, local_epochs=2, weight_decay=0.1)
+    jobs = [
+        FitJob(str(k), dict(params or net.initial), loss, training, dict(extras or {}), dict(carry or {}), 7 + k, own)
+        for k, own in enumerate(samples)
+    ]
+    one, other = ({id(job): result for job, result in kind(net, {}).run(jobs)} for kind in (OneByOne, Stacked))
+    return [(one[id(job)], other[id(job)]) for job in jobs]
+
+
+def entropy(logits: Tensor, batch: Batch) -> Tensor:
+    return masked_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch)
+
+
+def fixed_target(model: Any, batch: Batch, extras: Any, carry: Any) -> Tensor:
+    with torch.no_grad():
+        target = model.features(batch.x)
+    z = model.features(batch.x)
+    return entropy(model.head(z), batch) + masked_mean((z * target).sum(1), batch)
+
+
+def head_only(model: Any, batch: Batch, extras: Any, carry: Any) -> Tensor:
+    with torch.no_grad():
+        z = model.features(batch.x)
+    return entropy(model.head(z), batch)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A loss of a user's own; carry: what it begins with."""
+
+    call: Callable[[Any, Batch, Any, Any], Any]
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> Any:
+        return self.call(model, batch, extras, carry)
+
+
+@pytest.mark.parametrize("call", [fixed_target, head_only])
+def test_any_loss_has_the_numbers_of_one_by_one(call: Callable[[Any, Batch, Any, Any], Any]) -> None:
+    net = small()
+    for want, got in results(net, Own(call)):
+        torch.testing.assert_close(dict(got.params), dict(want.params), rtol=1e-11, atol=1e-11)
+        assert got.loss == pytest.approx(want.loss, rel=1e-9)
