@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedkin.engines.executors.jobs import FitJob, OneByOne
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.federation import Samples
-from fedkin.learning import Loss, Net, Training
+from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.losses import Batch, masked_mean
 
 
@@ -61,7 +61,7 @@ def head_only(model: Any, batch: Batch, extras: Any, carry: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Own:
-    """A loss of a user's own; carry: what it begins with."""
+    """A loss of a user's own."""
 
     call: Callable[[Any, Batch, Any, Any], Any]
 
@@ -69,9 +69,30 @@ class Own:
         return self.call(model, batch, extras, carry)
 
 
+@dataclass(frozen=True)
+class Sparse(Proximal):
+    """A proximal term of the absolute differences."""
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> Tensor:
+        value = self.loss(model, batch, {}, {})
+        assert isinstance(value, Tensor)
+        away = [(w - extras["start"][name]).abs().sum() for name, w in model.params.items()]
+        return value + self.weight * torch.stack(away).sum()
+
+
+def same(pairs: list[tuple[Any, Any]]) -> None:
+    for want, got in pairs:
+        torch.testing.assert_close(dict(got.params), dict(want.params), rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(dict(got.carry), dict(want.carry), rtol=1e-11, atol=1e-11)
+        assert got.loss == pytest.approx(want.loss, rel=1e-9)
+
+
 @pytest.mark.parametrize("call", [fixed_target, head_only])
 def test_any_loss_has_the_numbers_of_one_by_one(call: Callable[[Any, Batch, Any, Any], Any]) -> None:
+    same(results(small(), Own(call)))
+
+
+@pytest.mark.parametrize("inner", [CrossEntropy(), Own(fixed_target)])
+def test_a_subclass_of_proximal_is_itself(inner: Loss) -> None:
     net = small()
-    for want, got in results(net, Own(call)):
-        torch.testing.assert_close(dict(got.params), dict(want.params), rtol=1e-11, atol=1e-11)
-        assert got.loss == pytest.approx(want.loss, rel=1e-9)
+    same(results(net, Sparse(inner, 0.3), {"start": {name: t + 0.1 for name, t in net.initial.items()}}))

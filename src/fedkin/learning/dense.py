@@ -51,7 +51,7 @@ def fit_dense(
         raise NotWritten("a GPU draws dropout from a generator of its own")
     for member in members:
         _check(program, member.samples)
-    inner, pull = (loss.loss, loss.weight) if isinstance(loss, Proximal) else (loss, None)
+    inner, pull = (loss.loss, loss.weight) if type(loss) is Proximal else (loss, None)
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
     # Clients of similar size are in one stack, so that there is less padding.

@@ -66,7 +66,7 @@ class End:
 
 def is_written(loss: Loss) -> bool:
     """Whether this loss is written out, alone or under a proximal term; others are mapped."""
-    return type(loss.loss if isinstance(loss, Proximal) else loss) in (CrossEntropy, SquaredError)
+    return type(loss.loss if type(loss) is Proximal else loss) in (CrossEntropy, SquaredError)
 
 
 def _shares(batches: Batches) -> Tensor:
