@@ -59,6 +59,16 @@ def head_only(model: Any, batch: Batch, extras: Any, carry: Any) -> Tensor:
     return entropy(model.head(z), batch)
 
 
+def last_inputs(model: Any, batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+    value = entropy(model(batch.x), batch)
+    return value * (1 + (batch.x - carry["last"]).square().mean()), {"last": batch.x}
+
+
+def last_features(model: Any, batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+    z = model.features(batch.x)
+    return entropy(model.head(z), batch) * (1 + (z - carry["last"]).square().mean()), {"last": z.detach()}
+
+
 @dataclass(frozen=True)
 class Own:
     """A loss of a user's own."""
@@ -96,3 +106,10 @@ def test_any_loss_has_the_numbers_of_one_by_one(call: Callable[[Any, Batch, Any,
 def test_a_subclass_of_proximal_is_itself(inner: Loss) -> None:
     net = small()
     same(results(net, Sparse(inner, 0.3), {"start": {name: t + 0.1 for name, t in net.initial.items()}}))
+
+
+@pytest.mark.parametrize(("call", "deep"), [(last_inputs, True), (last_features, True), (last_features, False)])
+def test_a_carry_keeps_the_batch_of_the_step_before(call: Callable[[Any, Batch, Any, Any], Any], deep: bool) -> None:
+    net = small() if deep else Net(nn.Flatten(), nn.Linear(5, 4), torch.float64)
+    width = 6 if deep and call is last_features else 5
+    same(results(net, Own(call), carry={"last": torch.zeros(9, width, dtype=torch.float64)}))

@@ -24,7 +24,7 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import CODES
 from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU
-from fedkin.learning.ends import end_of
+from fedkin.learning.ends import end_of, is_written
 from fedkin.learning.layers import Now, Sink
 from fedkin.learning.losses import Loss, Proximal
 from fedkin.learning.net import Net
@@ -85,7 +85,8 @@ def _chunk(
     ordered = [members[k] for k in plan.order]
     stack = stack_of(net, ordered, device)
     free = {name: stack[name] for name in net.trainable}
-    batches = Batches(net, ordered, plan, device, reuse=True)
+    # Another loss may keep its batch, in a carry.
+    batches = Batches(net, ordered, plan, device, reuse=is_written(loss))
     centre = None if pull is None else _Centre(pull, free, ordered)
     # Momentum, Adam and clipping need the gradient itself; plain SGD adds it directly to the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
