@@ -222,53 +222,6 @@ def test_bytes_in_one_array_behind_all_clients_or_in_several() -> None:
     check(net, Training(batch_size=6, local_epochs=2), lone(stack), 1e-11)
 
 
-def hooked() -> nn.Module:
-    module = nn.Linear(5, 6)
-    module.register_forward_hook(lambda module, given, made: 2 * made)
-    return module
-
-
-class Doubling(nn.Sequential):
-    """A sequence that does more than its parts do."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def tied() -> nn.Module:
-    layer = nn.Linear(5, 5)
-    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(5, 6))
-
-
-UNWRITTEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "softmax": (lambda: nn.Sequential(nn.Linear(5, 6), nn.Softmax(1)), "body.1 is a Softmax"),
-    "alpha": (lambda: nn.Sequential(nn.Linear(5, 6), nn.AlphaDropout(0.3)), "body.1 is a AlphaDropout"),
-    "all dropped": (lambda: nn.Sequential(nn.Linear(5, 6), nn.Dropout(1.0)), "body.1 is a Dropout"),
-    "mean of all": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=None)), "a BatchNorm1d"),
-    "frozen": (lambda: nn.Sequential(nn.Linear(5, 6).requires_grad_(False), nn.Linear(6, 6)), "body.0.bias is frozen"),
-    "tied": (tied, "shared by two layers"),
-    "hook": (lambda: nn.Sequential(hooked(), nn.ReLU()), "body.0 has a hook"),
-    "own forward": (lambda: Doubling(nn.Linear(5, 6)), "body is a Doubling"),
-    "below 0": (lambda: nn.Sequential(nn.Linear(5, 6), nn.LeakyReLU(-0.1)), "negative slope"),
-}
-
-
-@pytest.mark.parametrize("name", UNWRITTEN)
-def test_a_net_that_is_not_written_out_takes_another_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says of itself, and that the mode "stacked" still has the numbers of one client after another."""
-    make, why = UNWRITTEN[name]
-    net = Net(make(), nn.Linear(6, 4), torch.float64)
-    told = program_of(net)
-    assert isinstance(told, str)
-    assert why in told
-    monkeypatch.setattr("fedkin.engines.executors.stacked.fit_dense", None)
-    setup = replace(small_setup(Local(), dtype=torch.float64, batch_size=8, local_steps=3), net=net)
-    one, other = LocalEngine(setup), LocalEngine(setup.having(mode="stacked"))
-    one.round(1), other.round(1)
-    for id in setup.federation:
-        torch.testing.assert_close(dict(other.model(id)), dict(one.model(id)), rtol=1e-9, atol=1e-9)
-
-
 @dataclass(frozen=True)
 class Twice:
     """A loss that looks at other inputs than the batch's, at the weights, or twice at the features."""

@@ -80,6 +80,8 @@ def _read(net: Net) -> Program:
     for name, part in module.named_modules():
         if any(getattr(part, f"_{kind}_hooks") for kind in _HOOKS):
             raise NotWritten(f"{name or 'the net'} has a hook")
+        if replaced := _METHODS & vars(part).keys():
+            raise NotWritten(f"{name or 'the net'} has a {min(replaced)} of its own")
     parts: list[tuple[str, nn.Module]] = []
     flat = False
     for name, part in _chain("body", module.body):
@@ -97,6 +99,7 @@ def _read(net: Net) -> Program:
 
 
 _HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
+_METHODS = {"forward", "train", "__call__", "_call_impl"}
 
 
 def _chain(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
