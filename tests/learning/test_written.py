@@ -56,6 +56,11 @@ def tied() -> nn.Module:
     return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(5, 6))
 
 
+def normalised_twice() -> nn.Module:
+    norm = nn.BatchNorm1d(5, affine=False)
+    return nn.Sequential(norm, nn.Linear(5, 5), norm, nn.Linear(5, 6))
+
+
 UNWRITTEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "softmax": (lambda: nn.Sequential(nn.Linear(5, 6), nn.Softmax(1)), "body.1 is a Softmax"),
     "alpha": (lambda: nn.Sequential(nn.Linear(5, 6), nn.AlphaDropout(0.3)), "body.1 is a AlphaDropout"),
@@ -63,6 +68,7 @@ UNWRITTEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "mean of all": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=None)), "a BatchNorm1d"),
     "frozen": (lambda: nn.Sequential(nn.Linear(5, 6).requires_grad_(False), nn.Linear(6, 6)), "body.0.bias is frozen"),
     "tied": (tied, "shared by two layers"),
+    "norm twice": (normalised_twice, "body.2 is a BatchNorm1d that was applied before"),
     "hook": (lambda: nn.Sequential(hooked(), nn.ReLU()), "body.0 has a hook"),
     "own forward": (lambda: Doubling(nn.Linear(5, 6)), "body is a Doubling"),
     "replaced forward": (lambda: nn.Sequential(replaced("forward"), nn.ReLU()), "body.0 has a forward of its own"),

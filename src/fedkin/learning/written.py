@@ -87,6 +87,8 @@ def _read(net: Net) -> Program:
     for name, part in _chain("body", module.body):
         if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
             flat = flat or not parts  # what layers give is flat already
+        elif isinstance(part, nn.BatchNorm1d) and any(part is before for _, before in parts):
+            raise NotWritten(f"{name} is a BatchNorm1d that was applied before")
         elif _acts(name, part):
             parts.append((name, part))
     program = Program(flat, tuple(parts), module.head)
