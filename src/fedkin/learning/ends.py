@@ -168,9 +168,14 @@ class _Mapped(End):
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             head = {name: self.stack[name][:active].detach().requires_grad_() for name in self.head.names}
+            # The layers below still need x and z.
+            given = [leaf, *batch.values()]
+            before = [t._version for t in given]
             values, new = vmap(one)(
                 leaf, {name.removeprefix("head."): t for name, t in head.items()}, batch, extras, carry
             )
+            if [t._version for t in given] != before:
+                raise LossNotWritten("the loss changes the batch or its features in place")
             below, *grads = torch.autograd.grad(values.sum(), [leaf, *head.values()])
         for (name, own), grad in zip(head.items(), grads, strict=True):
             sink.whole(name, own.detach(), grad)

@@ -68,7 +68,7 @@ def fit(
         torch.manual_seed(int(rng.integers(2**63)))
         for where in drawn(list(training.batches(len(samples), rng)), device):
             size = len(where)
-            if size not in masks:
+            if size not in masks or masks[size]._version:  # a loss may change it in place
                 masks[size] = torch.ones(size, dtype=net.dtype, device=device)
             y = samples.labels(where)
             weight = None if counts is None else counts[y]
