@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedkin.engines.executors.jobs import FitJob, OneByOne
 from fedkin.engines.executors.stacked import Stacked
-from fedkin.errors import MethodError
+from fedkin.errors import FedkinError
 from fedkin.federation import Samples
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.losses import Batch, masked_mean
@@ -63,6 +63,10 @@ def head_only(model: Any, batch: Batch, extras: Any, carry: Any) -> Tensor:
 def last_inputs(model: Any, batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
     value = entropy(model(batch.x), batch)
     return value * (1 + (batch.x - carry["last"]).square().mean()), {"last": batch.x}
+
+
+def with_carry(model: Any, batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+    return entropy(model(batch.x), batch), carry
 
 
 def last_features(model: Any, batch: Batch, extras: Any, carry: Any) -> tuple[Tensor, Any]:
@@ -126,7 +130,7 @@ class Sparse(Proximal):
 def same(pairs: list[tuple[Any, Any]]) -> None:
     """The same numbers, or the same error."""
     for want, got in pairs:
-        if isinstance(want, MethodError):
+        if isinstance(want, FedkinError):
             assert str(got) == str(want)
             continue
         torch.testing.assert_close(dict(got.params), dict(want.params), rtol=1e-11, atol=1e-11)
@@ -143,6 +147,13 @@ def test_any_loss_has_the_numbers_of_one_by_one(call: Callable[[Any, Batch, Any,
 def test_a_subclass_of_proximal_is_itself(inner: Loss) -> None:
     net = small()
     same(results(net, Sparse(inner, 0.3), {"start": {name: t + 0.1 for name, t in net.initial.items()}}))
+
+
+def test_a_carry_under_a_proximal_term_is_an_error() -> None:
+    net = small()
+    pairs = results(net, Proximal(Own(with_carry), 0.3), {"start": net.initial})
+    assert all("Own: a loss under a proximal term returns its value alone" in str(want) for want, _ in pairs)
+    same(pairs)
 
 
 @pytest.mark.parametrize(("call", "deep"), [(last_inputs, True), (last_features, True), (last_features, False)])

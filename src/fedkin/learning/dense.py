@@ -51,7 +51,7 @@ def fit_dense(
         raise NotWritten("a GPU draws dropout from a generator of its own")
     for member in members:
         _check(program, member.samples)
-    inner, pull = (loss.loss, loss.weight) if type(loss) is Proximal else (loss, None)
+    pull = loss.weight if type(loss) is Proximal else None
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
     # Clients of similar size are in one stack, so that there is less padding.
@@ -63,7 +63,7 @@ def fit_dense(
     fitted: dict[int, Fitted] = {}
     with torch.no_grad():
         for part, plan in zip(parts, plans, strict=True):
-            made = _chunk(net, inner, pull, program, training, [members[k] for k in part], plan, device)
+            made = _chunk(net, loss, pull, program, training, [members[k] for k in part], plan, device)
             fitted.update(zip(part, made, strict=True))
     return [fitted[k] for k in range(len(members))]
 

@@ -32,13 +32,17 @@ def end_of(
     loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
     stack: Mapping[str, Tensor],
 ) -> End:  # fmt: skip
-    """Return the end for this loss; each member's losses are added to `totals` [K]. stack: the stacked parameters."""
-    outputs = program.head.out_features
+    """Return the end for this loss, without a proximal term; each member's losses are added to `totals` [K].
+
+    stack: the stacked parameters.
+    """
+    outputs, alone = program.head.out_features, type(loss) is not Proximal
+    loss = loss.loss if type(loss) is Proximal else loss
     if type(loss) is CrossEntropy:
         return _CrossEntropy(head, batches, members, totals, outputs)
     if type(loss) is SquaredError:
         return _SquaredError(head, batches, members, totals, outputs)
-    return _Mapped(loss, head, program, batches, members, totals, stack)
+    return _Mapped(loss, head, program, batches, members, totals, stack, alone)
 
 
 class End:
@@ -142,10 +146,10 @@ class _Mapped(End):
 
     def __init__(
         self, loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
-        stack: Mapping[str, Tensor],
+        stack: Mapping[str, Tensor], alone: bool,
     ) -> None:  # fmt: skip
         super().__init__(head, batches, members, totals)
-        self.loss, self.stack = loss, stack
+        self.loss, self.stack, self.alone = loss, stack, alone
         # A second pass would draw other numbers, and move running statistics once more.
         self.passes = 1 if program.draws or program.batched else None
         self.extras, self.carry = (
@@ -162,6 +166,8 @@ class _Mapped(End):
         def one(z: Tensor, head: dict[str, Tensor], batch: Any, extras: Any, carry: Any) -> tuple[Tensor, Any]:
             given = Batch(**batch)
             result = self.loss(_Seen(given.x, z, head, self.passes), given, extras, carry)  # type: ignore[arg-type]
+            if isinstance(result, tuple) and not self.alone:
+                raise LossNotWritten("the loss under a proximal term returns a carry")
             return result if isinstance(result, tuple) else (result, carry)
 
         extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (self.extras, self.carry))

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.codec import Tree
+from fedkin.errors import MethodError
 from fedkin.learning.net import BodyHead
 from fedkin.tasks import Task
 
@@ -82,7 +83,10 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Proximal:
-    """The loss plus weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"] by name."""
+    """The loss plus weight / 2 * |w - w_0|^2 over the trainable parameters, with w_0 = extras["start"] by name.
+
+    The loss gets no extras and no carry. Raises MethodError if it returns a carry.
+    """
 
     loss: Loss
     weight: float
@@ -94,7 +98,11 @@ class Proximal:
 
     def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         value = self.loss(model, batch, {}, {})
-        assert isinstance(value, Tensor)
+        if isinstance(value, tuple):
+            raise MethodError(
+                f"{type(self.loss).__name__}: a loss under a proximal term returns its value alone, not (value, new "
+                "carry): the term passes no carry on"
+            )
         for name, w in model.params.items():
             value = value + self.weight / 2 * (w - extras["start"][name]).square().sum()
         return value
