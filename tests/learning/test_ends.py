@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,3 +162,19 @@ def test_a_carry_keeps_the_batch_of_the_step_before(call: Callable[[Any, Batch, 
     net = small() if deep else Net(nn.Flatten(), nn.Linear(5, 4), torch.float64)
     width = 6 if deep and call is last_features else 5
     same(results(net, Own(call), carry={"last": torch.zeros(9, width, dtype=torch.float64)}))
+
+
+MISFITS: dict[str, tuple[dict[str, Tensor], str]] = {
+    "name": ({"body.9.weight": torch.zeros(1)}, r"not in it \['body.9.weight'\]"),
+    "shape": ({"head.weight": torch.zeros(7, 6), "head.bias": torch.zeros(7)}, r"head.weight: shape \(7, 6\)"),
+    "spread": ({"body.1.bias": torch.zeros(1)}, r"body.1.bias: shape \(1,\), the net's is \(6,\)"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("written", [True, False])
+def test_parameters_that_do_not_fit_the_net_are_the_same_error(misfit: str, written: bool) -> None:
+    net, (odd, words) = small(), MISFITS[misfit]
+    pairs = results(net, CrossEntropy() if written else Own(moved_inputs), params={**net.initial, **odd})
+    assert all(re.search(words, str(want)) for want, _ in pairs)
+    same(pairs)

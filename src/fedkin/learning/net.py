@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.codec import Params
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
 from fedkin.learning.devices import CPU, arranged
 from fedkin.learning.frozen import trunk_of
 from fedkin.untrusted import said
 
-__all__ = ["BodyHead", "Net", "head_of"]
+__all__ = ["BodyHead", "Net", "check_fit", "head_of"]
 
 
 class BodyHead(nn.Module):
@@ -258,3 +258,13 @@ def head_of(params: Params) -> dict[str, Tensor]:
 def body_of(params: Params) -> dict[str, Tensor]:
     """Return all parameters but the head's."""
     return {name: tensor for name, tensor in params.items() if not name.startswith("head.")}
+
+
+def check_fit(params: Params, own: Mapping[str, Tensor]) -> None:
+    """Raise MethodError unless the parameters have the names and shapes of the net's own."""
+    if own.keys() != params.keys():
+        missing, extra = sorted(own.keys() - params.keys()), sorted(params.keys() - own.keys())
+        raise MethodError(f"parameters do not fit the net: missing {missing}, not in it {extra}")
+    for name, tensor in own.items():
+        if tensor.shape != params[name].shape:
+            raise MethodError(f"{name}: shape {tuple(params[name].shape)}, the net's is {tuple(tensor.shape)}")

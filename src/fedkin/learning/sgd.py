@@ -16,7 +16,7 @@ from fedkin.federation import Samples
 from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved
 from fedkin.learning.frozen import recalled
 from fedkin.learning.losses import Batch, Loss
-from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.net import BodyHead, Net, check_fit
 from fedkin.learning.training import Fitted, Training
 
 __all__ = ["ROWS", "arranged", "fit", "infer", "load", "outputs"]
@@ -30,12 +30,8 @@ _ROWS_ON_A_GPU = 1024
 def load(module: BodyHead, params: Params) -> None:
     """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
     own = _held(module)
-    if own.keys() != params.keys():
-        missing, extra = sorted(own.keys() - params.keys()), sorted(params.keys() - own.keys())
-        raise MethodError(f"parameters do not fit the net: missing {missing}, not in it {extra}")
+    check_fit(params, own)
     for name, tensor in own.items():
-        if tensor.shape != params[name].shape:
-            raise MethodError(f"{name}: shape {tuple(params[name].shape)}, the net's is {tuple(tensor.shape)}")
         tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True))
 
 

@@ -21,7 +21,7 @@ from fedkin.errors import MethodError
 from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU, device_of, moved
 from fedkin.learning.losses import Batch, Loss
-from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.net import BodyHead, Net, check_fit
 from fedkin.learning.training import Fitted, Training
 
 __all__ = ["Optimiser", "fit_stacked", "put", "results", "stack_of", "stacked"]
@@ -60,7 +60,9 @@ def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, memb
 
 
 def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
-    """Stack the parameters of the members on the device, [K, ...] each."""
+    """Stack the parameters of the members on the device, [K, ...] each; MethodError if some do not fit the net."""
+    for member in members:
+        check_fit(member.params, net.initial)
     return {
         name: torch.stack([m.params[name] for m in members]).to(device, like.dtype)
         for name, like in net.initial.items()
