@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Samples
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.losses import Batch, masked_mean
+from fedkin.learning.stacked import fit_stacked
+from fedkin.learning.training import Fitted
 
 
 def small() -> Net:
@@ -178,3 +181,22 @@ def test_parameters_that_do_not_fit_the_net_are_the_same_error(misfit: str, writ
     pairs = results(net, CrossEntropy() if written else Own(moved_inputs), params={**net.initial, **odd})
     assert all(re.search(words, str(want)) for want, _ in pairs)
     same(pairs)
+
+
+def test_the_failed_stack_is_gone_when_the_next_way_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is being handled keeps the memory of the stack that raised it."""
+    handled: list[BaseException | None] = []
+
+    def spied(*given: Any) -> list[Fitted]:
+        handled.append(sys.exception())
+        return fit_stacked(*given)
+
+    monkeypatch.setattr("fedkin.engines.executors.stacked.fit_stacked", spied)
+    same(results(small(), Own(moved_inputs)))
+    assert handled == [None]
+
+
+def test_an_error_of_the_method_is_no_failure_of_torch(caplog: pytest.LogCaptureFixture) -> None:
+    net = small()
+    same(results(net, CrossEntropy(), params={**net.initial, **MISFITS["name"][0]}))
+    assert "torch cannot map" not in caplog.text

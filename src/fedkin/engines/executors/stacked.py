@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkin.codec import Tree, leaves
 from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
+from fedkin.errors import MethodError
 from fedkin.federation import Client
 from fedkin.flow import Fitted
 from fedkin.learning.batches import Member
@@ -96,16 +97,21 @@ class Stacked(OneByOne):
                 self.refused.setdefault(net, set()).add(stack[0].loss)
             if not stackable(net):
                 self._say(f"{why_alone(net)}, and {why}")
-            return self._by(net, None, stack)
+            cut = 0
         except torch.OutOfMemoryError:
             cut = (len(stack) + 1) // 2
             self.width = min(self.width, cut)
         except MemoryError:
             raise
+        except MethodError as error:
+            cut = 1
+            self._say(said(error))
         except Exception as error:  # the net, the loss and the samples are the user's
             cut = 1
             self._say(f"torch cannot map the net or the loss over clients ({type(error).__name__}: {said(error)})")
         # This comes after the handler, whose error keeps the memory of the failed stack alive.
+        if not cut:
+            return self._by(net, None, stack)
         if 1 < cut < len(stack):
             return self._fit(stack[:cut]) + self._fit(stack[cut:])
         # One by one, an error names its client, and a net or loss that torch cannot map over clients works.
