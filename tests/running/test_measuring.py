@@ -114,22 +114,20 @@ def test_a_run_that_is_read_back_has_the_scores_of_the_run(tmp_path: Path) -> No
             assert again.scores[id].further == score.further
 
 
+@pytest.mark.usefixtures("forgotten")
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "own_measured.py").write_text(FILE)
     few: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 1}}
     (tmp_path / "bare.toml").write_text(tomli_w.dumps(few))
     few["run"] = {"metrics": ["own_measured.py:missed_zeros"]}
     (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
-    try:
-        plan = load(tmp_path / "e.toml")
-        assert plan.run.metrics == ("missed-zeros",)
-        result = run_experiment(plan, tmp_path, tmp_path / "run")
-        assert result.summary["metrics"]["missed-zeros"]["title"] == "missed zeros"
-        assert load(tmp_path / "run" / "experiment.toml").run.metrics == ("missed-zeros",)
-        with pytest.raises(ConfigError, match="plain does not say whether higher is better"):
-            load(tmp_path / "e.toml", [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
-    finally:
-        measures.MEASURES.pop("missed-zeros", None)
+    plan = load(tmp_path / "e.toml")
+    assert plan.run.metrics == ("missed-zeros",)
+    result = run_experiment(plan, tmp_path, tmp_path / "run")
+    assert result.summary["metrics"]["missed-zeros"]["title"] == "missed zeros"
+    assert load(tmp_path / "run" / "experiment.toml").run.metrics == ("missed-zeros",)
+    with pytest.raises(ConfigError, match="plain does not say whether higher is better"):
+        load(tmp_path / "e.toml", [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
     with pytest.raises(ConfigError, match=r"run\.metrics: over a network single samples stay"):
         settings_of(load(tmp_path / "bare.toml", ["run.metrics=['balanced-accuracy']"]))
 
