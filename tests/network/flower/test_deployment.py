@@ -89,7 +89,7 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
     assert {code for fleet, code in asked if not fleet} == {"403"}
     assert (True, "412") in asked
     listed = made.done("flwr", "supernode", "list", "here").stdout
-    assert len(re.findall(r"\d{15,}", listed)) == len(NAMES), listed
+    assert len(re.findall(r"\d{9,}", listed)) == len(NAMES), listed  # ids of nodes, which may be short
 
 
 def test_a_node_and_a_supernode_that_are_killed_come_back(made: Deployment) -> None:
