@@ -209,6 +209,12 @@ class Trial:
         """Start `flwr run`, which shows the server's log until it ends."""
         self.made.start(f"{self.name}-{log}", "flwr", "run", f"{self.name}/app", *(more or ("here",)), "--stream")
 
+    def begin(self, *nodes: str) -> None:
+        """Start these nodes (none named: all), write the app and run it."""
+        self.nodes(*nodes)
+        self.app()
+        self.run()
+
     def until(self, who: str, words: str, within: float = 1500) -> None:
         """Wait until a program of this federation has said this."""
         self.made.until(f"{self.name}-{who}", words, within)

@@ -6,6 +6,7 @@ the loss with respect to z.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def end_of(
     return _Mapped(loss, head, program, batches, members, totals, stack, alone)
 
 
-class End:
+class End(ABC):
     """The end of a net, for all steps of a stack."""
 
     def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor) -> None:
@@ -53,14 +54,14 @@ class End:
         self.carry: Any = None
         self.given = [member.carry for member in members]
 
+    @abstractmethod
     def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
         """Take one step of the head, and return the gradient with respect to z; anything if it is not needed.
 
         x: the inputs of the batch, as the net gets them.
         """
-        raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 (most ends have nothing left to add)
         """Add the losses of the last steps to the totals."""
 
     def carries(self, places: Sequence[int]) -> list[Tree]:

@@ -8,6 +8,7 @@ anything that is finite.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -174,7 +175,7 @@ class Dropout(Layer):
         return slope * self.kept if needed else slope
 
 
-class _Norm(Layer):
+class _Norm(Layer, ABC):
     """A normalisation, and its scale w and shift b, if it has them: y = n w + b."""
 
     def __init__(self, name: str, module: nn.LayerNorm | nn.BatchNorm1d) -> None:
@@ -202,13 +203,13 @@ class _Norm(Layer):
             sink.total(self.bias_name, self.bias, slope)
         return self.below(inner) if needed else inner
 
+    @abstractmethod
     def normal(self, x: Tensor, now: Now) -> Tensor:
         """Return the normalised x."""
-        raise NotImplementedError
 
+    @abstractmethod
     def below(self, slope: Tensor) -> Tensor:
         """Return the gradient with respect to x, by that with respect to what `normal` gave."""
-        raise NotImplementedError
 
 
 class LayerNorm(_Norm):

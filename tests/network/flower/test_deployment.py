@@ -60,9 +60,7 @@ def differing(one: Trial, here: Path) -> list[str]:
 def test_it_is_the_simulation_bit_for_bit_and_who_is_not_registered_is_refused(made: Deployment) -> None:
     one = trial(made, "fedavg")
     made.supernode("mallory")
-    one.nodes()
-    one.app()
-    one.run()
+    one.begin()
     here = one.simulated()
     one.ended()
     assert "Receiving" not in made.log("supernode-mallory")
@@ -94,9 +92,7 @@ def test_a_proxy_passes_the_nodes_and_nothing_else(made: Deployment) -> None:
 
 def test_a_node_and_a_supernode_that_are_killed_come_back(made: Deployment) -> None:
     one = trial(made, "sfmtl-graph")
-    one.nodes()
-    one.app()
-    one.run()
+    one.begin()
     one.until("c00", "round 1:")
     one.kill("c00")
     made.kill("supernode-c01")
@@ -113,9 +109,7 @@ def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_d
     made.supernode(
         "c02", configuration=f'fedkin-data="{made.folder}/c02.npz" fedkin-state="{alone}" fedkin-yes=true'
     )  # fmt: skip
-    one.nodes("c00", "c01")
-    one.app()
-    one.run()
+    one.begin("c00", "c01")
     one.until("flwr", "fedkin: round 1 of 3 is done")
     os.kill(made.app_of_the_server(), signal.SIGKILL)
     one.kill("flwr")
@@ -131,9 +125,7 @@ def test_a_server_that_is_killed_goes_on_and_a_node_without_a_resident_process_d
 
 def test_a_superlink_that_is_killed_goes_on_when_it_is_started_and_the_run_submitted_again(made: Deployment) -> None:
     one = trial(made, "tfl")
-    one.nodes()
-    one.app()
-    one.run()
+    one.begin()
     one.until("flwr", "fedkin: round 1 of 3 is done")
     made.kill("superlink")
     one.kill("flwr")
