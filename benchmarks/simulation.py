@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,own-32,table,lenet,idle] [--repeats 9]
 
 There are 100 clients with 300 synthetic samples each; 20 train in each round, for one epoch of SGD with batches of 32.
-The rows own-32, own-200, class, skip, skip-200 and table are written as a user writes his program: torch modules without Flatten
-or a class with a forward (skip: with a skip connection), and an array of its own for each client; in the others,
-all clients share one array. All sides run in this process on one thread, and alternate round by round. A ratio is the
-median over rounds of (plain loop / side), so that other work on the machine slows down both. CPU time is that of this
-process; worker processes are compared by wall-clock time.
+The rows own-32, own-200, class, skip, skip-200 and table are written as a user writes his program: torch modules
+without Flatten or a class with a forward (skip: with a skip connection), and an array of its own for each client; in
+the others, all clients share one array. All sides run in this process on one thread, and alternate round by round. A
+ratio is the median over rounds of (plain loop / side), so that other work on the machine slows down both. CPU time is
+that of this process; worker processes are compared by wall-clock time.
 """
 
 from __future__ import annotations
