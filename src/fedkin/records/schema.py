@@ -134,6 +134,13 @@ class _Measured(Form):
     values: dict[str, float | None]
 
 
+class _Way(Form):
+    net: str
+    loss: str
+    way: str
+    why: str
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -156,6 +163,7 @@ class Summary(Form):
     warnings: list[str] | None = None
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
+    ways: list[_Way] | None = None
 
 
 class _Shares(_Ways):
