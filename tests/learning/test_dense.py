@@ -159,12 +159,16 @@ def lone(stack: list[Member]) -> list[Member]:
 def test_every_layer_equals_one_by_one(name: str, plan: str, dtype: torch.dtype, tolerance: float) -> None:
     """Dropout draws the same bits, and running statistics are kept.
 
-    In float32 for one pass: batch normalisation enlarges rounding, that of one-by-one too (docs/speed.md).
+    In float32 for one pass, and with batch normalisation to 1e-5: it enlarges rounding, that of one-by-one too
+    (docs/speed.md), more on some processors than on others.
     """
     net = Net.build(LAYERS[name], 1, dtype)
     # With batches of 9, no client has a single sample in its last batch.
     training = Training.model_validate({"batch_size": 9, **PLANS[plan], "local_epochs": 1 + (dtype == torch.float64)})
-    check(net, training, lone(members(net)), tolerance)
+    normalised = any(isinstance(part, nn.BatchNorm1d) for part in net.module.modules())
+    check(
+        net, training, lone(members(net)), max(tolerance, 1e-5) if normalised and dtype == torch.float32 else tolerance
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "tabular"])
