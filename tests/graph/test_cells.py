@@ -61,7 +61,7 @@ def test_the_seed_alone_decides_and_blocks_do_not_show(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(one.indices, two.indices)
     np.testing.assert_array_equal(one.data, two.data)
     assert share_found(other, x, 4) > 0.95
-    monkeypatch.setattr("fedkin.graph.cells._SCORES", 5000)
+    monkeypatch.setattr("fedkin.graph._cells._SCORES", 5000)
     small = g.approximate_nearest(x, 4, seed=3).graph
     np.testing.assert_array_equal(small.indices, one.indices)
 
@@ -117,3 +117,34 @@ def test_a_recall_that_cannot_be_measured_is_nan_and_not_that_of_comparing_all()
 def test_what_cannot_be(k: int, recall: float, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         g.approximate_nearest(np.ones((4, 2)), k, recall=recall)
+
+
+def test_the_closest_by_distance_are_found_as_often_as_stated_with_their_distances() -> None:
+    x = clustered(4000) + 100.0
+    found = g.closest(x, 10)
+    exact = g.closest(x, 10, recall=1)
+    hits = np.mean([len(np.intersect1d(one, two)) for one, two in zip(found.columns, exact.columns, strict=True)]) / 10
+    assert found.recall is not None
+    assert hits >= 0.95
+    assert hits == pytest.approx(found.recall, abs=0.03)
+    apart = np.linalg.norm(x[:, None].astype(float) - x[found.columns], axis=2)
+    np.testing.assert_allclose(found.distances, apart, atol=1e-9)
+    assert (np.diff(found.distances, axis=1) >= 0).all()
+    assert (found.columns != np.arange(4000)[:, None]).all()
+
+
+def test_the_closest_of_some_rows_are_those_of_all() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 5))
+    truth = np.linalg.norm(x[:, None] - x, axis=2)
+    np.fill_diagonal(truth, np.inf)
+    some = g.closest(x, 7, rows=[4, 250])
+    np.testing.assert_array_equal(some.columns, truth.argsort(axis=1)[[4, 250], :7])
+    np.testing.assert_array_equal(g.closest(x, 7, recall=1).columns[[4, 250]], some.columns)
+
+
+def test_with_fewer_rows_than_neighbours_all_others_are_the_closest_and_equal_rows_are_at_zero() -> None:
+    found = g.closest([[1.0, 2.0], [1.0, 2.0], [4.0, 6.0]], 9)
+    assert found.columns.tolist() == [[1, 2], [0, 2], [0, 1]]
+    assert found.distances.tolist() == [[0, 5], [0, 5], [5, 5]]
+    with pytest.raises(GraphError, match="recall"):
+        g.closest([[1.0]], 1, recall=0)

@@ -111,3 +111,16 @@ def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> N
     drawn = graphs.graph_of(run, sorted(run.clients), budget)
     assert drawn is not None
     assert sum(len(frame["from"]) for frame in drawn["frames"]) <= budget.edges
+
+
+def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(
+    thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "_LARGEST", 999)
+    for module in ("graphs", "sharing"):
+        monkeypatch.setattr(f"fedkin.report.{module}.dense", lambda matrix: pytest.fail("a matrix of all pairs"))
+    text = write_report([thousand], tmp_path / "report.html").read_text(encoding="utf-8")
+    run = data_in(text)["runs"][0]
+    assert run["graph"] is None
+    assert run["sharing"] is None
+    assert "The graphs of so many clients are not drawn here" in text

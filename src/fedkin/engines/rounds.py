@@ -42,6 +42,7 @@ class Rounds(Engine):
 
     setup: Setup | Plan
     adversaries: frozenset[str] = frozenset()
+    undoes = True  # whether a round may be undone: a copy of the server's state takes time for every client
 
     def __init__(
         self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data, *,
@@ -101,7 +102,7 @@ class Rounds(Engine):
         late, skipped, sampled = self.transport.state(), "", []
         self.turn_to(number)
         self.exchange.late(self.transport.arrived(number), number)
-        before = apart(self.server.state)
+        before = apart(self.server.state) if self.undoes else {}
         with self.site.exact():
             try:
                 sampled = self._peers_round() if isinstance(self.plan.method, PeerMethod) else self._server_round()

@@ -27,6 +27,7 @@ class ServerSide:
     def __init__(self, plan: Plan, roster: Roster, public: Callable[[str], Dataset] = no_public_data) -> None:
         self.method, self.whole = plan.method, roster
         self.roster = roster.at(1)
+        self.known = frozenset(self.roster.seen)
         self.view: ServerView = ServerView(
             seed=plan.seed, round=0, net=plan.net, task=plan.task, training=plan.training, state={},
             clients=self.roster.seen, planted=self.roster.planted, public=public,
@@ -44,6 +45,7 @@ class ServerSide:
         if now is not self.roster:
             self.roster = now
             self.view.clients, self.view.planted = now.seen, now.planted
+            self.known = frozenset(now.seen)
 
     def round(self) -> ServerFlow[list[str]]:
         """Yield the requests of this round, after a check of each; returns the ids that were sampled."""
@@ -51,7 +53,7 @@ class ServerSide:
         assert isinstance(method, ServerMethod | Alone)
         yield from self._checked(method.prepare(self.view), self.view.clients)
         sampled = method.sample(self.view)
-        yield from self._checked(method.round(self.view, sampled), frozenset(self.view.clients))
+        yield from self._checked(method.round(self.view, sampled), self.known)
         return sampled
 
     def offer(self, id: str) -> Message:

@@ -27,6 +27,8 @@ class Simulation(Rounds):
     def __init__(self, setup: Setup, *, transport: Transport | None = None, observers: Sequence[Observer] = ()) -> None:
         attacks = Attacks.parse(setup.engine.adversaries)
         self.adversaries = attacks.clients(setup.federation.seen, setup.seed) if attacks else frozenset[str]()
+        # Only too few replies undo a simulated round.
+        self.undoes = setup.engine.min_replies > 0
         self.setup = setup = poisoned(setup, attacks, self.adversaries).equipped()
         super().__init__(
             setup.plan, Roster.of(setup.federation), setup.public, transport=transport, observers=observers,

@@ -17,7 +17,7 @@ array([0.25, 0.25, 0.25, 0.25])
 
 from __future__ import annotations
 
-from fedkin.graph.cells import Approximate, approximate_nearest
+from fedkin.graph.cells import Approximate, Closest, approximate_nearest, closest
 from fedkin.graph.centrality import (
     betweenness,
     closeness,
@@ -36,7 +36,7 @@ from fedkin.graph.collaboration import (
     sign_step,
 )  # fmt: skip
 from fedkin.graph.control import oracle, random, self_only, shuffled, uniform
-from fedkin.graph.distances import hausdorff, matching, minimum
+from fedkin.graph.distances import hausdorff, matching, matching_of, minimum
 from fedkin.graph.embedding import pca, umap
 from fedkin.graph.evidence import Evidence, Node
 from fedkin.graph.groups import (
@@ -89,6 +89,7 @@ from fedkin.graph.same import (
     Verdicts,
     apart,
     clump_p,
+    coordinates,
     find,
     interaction,
     null_p,
@@ -139,16 +140,16 @@ from fedkin.graph.stages import (
 from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
-    "Approximate", "Cells", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments", "Node",
-    "Placement", "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
+    "Approximate", "Cells", "Closest", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments",
+    "Node", "Placement", "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
     "anchor_similarity", "apart", "approximate_nearest", "ari", "betweenness", "bipartition", "by_id",
-    "canonical", "centrality_stage", "cfl", "check_network", "closeness", "clump_p", "collaboration_loss",
-    "collaboration_weights", "components", "control_stage", "cosine", "current_flow_betweenness",
+    "canonical", "centrality_stage", "cfl", "check_network", "closeness", "closest", "clump_p", "collaboration_loss",
+    "collaboration_weights", "components", "control_stage", "coordinates", "cosine", "current_flow_betweenness",
     "current_flow_closeness", "degree", "difference", "distance_stage", "dot", "draw", "edge_scores",
     "eigenvector", "epsilon", "find", "force_layout", "from_networkx", "gamma", "gap_threshold",
     "gradient_step", "group_average", "groups_stage", "hausdorff", "head_response", "hierarchical",
     "interaction", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step", "learned_rows", "leiden",
-    "load_graph", "louvain", "matching", "max_degree", "metropolis", "minimum", "minmax", "modularity",
+    "load_graph", "louvain", "matching", "matching_of", "max_degree", "metropolis", "minimum", "minmax", "modularity",
     "nearest", "negative_l1", "negative_l2", "neighbour_average", "network", "nmi", "nonnegative",
     "norm_regularised", "null_p", "oracle", "outlier_p", "pagerank", "pca", "place", "project", "random", "rbf",
     "read_rows", "read_signatures", "read_signed", "recursive_bipartition", "relative_similarity",

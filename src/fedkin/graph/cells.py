@@ -1,8 +1,6 @@
 """Approximate nearest neighbours of very many clients, with a recall that is measured.
 
-Rows are put into cells around k-means centres (an inverted file: Jegou, Douze and Schmid, 2011), and each cell is
-compared, by one product of matrices, with the cells nearest to it. How many cells that takes is read off a sample of
-rows whose neighbours are known exactly; the recall that is stated is that of other rows.
+Rows are put into cells around k-means centres, and each cell is compared with the cells nearest to it (`_cells.py`).
 """
 
 from __future__ import annotations
@@ -10,23 +8,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
+from fedkin.graph._cells import Floats, Found, Rows, Space, best_in, found_in_cells
+from fedkin.graph._check import as_vectors
 from fedkin.graph._nearest import as_directions, as_neighbours, best_of
 from fedkin.graph.neighbours import nearest
 from fedkin.keys import rng
 
-__all__ = ["Approximate", "approximate_nearest"]
+__all__ = ["Approximate", "Closest", "approximate_nearest", "closest"]
 
-Floats = npt.NDArray[np.floating[Any]]
-Rows = npt.NDArray[np.int64]
-
-_SAMPLE = 256  # rows whose neighbours are found exactly, to choose the number of cells, and as many to state the recall
-_FOR_EACH = 32  # rows for each centre when centres are placed
-_STEPS = 6  # of k-means: more do not change the recall
-_ROWS, _SCORES = 1024, 1 << 23  # rows, and scores, that are computed at a time: at most 64 MB
+_ROWS = 64  # that are compared with all others at a time
 
 
 class Approximate(NamedTuple):
@@ -56,94 +49,111 @@ def approximate_nearest(x: Any, k: int, *, recall: float = 0.95, seed: int = 0) 
     >>> found.graph.shape, found.recall > 0.9, found.cells[0] > found.cells[1]
     ((3000, 3000), True, True)
     """
-    if not 0 < recall <= 1:
-        raise GraphError(f"recall: expected a share above 0 and at most 1, got {recall!r}")
+    _share(recall)
     if recall == 1:
         return Approximate(nearest(x, k), None, (1, 1))
     u = as_directions(x)
     k = as_neighbours(k, len(u))
-    draw = rng(seed, "cells")
-    centres = _centres(u, draw)
-    cell = _nearest_centre(u, centres)
-    order = np.argsort(cell, kind="stable")
-    starts = np.searchsorted(cell[order], np.arange(len(centres) + 1))
-    closest = np.argsort(-(centres @ centres.T), axis=1, kind="stable")
-    known = draw.permutation(len(u))[: 2 * _SAMPLE]
-    rank = _ranks(u, k, known, cell, closest)
-    probes = _enough(rank[::2], recall, len(centres))
-    graph = _joined(u[order], order, starts, closest[:, :probes], k)
-    shares = _shares(rank[1::2], probes)
-    found = float(shares.mean()) if len(shares) else float("nan")
-    return Approximate(graph, None if probes == len(centres) else found, (len(centres), probes))
+    space = Space(u, _itself, _itself, _directions, lambda rows, k: best_of(u, rows, k), 0.0)
+    found = found_in_cells(space, k, recall, rng(seed, "cells"))
+    return Approximate(_as_graph(found), found.recall, found.cells)
 
 
-def _centres(u: Floats, draw: np.random.Generator) -> Floats:
-    """Return about 2 sqrt(n) unit vectors [cells, d], by k-means on directions of some rows."""
-    count = max(1, min(int(2 * len(u) ** 0.5), len(u)))
-    some = u[np.sort(draw.permutation(len(u))[: _FOR_EACH * count])]
-    centres = some[np.sort(draw.permutation(len(some))[:count])].copy()
-    for _ in range(_STEPS):
-        cell = _nearest_centre(some, centres)
-        belongs = sp.csr_array((np.ones(len(some), u.dtype), cell, np.arange(len(some) + 1)), (len(some), count))
-        total = np.asarray(belongs.T @ some)
-        length = np.sqrt(np.square(total).sum(axis=1, keepdims=True))
-        centres = np.where(length > 0, total / np.where(length > 0, length, 1), centres).astype(u.dtype)
-    return centres
+def _share(recall: float) -> None:
+    if not 0 < recall <= 1:
+        raise GraphError(f"recall: expected a share above 0 and at most 1, got {recall!r}")
 
 
-def _nearest_centre(u: Floats, centres: Floats) -> Rows:
-    blocks = (u[start : start + _ROWS] @ centres.T for start in range(0, len(u), _ROWS))
-    return np.concatenate([block.argmax(axis=1) for block in blocks]).astype(np.int64)
+def _itself(x: Floats) -> Floats:
+    return x
 
 
-def _ranks(u: Floats, k: int, known: Rows, cell: Rows, closest: Rows) -> list[Rows]:
-    """For each of these rows: of its true neighbours, which place their cells have among those closest to its own."""
-    place = np.argsort(closest, axis=1, kind="stable")
-    row, column, _ = best_of(u, known, k)
-    rank = place[cell[row], cell[column]]
-    return [rank[row == one] for one in known]
+def _directions(total: Floats, count: Floats, old: Floats) -> Floats:
+    length = np.sqrt(np.square(total).sum(axis=1, keepdims=True))
+    return np.where(length > 0, total / np.where(length > 0, length, 1), old)
 
 
-def _shares(ranks: list[Rows], probes: int) -> Floats:
-    """Return for each row that has neighbours the share of them in so many cells."""
-    return np.array([(rank < probes).mean() for rank in ranks if len(rank)])
-
-
-def _enough(ranks: list[Rows], recall: float, cells: int) -> int:
-    """Return the smallest number of cells that have this share of the neighbours, two standard errors above it."""
-    for probes in (np.unique(np.concatenate(ranks)) + 1).tolist() if ranks else []:
-        shares = _shares(ranks, probes)
-        if shares.mean() - 2 * shares.std() / len(shares) ** 0.5 >= recall:
-            return int(probes)
-    return cells
-
-
-def _joined(u: Floats, order: Rows, starts: Rows, probed: Rows, k: int) -> sp.csr_array:
-    """Return the neighbours in the probed cells; u: rows in the order of cells. Lists are sorted by column."""
-    size = len(u)
-    columns, scores = np.zeros((size, k), np.int64), np.zeros((size, k), u.dtype)
-    for at, (left, right) in enumerate(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)):
-        if left == right:
-            continue
-        there = np.concatenate([np.arange(starts[cell], starts[cell + 1]) for cell in probed[at].tolist()])
-        others = u[there]
-        step = max(1, min(_ROWS, _SCORES // len(there)))
-        for low in range(left, right, step):
-            high = min(low + step, right)
-            rows = order[low:high]
-            columns[rows], scores[rows] = _best(u[low:high] @ others.T, order[there], rows, k)
-    kept = scores > 0
+def _as_graph(found: Found) -> sp.csr_array:
+    """Return the cosines as a csr_array; lists are sorted by column."""
+    kept, size = found.scores > 0, len(found.scores)
     counted = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    made = sp.csr_array((np.minimum(scores[kept].astype(np.float64), 1.0), columns[kept], counted), shape=(size, size))
+    score = np.minimum(found.scores[kept].astype(np.float64), 1.0)
+    made = sp.csr_array((score, found.columns[kept], counted), shape=(size, size))
     made.sort_indices()
     return made
 
 
-def _best(score: Floats, column: Rows, row: Rows, k: int) -> tuple[Rows, Floats]:
-    """Return (columns, scores) [rows, k] of the k best of each row; of equal scores, any; 0 where there are fewer."""
-    score[column[None, :] == row[:, None]] = 0.0
-    most = min(k, score.shape[1])
-    top = np.argpartition(score, score.shape[1] - most, axis=1)[:, -most:]
-    found, value = np.zeros((len(row), k), np.int64), np.zeros((len(row), k), score.dtype)
-    found[:, :most], value[:, :most] = column[top], np.take_along_axis(score, top, axis=1)
-    return found, value
+class Closest(NamedTuple):
+    """columns, distances [rows, k]: the rows that are nearest to each, the nearest first; recall as in `Approximate`.
+
+    >>> closest(np.eye(3), 1).columns.ravel()
+    array([1, 0, 0])
+    """
+
+    columns: Rows
+    distances: Floats
+    recall: float | None
+
+
+def closest(x: Any, k: int, *, rows: Any = None, recall: float = 0.95, seed: int = 0) -> Closest:
+    """The k other rows of `x` [n, d] that are nearest by Euclidean distance, this share of them or more.
+
+    rows: only of these, exactly. Where fewer are found than k, a row is its own neighbour, at a distance of inf.
+
+    >>> found = closest([[0.0], [1.0], [5.0]], 1, recall=1)
+    >>> found.columns.ravel(), found.distances.ravel()
+    (array([1, 0, 1]), array([1., 1., 4.]))
+    """
+    _share(recall)
+    x = as_vectors(x)
+    k = as_neighbours(k, len(x))
+    centred = x - x.mean(axis=0)
+    points = centred.astype(np.float32)
+    asks, told = _with_ones(points), _with_squares(points)
+    if rows is not None or recall == 1:
+        wanted = np.arange(len(x)) if rows is None else np.asarray(rows, dtype=np.int64)
+        return Closest(*_by_distance(centred, wanted, *_all_compared(asks, told, wanted, k)), None)
+
+    def exact(some: Rows, k: int) -> tuple[Rows, Rows, Floats]:
+        columns, scores = _all_compared(asks, told, some, k)
+        return np.repeat(some, k), columns.ravel(), scores.ravel()
+
+    space = Space(points, _with_ones, _with_squares, _means, exact, -np.inf)
+    found = found_in_cells(space, k, recall, rng(seed, "cells"))
+    return Closest(*_by_distance(centred, np.arange(len(x)), found.columns, found.scores), found.recall)
+
+
+def _with_ones(x: Floats) -> Floats:
+    return np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
+
+
+def _with_squares(x: Floats) -> Floats:
+    """|x - y|^2 / 2 is |x|^2 / 2, which is the same for all y, less the product of `_with_ones` and this."""
+    return np.concatenate([x, -np.square(x).sum(axis=1, keepdims=True) / 2], axis=1)
+
+
+def _means(total: Floats, count: Floats, old: Floats) -> Floats:
+    return np.where(count > 0, total / np.maximum(count, 1), old)
+
+
+def _all_compared(asks: Floats, told: Floats, rows: Rows, k: int) -> tuple[Rows, Floats]:
+    columns, scores = np.zeros((len(rows), k), np.int64), np.zeros((len(rows), k), told.dtype)
+    every = np.arange(len(told))
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        here = slice(start, start + _ROWS)
+        columns[here], scores[here] = best_in(asks[some] @ told.T, every, some, k, -np.inf)
+    return columns, scores
+
+
+def _by_distance(x: Floats, rows: Rows, columns: Rows, scores: Floats) -> tuple[Rows, Floats]:
+    """Distances from differences, in double precision, and the columns sorted by them."""
+    distances = np.empty(columns.shape)
+    for start in range(0, len(rows), 1024):
+        here = slice(start, start + 1024)
+        distances[here] = np.sqrt(np.square(x[rows[here], None] - x[columns[here]]).sum(axis=2))
+    missing = ~np.isfinite(scores)
+    distances[missing] = np.inf
+    columns = np.where(missing, rows[:, None], columns)
+    order = np.lexsort((columns, distances), axis=1)
+    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(distances, order, axis=1)

@@ -17,10 +17,11 @@ import numpy as np
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, as_sets
 
-__all__ = ["hausdorff", "matching", "minimum"]
+__all__ = ["hausdorff", "matching", "matching_of", "minimum"]
 
 # Number of squared distances between centres in memory at once: 2^24 numbers take 128 MB.
 _BLOCK = 1 << 24
+_PAIRS = 1 << 13  # of `matching_of` at a time: they fit the cache
 # Up to 10 centres, the table of subsets (2^k rows) is faster than an assignment solver called for each pair.
 _LARGEST_TABLE = 10
 
@@ -57,6 +58,31 @@ def matching(u: Any, v: Any = None) -> Array:
            [0.5, 0. ]])
     """
     return _between(u, v, lambda cost: np.sqrt(_assign(cost)) / min(cost.shape[:2]))
+
+
+def matching_of(u: Any, rows: Any, columns: Any) -> Array:
+    """Return the `matching` distance of the pairs (rows[p], columns[p]) of sets `u`: [p], without all other pairs.
+
+    >>> matching_of([[[0.0], [5.0]], [[6.0], [0.0]], [[9.0], [9.0]]], [0, 1], [1, 1])
+    array([0.5, 0. ])
+    """
+    sets = as_sets(u, "U")
+    rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
+    sizes = np.array([len(one) for one in sets])
+    place = np.empty(len(sets), dtype=np.int64)
+    stacked = {}
+    for k, members in _by_size(sets).items():
+        place[members], stacked[k] = np.arange(len(members)), np.stack([sets[row] for row in members], axis=1)
+    out = np.empty(len(rows))
+    of = sizes[rows] * (sizes.max() + 1) + sizes[columns]
+    for k, m in {(int(sizes[rows[at]]), int(sizes[columns[at]])) for at in np.unique(of, return_index=True)[1]}:
+        pairs = np.flatnonzero((sizes[rows] == k) & (sizes[columns] == m))
+        for start in range(0, len(pairs), _PAIRS):
+            some = pairs[start : start + _PAIRS]
+            a, b = stacked[k][:, place[rows[some]]], stacked[m][:, place[columns[some]]]
+            cost = np.array([[np.square(one - other).sum(axis=1) for other in b] for one in a])
+            out[some] = np.sqrt(_assign(cost)) / min(k, m)
+    return out
 
 
 def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:

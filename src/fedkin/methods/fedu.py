@@ -7,10 +7,9 @@ regularization. IEEE TNNLS 35(6), 2024. `docs/methods/fedu.md` says where paper,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from fedkin import graph
@@ -18,6 +17,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.blocks import crowd
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
     ControlStage,
@@ -32,8 +32,6 @@ from fedkin.settings import Settings, span
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedU", "State", "StatedGraph"]
-
-Array = npt.NDArray[np.float64]
 
 
 class State(TypedDict):
@@ -115,8 +113,8 @@ class FedU(ServerMethod):
         moved = dict(zip(ids, mixed([kept[id] for id in ids], mixing), strict=True))
         server.state["models"] = {**kept, **{id: moved[id] for id in trained}}
 
-    def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Array:
-        """a_kl >= 0, symmetric, zero diagonal."""
+    def affinity(self, server: ServerView[State], ids: Sequence[str], models: Mapping[str, Params]) -> Any:
+        """a_kl >= 0, symmetric, zero diagonal; of very many clients' models between neighbours only, a csr_array."""
         how = self.graph
         planted = planted_labels(server, ids)
         if how.source == "uniform":
@@ -127,6 +125,9 @@ class FedU(ServerMethod):
             wanted = last_layers(server.net.trainable, how.layers)
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
+            if len(ids) > crowd.LARGEST:
+                a = crowd.neighbour_affinity(vectors, how.source, how.sparsify, server.key("cells"))
+                return graph.control_stage(how.control)(a, planted=planted, seed=server.key("control"))
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
         a = dense(graph.sparsify_stage(how.sparsify)(a))
         return dense(graph.control_stage(how.control)(a, planted=planted, seed=server.key("control")))

@@ -15,7 +15,7 @@ from fedkin.records.privacy import largest, told
 from fedkin.report.drawing import evenly
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.graphs import GraphBudget, graph_of
+from fedkin.report.graphs import GraphBudget, graph_of, undrawn
 from fedkin.report.headline import chosen_on, facts, subject
 from fedkin.report.measures import measures_html
 from fedkin.report.missing import missing_of
@@ -118,6 +118,7 @@ def _each(
                 "sure": sure_of(run, gain, ids),
                 "risks": risks_of(run),
                 "graph": graph_of(run, ids, budget),
+                "undrawn": undrawn(run, ids),
                 "sharing": sharing_of(run, ids, budget),
                 "features": features_of(run, ids, places_left),
             }

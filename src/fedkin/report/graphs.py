@@ -20,8 +20,9 @@ from fedkin.report.packing import NOTHING, pack
 from fedkin.report.reading import Run
 from fedkin.report.verdicts import drawn, keepers
 
-__all__ = ["GraphBudget", "dense", "graph_of"]
+__all__ = ["GraphBudget", "dense", "graph_of", "undrawn"]
 
+_LARGEST = 5000  # clients of a graph that is drawn
 # Per run: more rounds do not make the slider clearer, nor more cells a matrix.
 _ROUNDS = 40
 _HISTORY = 200
@@ -74,6 +75,11 @@ class GraphBudget:
         )
 
 
+def undrawn(run: Run, ids: Sequence[str]) -> bool:
+    """Whether the run has graphs of more clients than the page can draw: their matrices would not fit into memory."""
+    return bool(run.graphs) and len(ids) > _LARGEST
+
+
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
     """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
 
@@ -81,7 +87,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
     `history` and `moves` use the groups of all rounds, `verdicts` those of the last graph.
     """
-    if not run.graphs:
+    if not run.graphs or undrawn(run, ids):
         return None
     number = {id: i for i, id in enumerate(ids)}
     # Some methods' graphs hold all clients, not only a round's participants.

@@ -48,6 +48,7 @@ class Section:
 def sections(data: Data) -> list[Section]:
     """The sections for which there are data, in the page's order."""
     graphs = any(run["graph"] for run in data["runs"])
+    undrawn = any(run["undrawn"] for run in data["runs"])
     grouped = any(run["graph"] and run["graph"]["history"] for run in data["runs"])
     tested = any(run["graph"] and run["graph"]["verdicts"] for run in data["runs"])
     gains = any(run["gain"] for run in data["runs"])
@@ -66,7 +67,7 @@ def sections(data: Data) -> list[Section]:
         section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
         section("measures", "Metrics", "Further metrics", data["measures"]) if data["measures"] else None,
         section("risks", "Risks", "Are the risks true, and worth acting on", _risks(data)) if risks else None,
-        section("graph", "Graph", "The client graph", GRAPH) if graphs else None,
+        section("graph", "Graph", "The client graph", GRAPH if graphs else _UNDRAWN) if graphs or undrawn else None,
         section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
         section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
         section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
@@ -92,6 +93,8 @@ def section(id: str, nav: str, heading: str, body: str) -> Section:
 
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
+_UNDRAWN = """<p class="note">The graphs of so many clients are not drawn here. They are in the run's folder
+<code>graphs/</code>; <code>fedkin.graph.load_graph</code> reads them.</p>"""
 _ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
 all of these runs are Local's.</p>"""
 

@@ -15,7 +15,7 @@ Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spread
 from __future__ import annotations
 
 from fedkin.graph.same.anova import Interaction, interaction
-from fedkin.graph.same.apart import apart
+from fedkin.graph.same.apart import apart, coordinates
 from fedkin.graph.same.clump import clump_p
 from fedkin.graph.same.cluster import ward
 from fedkin.graph.same.files import Rows, read_rows, read_signed, write_signed
@@ -31,6 +31,6 @@ from fedkin.graph.same.verdicts import Verdicts
 
 __all__ = [
     "Cells", "Interaction", "Moments", "Placement", "Plan", "Rows", "Signature", "Spread", "Verdicts",
-    "apart", "clump_p", "find", "interaction", "null_p", "outlier_p", "place", "read_rows", "read_signed", "same_p",
-    "sign", "split_p", "top_p", "ward", "write_signed",
+    "apart", "clump_p", "coordinates", "find", "interaction", "null_p", "outlier_p", "place", "read_rows",
+    "read_signed", "same_p", "sign", "split_p", "top_p", "ward", "write_signed",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from fedkin.graph.same.close import SHARE
 from fedkin.graph.same.signature import Signature
 from fedkin.graph.same.stack import stacked
 
-__all__ = ["apart"]
+__all__ = ["apart", "coordinates"]
 
 
 def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = None) -> Array:
@@ -42,3 +42,25 @@ def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = 
     if others is None:
         np.fill_diagonal(found, 0.0)
     return np.asarray(found)
+
+
+def coordinates(signatures: Sequence[Signature]) -> tuple[Array, Array]:
+    """(points [n, d], noise [n]) by which neighbours are found: `apart` squared is |p_i - p_j|^2 - noise_i - noise_j.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, sign
+    >>> data = [np.random.default_rng(seed).normal(size=(80, 6)) + 2 * seed for seed in range(2)]
+    >>> plan = Plan.of(Spread.of(x) for x in data)
+    >>> signed = [sign(plan, x) for x in data]
+    >>> points, noise = coordinates(signed)
+    >>> bool(np.isclose(((points[0] - points[1]) ** 2).sum() - noise.sum(), apart(signed)[0, 1] ** 2))
+    True
+    """
+    points: list[Array] = []
+    noise = np.zeros(len(signatures))
+    for name in signatures[0].blocks:
+        here = stacked([one.blocks[name] for one in signatures])
+        t1 = max(float(here.pooled()[0][0]), 1e-9)
+        points.append(here.means / np.sqrt(t1 * SHARE[name]))
+        noise += 1 / np.maximum(here.n, 1e-9) / SHARE[name]
+    return np.concatenate(points, axis=1), noise

@@ -7,25 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Params
-from fedkin.methods.blocks.stages import dense
 
 __all__ = ["laplacian_mixing", "mixed"]
 
-Array = npt.NDArray[np.float64]
 
-
-def laplacian_mixing(weights: Array, labels: Any, rate: float, what: str) -> Array:
+def laplacian_mixing(weights: Any, labels: Any, rate: float, what: str) -> Any:
     """I - rate L [n, n], L the Laplacian of `weights` [n, n] inside the groups `labels` [n] (None: one group).
+
+    Of a csr_array it is one.
 
     rate: lambda tau. Warns where rate times a client's degree is above 1. what: "heads" or "models", for the warning.
     """
-    mixing = dense(graph.laplacian_step(weights, labels, rate))
+    mixing: Any = graph.laplacian_step(weights, labels, rate)
     if mixing.min() < -1e-12:
         warnings.warn(
             f"lambda tau times the largest degree is {1 - mixing.diagonal().min():.2g}, above 1: {what} overshoot "
@@ -35,7 +33,17 @@ def laplacian_mixing(weights: Array, labels: Any, rate: float, what: str) -> Arr
     return mixing
 
 
-def mixed(models: Sequence[Params], mixing: Array) -> list[dict[str, Tensor]]:
+class _Sparse:
+    """A csr_array that multiplies tensors."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+
+    def __matmul__(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(self.matrix @ rows.numpy())
+
+
+def mixed(models: Sequence[Params], mixing: Any) -> list[dict[str, Tensor]]:
     """Model k becomes sum_l mixing[k, l] model_l, all from the old models, which have the same names and shapes.
 
     The identity gives each model back bit for bit. Integer tensors (counters) stay each client's own.
@@ -44,7 +52,7 @@ def mixed(models: Sequence[Params], mixing: Array) -> list[dict[str, Tensor]]:
     >>> mixed([{"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}], half)
     [{'w': tensor([1.])}, {'w': tensor([1.])}]
     """
-    mix = torch.from_numpy(mixing)
+    mix = torch.from_numpy(mixing) if isinstance(mixing, np.ndarray) else _Sparse(mixing)
     new: list[dict[str, Tensor]] = [{} for _ in models]
     for name in models[0]:
         old = torch.stack([model[name] for model in models])

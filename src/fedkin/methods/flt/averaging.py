@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
-import torch
+import numpy as np
+import scipy.sparse as sp
 
 from fedkin.flow import Message, Params
 from fedkin.learning.robust import Rule, aggregated
-from fedkin.methods.flt.state import State
+from fedkin.methods.flt.state import State, matrix_of
 
 __all__ = ["along_edges", "inside_groups"]
 
@@ -25,24 +27,26 @@ def along_edges(
     """
     order = sorted(state["row"], key=lambda id: state["row"][id])
     entering = [id for id in order if id in replies or stale]
-    n = torch.tensor([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
+    n = np.array([float(replies[id]["n"] if id in replies else state["sizes"][id]) for id in entering])
     held = {id: replies[id].params if id in replies else state["models"][state["model"][id]] for id in entering}
-    weights = state["adjacency"].double()
-    weights = weights + torch.eye(len(order), dtype=weights.dtype)
-    weights = weights[:, [state["row"][id] for id in entering]] * n
+    weights = sp.csr_array(matrix_of(state["adjacency"])) + sp.eye_array(len(order), format="csr")
+    weights = sp.csr_array(weights[:, [state["row"][id] for id in entering]] @ sp.diags_array(n))
+    weights.eliminate_zeros()
+    weights.sort_indices()
     # The number of the new model for each row of weights, with what its updates start from, or each old model kept.
     made: dict[tuple[bytes, str], str] = {}
     models: dict[str, Params] = {}
     model: dict[str, str] = {}
-    for id, row in zip(order, weights, strict=True):
-        near = row.nonzero()[:, 0].tolist()
+    for id, (left, right) in zip(order, pairwise(weights.indptr.tolist()), strict=True):
+        near, row = weights.indices[left:right], weights.data[left:right]
         old = state["model"][id]
-        content = (row.numpy().tobytes() if near else b"", "" if near and aggregate == "mean" else old)
+        told = near.tobytes() + row.tobytes()
+        content = (told, "" if told and aggregate == "mean" else old)
         if content not in made:
             made[content] = str(len(made))
-            share = {entering[place]: float(row[place]) for place in near}
+            share = {entering[place]: weight for place, weight in zip(near.tolist(), row.tolist(), strict=True)}
             there, kept = {other: held[other] for other in share}, state["models"][old]
-            models[made[content]] = aggregated(there, share, aggregate, kept) if near else kept
+            models[made[content]] = aggregated(there, share, aggregate, kept) if told else kept
         model[id] = made[content]
     return models, model
 
@@ -56,14 +60,19 @@ def inside_groups(
     To rules that weigh all alike, the members that did not take part count as one.
     """
     models = dict(state["models"])
-    for number in sorted({state["model"][id] for id in replies}):
-        members = [id for id, own in state["model"].items() if own == number]
-        params = {id: replies[id].params for id in members if id in replies}
-        n = {id: float(replies[id]["n"]) for id in params}
-        absent = [id for id in members if id not in replies]
-        if stale and absent:
+    present: dict[str, list[str]] = {}
+    for id in replies:
+        present.setdefault(state["model"][id], []).append(id)
+    absent = dict.fromkeys(present, 0.0)
+    for id, number in state["model"].items() if stale else ():
+        if number in absent and id not in replies:
+            absent[number] += state["sizes"][id]
+    for number, ids in sorted(present.items()):
+        params = {id: replies[id].params for id in ids}
+        n = {id: float(replies[id]["n"]) for id in ids}
+        if absent[number]:
             # No client has an empty id: it stands for all members that have the group's model.
             params[""] = models[number]
-            n[""] = float(sum(state["sizes"][id] for id in absent))
+            n[""] = absent[number]
         models[number] = aggregated(params, n, aggregate, models[number])
     return models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import filterfalse
 
 from fedkin.flow import Message
 from fedkin.methods.flt.state import State
@@ -25,7 +26,7 @@ def due_to_sign(server: ServerView[State], sampled: Sequence[str], flags: int | 
     # Where all take part in every round, whoever is not sampled is not there.
     there = sampled if server.training.per_round == "all" else server.clients
     state = server.state
-    due = {id for id in there if id not in state["signatures"]}
+    due = set(filterfalse(state["signatures"].__contains__, there))
     if flags is not None and len(state["changed"]) >= flags:
         due.update(id for id in there if id in state["changed"])
     if every is not None and server.round > 1 and (server.round - 1) % every == 0:

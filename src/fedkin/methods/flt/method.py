@@ -9,9 +9,8 @@ beside this one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 
@@ -23,16 +22,18 @@ from fedkin.learning.encoders import moments
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.signing import SIGNED, SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
-from fedkin.methods.flt import dynamic, newcomers, relatedness, stage
+from fedkin.methods.flt import dynamic, newcomers, stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups
 from fedkin.methods.flt.encoder import EncoderSettings
-from fedkin.methods.flt.relatedness import Related, RelatednessSettings, Sets
+from fedkin.methods.flt.relatedness import RelatednessSettings
+from fedkin.methods.flt.relating import relate
 from fedkin.methods.flt.signature import centres_of, codes, content, signatures
 from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
 
+_COMPLETE = 20_000  # clients up to which a control may link all pairs
 # Sums over the clients' inputs, per feature; k centres of codes.
 _SUMS = Sums(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
 _CENTRES = Shaped(
@@ -98,6 +99,11 @@ class Flt(SigningMethod):
         if isinstance(groups, int) and groups > clients:
             raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
         needs_planted(federation, control=self.graph.control)
+        if self.graph.control in ("oracle", "uniform") and clients > _COMPLETE:
+            raise ConfigError(
+                f"method.graph.control: {self.graph.control!r} links all pairs of clients, and {clients:,} clients are "
+                f"too many for that: take at most {_COMPLETE:,} clients, or another control"
+            )
         if not self.moments:
             self.encoder.check(federation)
 
@@ -165,6 +171,8 @@ class Flt(SigningMethod):
             order, signed, planted = stage.inputs(server)
             found = relate(signed, self.graph, stage.seed_of(server), planted)  # 13 to 19
             stage.keep(server, order, found, self.average)
+            if found.recall is not None:
+                server.info = {"neighbour_recall": found.recall}
         else:
             newcomers.attach(server, self.graph, self.average)
         return joined
@@ -182,19 +190,3 @@ class Flt(SigningMethod):
         """Clients that never took part send their signature, and get the model of the nearest group (or client)."""
         joined, common = yield from newcomers.welcome(server, ids, self.encoder_sent, self.graph, self.average)
         return {id: self.offer(server, id) if id in joined else Message(params=common) for id in ids}
-
-
-def relate(signed: Sets, settings: RelatednessSettings, seed: int, planted: Any = None) -> Related:
-    """Algorithm 2, lines 13 to 19: from n clients' centres [k, d], or signatures of moments, to graph and groups."""
-    places = relatedness.embedded(signed, settings, seed)  # 13, 14: Z = UMAP(M)
-    between = relatedness.distances(places, settings)  # 15, 16: A_ij = min |u_ir - u_js|
-    # 18, 19: C = HC(A), first: gamma may be found from the groups
-    verdicts = relatedness.tested(signed, settings, seed) if settings.from_test else None
-    groups = relatedness.clusters(between, settings) if verdicts is None else verdicts.labels
-    gamma = relatedness.threshold(between, groups, settings.gamma)
-    linked = relatedness.adjacency(between, gamma, settings)  # 17: the thresholded A
-    np.fill_diagonal(linked, 0.0)
-    if settings.cluster == "rows" and verdicts is None:
-        groups = relatedness.clusters(relatedness.row_distances(linked), settings)  # 18, 19: C = HC(thresholded A)
-    kept = verdicts if settings.control == "none" else None
-    return Related(*relatedness.controlled(linked, groups, settings.control, seed, planted), gamma, kept)

@@ -5,21 +5,26 @@ The paper leaves this as future work: "assign them to the existing cluster forma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from torch import Tensor
 
 from fedkin.flow import Params, ServerFlow
 from fedkin.learning.aggregate import weighted_mean
+from fedkin.methods.flt import crowd
 from fedkin.methods.flt.dynamic import take_signatures
 from fedkin.methods.flt.encoder import EncoderSettings
 from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, Sets, adjacency, distances, embedded
 from fedkin.methods.flt.signature import signatures
-from fedkin.methods.flt.stage import by_content, decoded, record, seed_of, stored
-from fedkin.methods.flt.state import State
+from fedkin.methods.flt.stage import by_content, decoded, record, seed_of
+from fedkin.methods.flt.state import State, matrix_of, stored
 from fedkin.views import ServerView
 
-__all__ = ["attach", "nearest", "welcome"]
+__all__ = ["attach", "near_in_a_crowd", "nearest", "welcome"]
 
 
 def attach(server: ServerView[State], settings: RelatednessSettings, average: str) -> None:
@@ -31,17 +36,14 @@ def attach(server: ServerView[State], settings: RelatednessSettings, average: st
     numbers = sorted({state["group"][id] for id in founders})
     labels = np.array([numbers.index(state["group"][id]) for id in founders])
     fresh, made, late = (decoded(state["signatures"], ids) for ids in (new, founders, others))
-    rows, joins, closest = nearest(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
+    find = nearest if isinstance(state["adjacency"], Tensor) else near_in_a_crowd
+    rows, joins, closest = find(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
     group = {id: numbers[label] for id, label in zip(new, joins.tolist(), strict=True)}
     if average == "groups":
         model = {id: str(number) for id, number in group.items()}
     else:
         model = {id: state["model"][founders[place]] for id, place in zip(new, closest.tolist(), strict=True)}
-    grown = np.zeros((len(known) + len(new),) * 2)
-    grown[: len(known), : len(known)] = state["adjacency"].double().numpy()
-    grown[len(known) :] = rows
-    grown[:, len(known) :] = rows.T
-    state["adjacency"] = stored(grown)
+    state["adjacency"] = stored(_grown(matrix_of(state["adjacency"]), rows))
     state["group"], state["model"] = {**state["group"], **group}, {**state["model"], **model}
     state["row"] = {**state["row"], **{id: len(known) + place for place, id in enumerate(new)}}
     record(server)
@@ -67,6 +69,39 @@ def nearest(
     return rows, (known @ member / member.sum(0)).argmin(1), known.argmin(1)
 
 
+def near_in_a_crowd(
+    new: Sets, founders: Sets, others: Sets, labels: Labels, gamma: float,
+    settings: RelatednessSettings, seed: int,
+) -> tuple[sp.csr_array, Labels, Labels]:  # fmt: skip
+    """As `nearest`, where each client has only its neighbours, and the drawn founders say which group is nearest."""
+    drawn = crowd.drawn(len(founders), seed)
+    made = [founders[row] for row in drawn.tolist()]
+    placed = embedded(made, settings, seed)
+    every = embedded(made, settings, seed, [*founders, *others, *new])
+    first = len(founders) + len(others)
+    fresh = np.arange(first, len(every))
+    joins = crowd.joining(every[first:], placed, labels[drawn], settings, seed)
+    found = crowd.neighbours(every, settings, seed, fresh)
+    rows = crowd.linked(found, fresh, len(every), gamma, settings)[first:]
+    apart = np.where(found.columns < len(founders), found.distances, np.inf)
+    closest = np.take_along_axis(found.columns, apart.argmin(1)[:, None], axis=1)[:, 0]
+    # None of the neighbours is a founder: the first of the drawn ones of the group stands for it.
+    stands = np.array([drawn[np.argmax(labels[drawn] == one)] for one in joins.tolist()])
+    return rows, joins, np.where(np.isfinite(apart.min(1)), closest, stands)
+
+
+def _grown(known: Any, rows: Any) -> Any:
+    """The adjacency [n, n] with the rows [m, n + m] of newcomers, and their columns."""
+    n, m = known.shape[0], rows.shape[0]
+    if isinstance(known, np.ndarray):
+        grown = np.zeros((n + m,) * 2)
+        grown[:n, :n] = known
+        grown[n:] = rows
+        grown[:, n:] = rows.T
+        return grown
+    return sp.csr_array(sp.block_array([[known, rows[:, :n].T], [rows[:, :n], rows[:, n:]]], format="csr"))
+
+
 def welcome(
     server: ServerView[State], ids: Sequence[str], encoder: EncoderSettings | None, settings: RelatednessSettings,
     average: str,
@@ -78,8 +113,8 @@ def welcome(
     state = server.state
     if not state["row"]:
         return set(ids), server.initial
-    held = list(state["model"].values())
-    clients = {number: float(held.count(number)) for number in state["models"]}
+    held = Counter(state["model"].values())
+    clients = {number: float(held[number]) for number in state["models"]}
     new = yield from signatures(server, encoder, sorted(ids), sizes=False)
     if new:
         take_signatures(state, new)

@@ -72,13 +72,17 @@ class RelatednessSettings(Settings):
 class Related(NamedTuple):
     """What Algorithm 2 returns: adjacency [n, n] with a zero diagonal, groups [n], and the threshold that was used.
 
-    verdicts: of the tests that the groups are from, if any; its ids are rows, as text.
+    adjacency: a csr_array if it is of neighbours only.
+    verdicts: of the tests that the groups are from, if any; its ids are places among `drawn`, as text. drawn: rows of
+    the clients that made groups and threshold. recall: the share of neighbours that were found, None if all were.
     """
 
-    adjacency: Array
+    adjacency: Any
     groups: Labels
     gamma: float
-    verdicts: graph.Verdicts | None = None
+    verdicts: graph.Verdicts | None
+    drawn: Labels
+    recall: float | None
 
 
 def embedded(fitted: Sets, settings: RelatednessSettings, seed: int, new: Sets | None = None) -> Sets:
@@ -168,11 +172,11 @@ def row_distances(linked: Array) -> Array:
     return np.asarray(between)
 
 
-def controlled(linked: Array, labels: Labels, control: str, seed: int, planted: Any) -> tuple[Array, Labels]:
+def controlled(linked: Any, labels: Labels, control: str, seed: int, planted: Any) -> tuple[Any, Labels]:
     """The control graph in place of the learned one, and its groups; random and shuffled keep the groups' sizes."""
     if control == "none":
         return linked, labels
-    changed = np.asarray(graph.control_stage(control)(linked, seed=seed, planted=planted))
+    changed = graph.control_stage(control)(linked, seed=seed, planted=planted)
     if control == "oracle":
         return changed, graph.canonical(planted)
     if control in ("self", "uniform"):

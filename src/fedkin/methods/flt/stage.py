@@ -15,10 +15,10 @@ from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.same import Tests, by_content, evidence_of, tests_of
 from fedkin.methods.flt.relatedness import Array, Related, Sets
-from fedkin.methods.flt.state import State
+from fedkin.methods.flt.state import State, matrix_of, stored
 from fedkin.views import ServerView
 
-__all__ = ["by_content", "continued", "decoded", "inputs", "keep", "record", "seed_of", "stored"]
+__all__ = ["by_content", "continued", "decoded", "inputs", "keep", "record", "seed_of"]
 
 _DENSE = 1000  # clients up to which a graph is recorded as a dense matrix
 
@@ -52,12 +52,13 @@ def keep(server: ServerView[State], order: Sequence[str], found: Related, averag
     state["adjacency"], state["tests"] = stored(found.adjacency), None
     if found.verdicts is not None:
         tests = tests_of(found.verdicts)
-        state["tests"] = Tests(**{**tests, "leaf": {order[int(row)]: node for row, node in tests["leaf"].items()}})
+        leaf = {order[found.drawn[int(place)]]: node for place, node in tests["leaf"].items()}
+        state["tests"] = Tests(**{**tests, "leaf": leaf})
         state["verdict"] = {str(numbers[label][0]): said for label, said in enumerate(found.verdicts.verdicts)}
     record(server)
 
 
-def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Array) -> None:
+def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Array | sp.csr_array) -> None:
     """Case I: a client without a model takes that of its strongest neighbour that has one."""
     state = server.state
     had = np.array([id in state["model"] for id in order])
@@ -67,7 +68,8 @@ def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Ar
     model = dict(state["model"])
     for place, id in enumerate(order):
         if not had[place]:
-            strength = np.where(had, adjacency[place], -1.0)
+            row = adjacency[[place]]
+            strength = np.where(had, (row if isinstance(row, np.ndarray) else row.toarray())[0], -1.0)
             model[id] = state["model"][order[int(strength.argmax())]]
     state["model"] = model
 
@@ -88,18 +90,12 @@ def seed_of(server: ServerView[Any]) -> int:
     return key(server.seed, "", "relatedness") >> 32
 
 
-def stored(adjacency: Array) -> Tensor:
-    """The adjacency for the state: booleans if all weights are 0 or 1, else floats."""
-    weights = torch.from_numpy(adjacency)
-    return weights.bool() if bool(((weights == 0) | (weights == 1)).all()) else weights.float()
-
-
 def record(server: ServerView[State]) -> None:
     """Record the graph in this round; only rounds that change it have one."""
     state = server.state
     ids = tuple(sorted(state["row"]))
-    rows = torch.tensor([state["row"][id] for id in ids])
-    weights: Any = state["adjacency"][rows][:, rows].double().numpy()
+    rows = np.array([state["row"][id] for id in ids])
+    weights: Any = matrix_of(state["adjacency"])[rows][:, rows]
     if len(ids) > _DENSE:
         weights = sp.csr_array(weights)
     graph = Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)

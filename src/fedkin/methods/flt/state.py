@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
+import numpy as np
+import scipy.sparse as sp
+import torch
 from torch import Tensor
 
 from fedkin.flow import Params
 from fedkin.methods.blocks.same import Tests
 from fedkin.methods.blocks.signing import Planned
 
-__all__ = ["ClientState", "State"]
+__all__ = ["Adjacency", "ClientState", "Edges", "State", "matrix_of", "stored"]
+
+
+class Edges(TypedDict):
+    """A csr_array: the entries of row i are columns[starts[i] : starts[i + 1]]."""
+
+    starts: Tensor
+    columns: Tensor
+    weights: Tensor
+
+
+Adjacency: TypeAlias = Tensor | Edges
 
 
 class State(Planned):
@@ -18,7 +32,7 @@ class State(Planned):
 
     signatures: {client id: its centres [k, d], or its signature of moments [bytes] uint8}.
     row: {client id: row} in the adjacency. adjacency: [n, n], booleans if all weights are 0 or 1, else floats; zero
-    diagonal. gamma: the distance below which two clients are neighbours.
+    diagonal; of neighbours only, the parts of a csr_array. gamma: the distance below which two clients are neighbours.
     founders: from how many clients graph and groups were made; they have the first rows, newcomers those after them.
     group: {client id: number of its group}.
     models: {number as text: params}. model: {client id: number as text} of the model that the client has. In Case II
@@ -40,7 +54,7 @@ class State(Planned):
     sizes: dict[str, int]
     tests: NotRequired[Tests | None]
     verdict: NotRequired[dict[str, str]]
-    adjacency: NotRequired[Tensor]
+    adjacency: NotRequired[Adjacency]
     gamma: NotRequired[float]
     encoder: NotRequired[Params]
     moments: NotRequired[dict[str, Any]]
@@ -54,3 +68,23 @@ class ClientState(TypedDict, total=False):
 
     signed: str
     encoder: Params
+
+
+def stored(adjacency: Any) -> Adjacency:
+    """The adjacency, an array or a csr_array, for the state: booleans if all weights are 0 or 1, else floats."""
+    whole = isinstance(adjacency, np.ndarray)
+    weights = torch.from_numpy(adjacency if whole else adjacency.data)
+    weights = weights.bool() if bool(((weights == 0) | (weights == 1)).all()) else weights.float()
+    if whole:
+        return weights
+    starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (adjacency.indptr, adjacency.indices))
+    return Edges(starts=starts, columns=columns, weights=weights)
+
+
+def matrix_of(adjacency: Adjacency) -> Any:
+    """What `stored` was given, rounded as it rounds."""
+    if isinstance(adjacency, Tensor):
+        return adjacency.double().numpy()
+    size = len(adjacency["starts"]) - 1
+    parts = (adjacency["weights"].double(), adjacency["columns"], adjacency["starts"])
+    return sp.csr_array(tuple(part.numpy() for part in parts), shape=(size, size))

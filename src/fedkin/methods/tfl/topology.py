@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
+from fedkin.methods.blocks import crowd
 from fedkin.methods.blocks.stages import ControlStage, SimilarityStage
 from fedkin.methods.blocks.vectors import Layers, rows
 from fedkin.settings import Settings
@@ -23,6 +24,7 @@ Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 # Above this number of clients, a graph of clusters is not written out client by client.
 _LARGEST_WRITTEN_OUT = 1000
+_SOURCES = 200  # from which the betweenness of very many clients is estimated
 
 
 class Topology(Settings):
@@ -65,7 +67,13 @@ def learned(
     vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
-    x = rows(vectors, how.similarity)
+    many = len(vectors) > crowd.LARGEST
+    if many and how.clusters is None:
+        edges = crowd.neighbour_affinity(vectors, how.similarity, f"epsilon:{how.epsilon}", seed)
+        edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
+        return Learned(edges, centralities(edges, how, seed), None)
+    # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
+    x = crowd.points(vectors).astype(np.float64) if many else rows(vectors, how.similarity)
     labels = np.arange(len(vectors))
     if how.clusters is not None:
         labels = grouped(x, how.clusters, seed)
@@ -79,10 +87,12 @@ def learned(
     return Learned(_between_members(np.asarray(edges), labels), central, labels)
 
 
-def centralities(edges: Any, how: Topology) -> Array:
-    """Centrality [n] of each node of the graph [n, n]."""
+def centralities(edges: Any, how: Topology, seed: int = 0) -> Array:
+    """Centrality [n] of each node of the graph [n, n]; betweenness of very many nodes is estimated from 200 of them."""
     normalised = how.scale == "normalised"
     match how.centrality:
+        case "betweenness" if edges.shape[0] > crowd.LARGEST and not how.weighted:
+            return graph.sampled_betweenness(edges, _SOURCES, seed=seed, normalised=normalised)[0]
         case "betweenness":
             return graph.betweenness(edges, weighted=how.weighted, normalised=normalised)
         case "degree":

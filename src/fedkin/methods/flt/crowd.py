@@ -1,0 +1,160 @@
+"""FLT with more clients than all distances between them fit into memory: each has only its neighbours.
+
+Groups and gamma are those of some clients, drawn by the run's seed, whose distances are all computed; the others join
+the group whose drawn members are nearest on average, as newcomers do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from fedkin import graph
+from fedkin.keys import rng
+from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, Sets, adjacency, distances, embedded
+
+__all__ = ["LARGEST", "NEAR", "Near", "drawn", "joining", "linked", "neighbours", "spread"]
+
+LARGEST = 5000  # clients up to which all distances are computed, and how many are drawn of more
+NEAR = 16  # neighbours of a client
+_CANDIDATES = 4  # times so many are compared by their true distance
+_DIRECTIONS = 32  # on which centres are projected to find candidates
+_MEMBERS = 10  # of each group with which a client is compared
+_ROWS = 2000  # clients that are compared with these at a time
+_CHECKED = 32  # clients whose true neighbours are found, to state the recall
+
+Rows = npt.NDArray[np.int64]
+
+
+class Near(NamedTuple):
+    """columns, distances [rows, k]: each row's nearest others, at inf where there are fewer.
+
+    recall: the share of the true ones that were found, measured on some rows; None if it was not asked for.
+    """
+
+    columns: Rows
+    distances: Array
+    recall: float | None
+
+
+def drawn(clients: int, seed: int) -> Rows:
+    """The rows of the clients that make the groups."""
+    return np.sort(rng(seed, "drawn").permutation(clients)[:LARGEST])
+
+
+def joining(places: Sets, known: Sets, labels: Labels, settings: RelatednessSettings, seed: int) -> Labels:
+    """For each of these clients, the group of `known` whose members, at most ten of them, are nearest on average."""
+    draw = rng(seed, "members")
+    some = np.concatenate([draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)])
+    member = np.eye(int(labels.max()) + 1)[labels[some]]
+    others = [known[row] for row in some.tolist()]
+    parts = [distances(places[at : at + _ROWS], settings, others) @ member for at in range(0, len(places), _ROWS)]
+    return np.asarray((np.concatenate(parts) / member.sum(0)).argmin(1))
+
+
+def spread(
+    signed: Sets, some: Sets, labels: Labels, rows: Rows, gamma: float, settings: RelatednessSettings, seed: int
+) -> tuple[sp.csr_array, Labels, float | None]:
+    """(weights between neighbours, groups, recall) of all clients, from the groups of `some`, those at `rows`."""
+    places, known = embedded(some, settings, seed, signed), embedded(some, settings, seed)
+    groups = np.empty(len(signed), dtype=np.int64)
+    groups[rows] = labels
+    rest = np.setdiff1d(np.arange(len(signed)), rows)
+    groups[rest] = joining([places[row] for row in rest.tolist()], known, labels, settings, seed)
+    near = neighbours(places, settings, seed)
+    return linked(near, np.arange(len(signed)), len(signed), gamma, settings), groups, near.recall
+
+
+def linked(near: Near, rows: Rows, clients: int, gamma: float, settings: RelatednessSettings) -> sp.csr_array:
+    """Line 17 for neighbours only: weights [clients, clients], symmetric; a pair is linked if one is near the other."""
+    weight = np.where(np.isfinite(near.distances), adjacency(near.distances, gamma, settings), 0.0).ravel()
+    row, column = np.repeat(rows, near.columns.shape[1]), near.columns.ravel()
+    kept = (weight > 0) & (row != column)
+    one_way = sp.csr_array((weight[kept], (row[kept], column[kept])), shape=(clients, clients))
+    return sp.csr_array(graph.symmetrise(one_way))
+
+
+def neighbours(places: Sets, settings: RelatednessSettings, seed: int, rows: Rows | None = None) -> Near:
+    """The `NEAR` nearest clients of each (or of these rows) by the distance of lines 15 and 16."""
+    wanted = np.arange(len(places)) if rows is None else rows
+    count = min(NEAR, len(places) - 1)
+    if settings.distance == "min" and not isinstance(places[0], graph.Signature):
+        columns, apart = _by_centres(places, wanted, count, seed, rows is None)
+    else:
+        points, noise = _points(places, seed)
+        found = graph.closest(points, _CANDIDATES * count, rows=rows, seed=seed)
+        if noise is not None:
+            squares = np.square(found.distances) - noise[wanted][:, None] - noise[found.columns]
+            apart = np.sqrt(np.maximum(squares, 0.0))
+        else:
+            pairs = np.repeat(wanted, found.columns.shape[1])
+            apart = graph.matching_of(places, pairs, found.columns.ravel()).reshape(found.columns.shape)
+            apart[~np.isfinite(found.distances)] = np.inf
+        columns, apart = _nearest(found.columns, apart, count)
+    return Near(columns, apart, _recall(places, settings, apart, seed) if rows is None else None)
+
+
+def _points(places: Sets, seed: int) -> tuple[Array, Array | None]:
+    """Points whose distances are, about, those of the clients, and the noise of signatures of moments.
+
+    Of sets of centres these are sorted projections, whose distances are a sliced form of the best matching's.
+    """
+    if isinstance(places[0], graph.Signature):
+        return graph.coordinates(places)
+    sizes = {len(one) for one in places}
+    if sizes == {1}:
+        return np.concatenate(places), None
+    most = max(sizes)
+    axes = rng(seed, "directions").normal(size=(places[0].shape[1], _DIRECTIONS))
+    axes /= np.linalg.norm(axes, axis=0)
+    points = np.empty((len(places), most * _DIRECTIONS))
+    for row, one in enumerate(places):
+        # Of fewer centres, each stands for several places in the order.
+        at = np.arange(most) * len(one) // most
+        points[row] = np.sort(one @ axes, axis=0)[at].ravel()
+    return points, None
+
+
+def _nearest(columns: Rows, apart: Array, count: int) -> tuple[Rows, Array]:
+    order = np.lexsort((columns, apart), axis=1)[:, :count]
+    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(apart, order, axis=1)
+
+
+def _by_centres(places: Sets, rows: Rows, count: int, seed: int, every: bool) -> tuple[Rows, Array]:
+    """By the nearest two centres of two clients: the owners of the centres that are nearest to a client's own."""
+    owner = np.repeat(np.arange(len(places)), [len(one) for one in places])
+    own = np.flatnonzero(np.isin(owner, rows))
+    most = max(len(one) for one in places)
+    found = graph.closest(np.concatenate(places), 2 * count + most, rows=None if every else own, seed=seed)
+    there = found.columns.shape[1]
+    one, two, apart = np.repeat(owner[own], there), owner[found.columns.ravel()], found.distances.ravel()
+    order = np.lexsort((apart, two, one))
+    one, two, apart = one[order], two[order], apart[order]
+    # The nearest pair of centres of two clients comes first; a client is no neighbour of its own.
+    first = np.ones(len(one), dtype=bool)
+    first[1:] = (one[1:] != one[:-1]) | (two[1:] != two[:-1])
+    first &= (one != two) & np.isfinite(apart)
+    one, two, apart = one[first], two[first], apart[first]
+    order = np.lexsort((two, apart, one))
+    one, two, apart = one[order], two[order], apart[order]
+    place = np.searchsorted(rows, one)
+    rank = np.arange(len(one)) - np.searchsorted(one, one)
+    kept = rank < count
+    columns, best = np.repeat(rows[:, None], count, axis=1), np.full((len(rows), count), np.inf)
+    columns[place[kept], rank[kept]], best[place[kept], rank[kept]] = two[kept], apart[kept]
+    return columns, best
+
+
+def _recall(places: Sets, settings: RelatednessSettings, apart: Array, seed: int) -> float:
+    """The share of some clients' true neighbours that were found; of equally near ones, any counts."""
+    rows = np.sort(rng(seed, "recall").permutation(len(places))[:_CHECKED])
+    hits = 0.0
+    for row in rows.tolist():
+        true = distances(places[row : row + 1], settings, places)[0]
+        true[row] = np.inf
+        furthest = np.partition(true, apart.shape[1] - 1)[apart.shape[1] - 1]
+        hits += float((apart[row] <= furthest * (1 + 1e-6) + 1e-9).mean())
+    return hits / len(rows)
