@@ -178,3 +178,17 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ann.csv").write_text("age,ill\n1,0\n2,1\n")
     with pytest.raises(DataError, match="target: no column 'died'"):
         OwnTable("ann", str(tmp_path / "ann.csv"), source)
+
+
+def test_a_participant_hears_of_its_own_codes_before_anything_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ann.csv"
+    path.write_text("ward,age,y\n" + "".join(f"{row % 3:02d},{row},{row % 2}\n" for row in range(20)))
+    own = OwnTable("ann", str(path), Csv(path=tmp_path, target="y"))
+    (caution,) = caplog.messages
+    assert caution == (
+        f"{path}: whole numbers with leading zeros are read as numbers: ward (00); if they are codes, name them in "
+        "data.categories"
+    )
+    assert "ward" in " ".join(own.told.words())

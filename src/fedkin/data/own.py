@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from fedkin.data.sources._table import TableSource, dataset_of
+from fedkin.data.sources._table import TableSource, caution, dataset_of
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.parquet import Parquet
@@ -61,6 +61,7 @@ class OwnTable:
         self.reading = replace(source.reading(_WHOSE), group=None)
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
+        caution(self.table, self.reading, data)
         self.told = told_of(self.table, self.reading, data)
 
     def client(self, agreed: Agreed, group: str | None = None) -> tuple[Client, Task]:
