@@ -17,7 +17,9 @@ from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedkin.running.tuning import Tried
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+    from fedkin.running.tuning import HoldOut, Tried
     from fedkin.tasks import Metric
 
 __all__ = ["tune"]
@@ -55,9 +57,6 @@ def tune(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    from fedkin.records import schema
-    from fedkin.running.candidates import Equal
-    from fedkin.running.choices import Choice
     from fedkin.running.tuning import HoldOut
     from fedkin.running.tuning import tune as run_all
 
@@ -65,21 +64,11 @@ def tune(
     if resume is not None:
         if methods is not None or seeds is not None or choices or equal is not None or rates is not None or halving:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
-        kept = kept_plan(folder, schema.Trials, "try", "tuning")
-        names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
-        tried: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
-        if kept.get("equal") is not None:
-            number, ends, drawn = kept["equal"]
-            tried = Equal(
-                number, None if ends is None else (ends[0], ends[1]), drawn, halving=kept.get("halving", False)
-            )
+        names, seeded, hold, tried = _kept(folder)
     else:
-        if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
-            raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
-                              "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
+        tried = _asked(choices, equal, rates, halving)
         plan, names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
-        tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         shown = Several(stop, json)
@@ -90,15 +79,47 @@ def tune(
             ),
         )  # fmt: skip
     if json:
-        rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in every]
-                for name, every in found.items()}  # fmt: skip
-        print(as_json(rows))
+        print(as_json(_rows(found)))
     else:
         screen().print(_table(found, plan.data.load(root).task.metric))
         console = screen(soft_wrap=True)
         console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
         console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
     _check(found)
+
+
+def _asked(choices: list[str], equal: str | None, rates: str | None, halving: bool) -> list[Choice] | Equal:
+    """What is to be tried; raises ConfigError for options that do not go together."""
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+
+    if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
+        raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
+                          "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
+
+
+def _kept(folder: Path) -> tuple[list[str], list[int], HoldOut, list[Choice] | Equal]:
+    """(methods, seeds, what is held out, what is tried) of a tuning that was begun in a folder."""
+    from fedkin.records import schema
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+    from fedkin.running.tuning import HoldOut
+
+    kept = kept_plan(folder, schema.Trials, "try", "tuning")
+    names, seeds, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
+    if kept.get("equal") is None:
+        return names, seeds, hold, [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
+    number, ends, drawn = kept["equal"]
+    rates = None if ends is None else (ends[0], ends[1])
+    return names, seeds, hold, Equal(number, rates, drawn, halving=kept.get("halving", False))
+
+
+def _rows(found: Mapping[str, Sequence[Tried]]) -> dict[str, Any]:
+    return {
+        name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in every]
+        for name, every in found.items()
+    }
 
 
 def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:

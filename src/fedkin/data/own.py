@@ -62,7 +62,7 @@ class OwnTable:
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
         caution(self.table, self.reading, data)
-        self.told = told_of(self.table, self.reading, data)
+        self.told = told_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def client(self, agreed: Agreed, group: str | None = None) -> tuple[Client, Task]:
         """Return this participant with its samples, encoded as all agreed, and the task; group: what it says of it."""

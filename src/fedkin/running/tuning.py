@@ -24,8 +24,9 @@ from fedkin.records.seals import add_sealed, faults, seal_of
 from fedkin.records.tables import flat
 from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
-from fedkin.running.choices import Choice, grid
+from fedkin.running.choices import Choice, check_methods, grid
 from fedkin.running.compare import finished
+from fedkin.running.controls import parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, execute
 
@@ -137,6 +138,8 @@ def tune(
             plan["halving"] = True
     else:
         plan["try"] = [[c.method, c.path, list(c.values)] for c in choices]
+    if not isinstance(choices, Equal):
+        check_methods(choices, [parted(name)[0] for name in methods], "--try")
     plans = {name: _candidates(experiment.for_method(name), choices) for name in methods}
     if (folder / "experiment.toml").exists() and read_json(folder / "plan.json") != plan:
         raise ConfigError(f"{folder / 'plan.json'} differs from what to tune: it must be the same in every option")
