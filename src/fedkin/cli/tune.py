@@ -19,7 +19,7 @@ from fedkin.errors import ConfigError
 if TYPE_CHECKING:
     from fedkin.running.candidates import Equal
     from fedkin.running.choices import Choice
-    from fedkin.running.tuning import HoldOut, Tried
+    from fedkin.running.tuning import Tried
     from fedkin.tasks import Metric
 
 __all__ = ["tune"]
@@ -42,6 +42,10 @@ def tune(
         False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
         "long, and so on."
     ),
+    optuna: bool = typer.Option(
+        False, "--optuna", help="With --equal: two thirds of the candidates are chosen by Optuna, by the figures of "
+        "those before; needs fedkin[optuna]."
+    ),
     methods: str | None = METHODS,
     hold_out: str = typer.Option(
         "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
@@ -57,16 +61,20 @@ def tune(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
+    from fedkin.records import schema
     from fedkin.running.tuning import HoldOut
     from fedkin.running.tuning import tune as run_all
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    given = bool(choices) or equal is not None
+    shaped = rates is not None or halving or optuna
     if resume is not None:
-        if methods is not None or seeds is not None or choices or equal is not None or rates is not None or halving:
+        if methods is not None or seeds is not None or given or shaped:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
-        names, seeded, hold, tried = _kept(folder)
+        kept = kept_plan(folder, schema.Trials, "try", "tuning")
+        names, seeded, hold, tried = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"]), _kept(kept)
     else:
-        tried = _asked(choices, equal, rates, halving)
+        tried = _wanted(choices, equal, rates, halving, optuna)
         plan, names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
     root = rooted(folder, data_root, resume is not None)
@@ -79,7 +87,9 @@ def tune(
             ),
         )  # fmt: skip
     if json:
-        print(as_json(_rows(found)))
+        rows = {name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in every]
+                for name, every in found.items()}  # fmt: skip
+        print(as_json(rows))
     else:
         screen().print(_table(found, plan.data.load(root).task.metric))
         console = screen(soft_wrap=True)
@@ -88,38 +98,31 @@ def tune(
     _check(found)
 
 
-def _asked(choices: list[str], equal: str | None, rates: str | None, halving: bool) -> list[Choice] | Equal:
-    """What is to be tried; raises ConfigError for options that do not go together."""
+def _wanted(
+    choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
+) -> list[Choice] | Equal:
+    """What to try, by the options; raises ConfigError."""
     from fedkin.running.candidates import Equal
     from fedkin.running.choices import Choice
 
-    if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
+    if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
         raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
-                          "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
-    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
+                          "--equal N, with --rates LOW,HIGH and --halving or --optuna")  # fmt: skip
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving, optuna)
 
 
-def _kept(folder: Path) -> tuple[list[str], list[int], HoldOut, list[Choice] | Equal]:
-    """(methods, seeds, what is held out, what is tried) of a tuning that was begun in a folder."""
-    from fedkin.records import schema
+def _kept(plan: Mapping[str, Any]) -> list[Choice] | Equal:
+    """What to try, by the plan of a tuning that goes on."""
     from fedkin.running.candidates import Equal
     from fedkin.running.choices import Choice
-    from fedkin.running.tuning import HoldOut
 
-    kept = kept_plan(folder, schema.Trials, "try", "tuning")
-    names, seeds, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
-    if kept.get("equal") is None:
-        return names, seeds, hold, [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
-    number, ends, drawn = kept["equal"]
-    rates = None if ends is None else (ends[0], ends[1])
-    return names, seeds, hold, Equal(number, rates, drawn, halving=kept.get("halving", False))
-
-
-def _rows(found: Mapping[str, Sequence[Tried]]) -> dict[str, Any]:
-    return {
-        name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in every]
-        for name, every in found.items()
-    }
+    if plan.get("equal") is None:
+        return [Choice(path, tuple(values), method) for method, path, values in plan["try"]]
+    number, ends, drawn = plan["equal"]
+    return Equal(
+        number, None if ends is None else (ends[0], ends[1]), drawn, halving=plan.get("halving", False),
+        optuna=plan.get("optuna") is not None,
+    )  # fmt: skip
 
 
 def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:
