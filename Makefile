@@ -62,12 +62,11 @@ wheel-test: $(VENV)/.installed
 	.ci/wheel
 
 # All that can be tried on this machine: .ci/run, whether the extras resolve, and the lowest and newest versions of all
-# packages with each Python that uv finds here.
+# packages with each Python that is here or can be fetched; what cannot be tried says so (status 77).
 test-all:
 	.ci/run
-	.ci/extras
-	.ci/versions lowest
-	for version in 3.11 3.12 3.13; do ! uv python find --quiet $$version || .ci/versions $$version || exit 1; done
+	.ci/extras || [ $$? = 77 ]
+	for version in lowest 3.11 3.12 3.13; do .ci/versions $$version || [ $$? = 77 ] || exit 1; done
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

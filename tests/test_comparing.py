@@ -284,7 +284,18 @@ def test_labels_are_methods_of_their_own_in_the_report(tmp_path: Path) -> None:
         assert rows[name]["gain"][0] == pytest.approx(found.difference(name, "base").value)
     assert for_report["runs"][for_report["shown"]]["label"] in ("weak", "strong")
     assert for_report["chosen"] == "the test samples"
-    assert "fedkin compare" not in for_report["rerun"]["command"]
+    assert for_report["rerun"]["command"] == ""
     plan = Experiment.of({**TABLE, "training": {**TABLE["training"], "rounds": 1}})
     fedkin.compare(plan, {"prox": "fedprox"}, controls=True, out=tmp_path / "e")
     assert [one["label"] for one in collect([tmp_path / "e"])["methods"]] == ["prox", "prox@self"]
+
+
+def test_the_report_of_samples_that_were_handed_over_prints_no_command_that_cannot_run(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"rounds": 1, "training": {"local_steps": 1}}
+    found = fedkin.compare(small_federation(), ["local", "fedavg"], seeds="0-1", out=tmp_path / "c", **few)
+    assert found.report is not None
+    page = found.report.read_text()
+    assert 'id="command"' not in page
+    assert "A program in Python handed these samples over, so no command can read them" in page
+    assert "[training]" in page
+    assert collect([tmp_path / "c" / "local-seed0"])["rerun"]["command"] == ""

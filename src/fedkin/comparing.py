@@ -27,7 +27,7 @@ from fedkin.running.experiment import Experiment, load, names_a_folder
 from fedkin.running.measuring import check_measures
 from fedkin.running.own import KINDS, add_installed, files_of, placed
 from fedkin.running.own_tables import named_in
-from fedkin.running.progress import RoundsDone
+from fedkin.running.progress import Several, titled
 from fedkin.running.seeds import numbers
 from fedkin.running.sweep import rows, sweep_cells, words
 from fedkin.settings import choose, expect, parse, place
@@ -92,10 +92,10 @@ def compare(
     folder = None if out is None else place(out, "out")
     if folder is not None:
         same_plan(folder, {"methods": names, "seeds": seeded}, "compare")
-    with closing(_Shown()) as show:
+    with closing(Several()) as show:
         results = compare_cells(
             base, names, seeded, folder, resume=True, restart=restart,
-            watcher=(lambda name, *at: show.next(_title(name, *at))) if progress else None,
+            watcher=(lambda name, *at: show.next(titled(name, *at))) if progress else None,
         )  # fmt: skip
     if folder is None:
         return Comparison(results)
@@ -154,10 +154,10 @@ def sweep(
             raise ConfigError(f"grid: {where}: no method {method!r} here; {nearest(method, names)}")
         choices.append(Choice(path, tuple(map(placed, values)), method or None))
     folder = None if out is None else place(out, "out")
-    with closing(_Shown()) as show:
+    with closing(Several()) as show:
         found = sweep_cells(
             base, names, choices, _seeds(seeds), folder, resume=True, restart=restart,
-            watcher=(lambda name, values, *at: show.next(_title(f"{name} {words(values)}", *at))) if progress else None,
+            watcher=(lambda name, values, *at: show.next(titled(f"{name} {words(values)}", *at))) if progress else None,
         )  # fmt: skip
     if folder is None:
         return Sweep(found)
@@ -308,23 +308,3 @@ def _seed(value: Any) -> int:
         if not isinstance(value, bool) and index(value) >= 0:
             return index(value)
     raise ConfigError(f"seeds: expected whole numbers from 0 up, or a text such as '0-4', got {shown(repr(value), 80)}")
-
-
-def _title(what: str, seed: int, done: int, of: int) -> str:
-    return f"{what} seed {seed} ({done + 1} of {of})"
-
-
-class _Shown:
-    """The bar or the lines of the run that goes on now."""
-
-    def __init__(self) -> None:
-        self.now: RoundsDone | None = None
-
-    def next(self, title: str) -> RoundsDone:
-        self.close()
-        self.now = RoundsDone(title)
-        return self.now
-
-    def close(self) -> None:
-        if self.now is not None:
-            self.now.close()

@@ -14,13 +14,18 @@ import tomli_w
 
 from fedkin.cli.client_app import answered
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
+from fedkin.learning.measures import MEASURES
 from fedkin.network.calls import AnsweringLink
 from fedkin.network.mailbox import Mailbox
 from fedkin.network.memory import MemoryNetwork
-from fedkin.running.experiment import Experiment
+from fedkin.running import own
+from fedkin.running.experiment import Experiment, load
 from fedkin.running.flowered import simulated as for_simulation
+from fedkin.running.own import files_of
+from fedkin.running.shared_metrics import sendable
+from fedkin.untrusted import toml_of
 from network.called import CalledNetwork
-from network.federations import experiment, served, simulated
+from network.federations import experiment, served, simulated, with_own_metric, write_samples
 
 
 @dataclass
@@ -85,6 +90,31 @@ def test_tables_at_nodes_give_the_numbers_of_a_simulation(tmp_path: Path, capsys
     assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()
     # Each client tells of its table and of its messages once, not at each message.
     assert capsys.readouterr().out.count("what leaves this client") == 4
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_metric_from_the_nodes_own_file_gives_the_numbers_of_a_simulation(tmp_path: Path) -> None:
+    plan = with_own_metric(tmp_path, clients=2, rounds=2)
+    simulated(plan, tmp_path / "here")
+    federation = plan.federation(Path())
+    path = written(tmp_path, toml_of(sendable(plan, "")))
+    apps = {}
+    for name, client in federation.items():
+        write_samples(tmp_path, name, client)
+        apps[name] = App(path, Context({
+            "fedkin-data": str(tmp_path / f"{name}.npz"), "fedkin-state": str(tmp_path / f"{name}-state"),
+            "fedkin-yes": True, "fedkin-metric": f"{tmp_path}/own_wrong.py:wrong_share",
+        }))  # fmt: skip
+    MEASURES.pop("wrong-share")
+    own._FILES.clear()
+    with pytest.raises(ConfigError, match=r"run\.metrics: no 'wrong-share'"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"fedkin-metric: own\.py:wrong is not absolute"):
+        App(path, Context({**apps["c00"].context.node_config, "fedkin-metric": "own.py:wrong"})).answer(LETTER)
+    apps["c00"].answer(Mailbox("server", "c00").letter())
+    assert plan.table["own"] == files_of([MEASURES["wrong-share"]])
+    assert served(plan, network_of(apps), tmp_path / "there") is not None
+    assert (tmp_path / "there" / "rounds.jsonl").read_bytes() == (tmp_path / "here" / "rounds.jsonl").read_bytes()
 
 
 @pytest.mark.slow

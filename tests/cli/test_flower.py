@@ -13,7 +13,12 @@ import pytest
 import tomli_w
 
 from fedkin.cli import main
+from fedkin.errors import ConfigError
+from fedkin.learning.measures import MEASURES
+from fedkin.running import own
 from fedkin.running.experiment import load
+from fedkin.running.flowered import in_app
+from network.federations import OWN_METRIC
 from tiny import TABLE
 
 
@@ -98,3 +103,22 @@ def test_a_node_says_what_is_wrong_before_anything_else(run: Terminal) -> None:
         other.listen()
         words = run.refused("node", "e.toml", "--name", "ann", "--socket", "s", *more)
     assert words == "--socket s: another process answers at s"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_an_app_has_metrics_by_name_and_the_servers_own_file(run: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "own_wrong.py").write_text(OWN_METRIC)
+    asked = {**TABLE, "run": {"metrics": ["own_wrong.py:wrong_share"]}}
+    Path("asked.toml").write_text(tomli_w.dumps(asked))
+    code, _, err = run("new", "app", "--experiment", "asked.toml", "--out", "run")
+    assert (code, err) == (0, "")
+    assert "own_wrong" not in Path("app/fedkin_app/experiment.toml").read_text()
+    config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    MEASURES.pop("wrong-share")
+    own._FILES.clear()
+    plan = in_app(Path("app/fedkin_app/experiment.toml"), config)
+    assert plan.run.metrics == ("wrong-share",)
+    assert plan.table["own"] == load(Path("asked.toml")).table["own"]
+    (tmp_path / "own_wrong.py").write_text(OWN_METRIC.replace("!=", "=="))
+    with pytest.raises(ConfigError, match="has changed since this was begun"):
+        in_app(Path("app/fedkin_app/experiment.toml"), config)

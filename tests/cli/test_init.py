@@ -238,3 +238,24 @@ class TestSaved:
         data = save({"label": [0, 1] * 10, "x": [1.0] * 20, "client": ["a", "b"] * 10})
         (data / "dataset_info.json").write_text("{")
         assert "dataset_info.json: cannot be read" in refused("init", data)
+
+
+def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{'abc'[row % 3]},{row % 5:03d},{rng.normal():.3f},{row:05d},{rng.integers(2)}" for row in range(300)]
+    (tmp_path / "d.csv").write_text("site,ward,x,row,died\n" + "\n".join(lines) + "\n")
+    options = ("--target", "died", "--client", "site")
+    looked = said("inspect", tmp_path / "d.csv", *options)
+    assert (
+        "codes: column 'ward' is read as numbers, although values have leading zeros, such as '000': if they are "
+        "codes, name it in categories"
+    ) in looked
+    assert "codes: column 'row'" not in looked  # it is the number of the row
+    table, federation = started(tmp_path / "d.csv", *options)
+    assert table["data"]["categories"] == ["ward"]
+    assert table["data"]["leave_out"] == ["row"]
+    assert federation.encoding is not None
+    assert federation.encoding.names == (*(f"ward=00{ward}" for ward in range(5)), "ward=(other)", "x")
+    assert "# codes: column 'ward' is in categories, since its numbers have leading zeros" in (
+        (tmp_path / "first.toml").read_text()
+    )

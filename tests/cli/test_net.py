@@ -14,8 +14,19 @@ from fedkin.cli import main
 from fedkin.network.identity import load
 from fedkin.network.joining import read_join
 from fedkin.network.zenoh import ZenohLink
+from fedkin.untrusted import toml_of
+from network.federations import OWN_METRIC
 from tiny import TABLE
 from town import free_port
+
+OWN_STAGE = """
+from fedkin.graph import stage
+
+
+@stage("groups")
+def halves(a):
+    return [at % 2 for at in range(len(a))]
+"""
 
 
 class Terminal:
@@ -77,6 +88,23 @@ def test_from_keys_to_a_link(run: Terminal) -> None:
     ):
         other.offer("server", "r/0", b"hello")
         assert one.pull("hospital-a", "r/0", 30) == b"hello"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_an_invitation_has_metrics_by_name_and_own_parts_of_other_kinds_are_refused(run: Terminal) -> None:
+    place = prepared(run)
+    Path("own_wrong.py").write_text(OWN_METRIC)
+    Path("asked.toml").write_text(tomli_w.dumps({**TABLE, "run": {"metrics": ["own_wrong.py:wrong_share"]}}))
+    more = ["--ca", "ca/ca.crt", "--server", f"server={place}", "--member", "hospital-a", "--out", "join.toml"]
+    run.did("net", "invite", "asked.toml", *more)
+    assert toml_of(read_join(Path("join.toml")).experiment)["run"] == {"metrics": ["wrong-share"]}
+    assert "own_wrong" not in Path("join.toml").read_text()
+    graph = {"name": "sfmtl-graph", "graph": {"groups": "own_stage.py:halves"}}
+    Path("own_stage.py").write_text(OWN_STAGE)
+    Path("stage.toml").write_text(tomli_w.dumps({**TABLE, "method": graph}))
+    words = run.refused("net", "invite", "stage.toml", *more[:-1], "other.toml")
+    assert words.startswith("own: files stay where they are: over a network, install own parts as a package")
+    assert not Path("other.toml").exists()
 
 
 def test_show(run: Terminal) -> None:

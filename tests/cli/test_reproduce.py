@@ -93,6 +93,41 @@ def test_a_table_has_methods_and_stages_of_files_beside_it(folder: Path) -> None
 
 
 @pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"methods": [*SMALL["methods"], "own_rows.py:Mine"]},
+        {"own": ["own_rows.py"]},
+        {"quick": {"set": {"method.graph.groups": "own_rows.py:own_halves"}}},
+    ],
+)
+def test_only_the_run_of_a_table_runs_the_files_that_it_names(folder: Path, more: dict[str, Any]) -> None:
+    tables = folder / "presets" / "tables"
+    (tables / "own_rows.py").write_text(f"{OWN}\nfrom pathlib import Path\nPath('it-ran').touch()\n")
+    (tables / "other.toml").write_text(tomli_w.dumps({**SMALL, **more, "title": "With files", "claim": []}))
+    listed = ran("--tables", str(tables))
+    assert "With files (names Python files, which only its run reads)" in " ".join(listed.split())
+    assert "tiny" in listed
+    assert "tiny" in ran("tiny", "--finished")
+    assert not Path("it-ran").exists()
+    assert CliRunner().invoke(app, ["reproduce", "othr"]).exit_code == 1
+    assert not Path("it-ran").exists()
+    assert "nothing has ended yet" in ran("other", "--finished")
+    assert Path("it-ran").exists()
+
+
+def test_the_index_keeps_the_claims_of_tables_whose_files_are_not_read(folder: Path) -> None:
+    tables = folder / "presets" / "tables"
+    (tables / "other.toml").write_text(tomli_w.dumps({**SMALL, "own": ["none.py"], "title": "With files"}))
+    (folder / "pages").mkdir()
+    (folder / "pages" / "other-claims.csv").write_text("claim,federation,verdict,found\nA claim,six clients,holds,1\n")
+    ran("tiny", "--finished", "--pages", "pages")
+    text = (folder / "pages" / "index.md").read_text()
+    assert "## [With files](other.md)" in text
+    assert "A claim" in text
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_what_quick_changes_may_be_in_a_file_beside_the_definition(folder: Path) -> None:
     tables = folder / "presets" / "tables"
     (tables / "own_rows.py").write_text(OWN)

@@ -16,6 +16,7 @@ from fedkin.network.book import Member
 from fedkin.network.identity import certificate_pem
 from fedkin.network.joining import VERSION, Join, hash_of, write_join
 from fedkin.network.keys import write_private
+from network.federations import OWN_METRIC
 from tiny import TABLE
 from town import Town, free_port, new_town
 
@@ -113,3 +114,24 @@ def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> 
 )
 def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: Refused) -> None:
     assert said in refused(*words)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("command", "file", "method"), [("join", "metric.toml", "fedavg"), ("peer", "alone.toml", "dfedavgm")]
+)
+def test_a_table_is_not_told_of_where_a_metric_lacks(
+    command: str, file: str, method: str, place: Path, town: Town, refused: Refused
+) -> None:
+    (place / "own_wrong.py").write_text(OWN_METRIC)
+    (place / "ann.csv").write_text("a,b,y\n" + "1,2,0\n2,1,1\n" * 10)
+    data = {"source": "csv", "path": str(place), "target": "y"}
+    table = {**TABLE, "data": data, "scenario": {"name": "natural"}, "method": {"name": method}}
+    server = "server" if command == "join" else ""
+    invite(place / file, town, {**table, "run": {"metrics": ["wrong-share"]}}, server, ["ann", "bob"])
+    words = [command, file, "--data", "ann.csv", "--key", "ann.key", "--yes"]
+    assert refused(*words).startswith("run.metrics: no metric 'wrong-share': give --metric FILE.py:NAME")
+    assert refused(*words, "--metric", "wrong-share").startswith("--metric: expected FILE.py:NAME")
+    invite(place / f"none-{file}", town, table, server, ["ann", "bob"])
+    said = refused(command, f"none-{file}", *words[2:], "--metric", "own_wrong.py:wrong_share")
+    assert said == "--metric: the experiment does not ask for 'wrong-share': for none"

@@ -47,6 +47,10 @@ def test_a_table_a_plot_and_the_same_again() -> None:
         (["sweep", "small.toml"], "--grid: name at least one setting"),
         (["sweep", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
         (["sweep", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
+        (
+            ["sweep", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
+            "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
+        ),
         (["sweep", "--resume", "swept", "--seeds", "1"], "give no others"),
         (["compare", "--resume", "swept"], "a sweep, not a comparison; go on with fedkin sweep"),
         (["tune", "--resume", "swept"], "not a tuning"),

@@ -126,3 +126,13 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     assert [len(tried) for tried in rows.values()] == [3, 3]
     assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
     assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["check", "tuned"]).stdout
+
+
+def test_values_for_a_method_that_is_not_tuned_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedkin", *TUNE[:4], "--try", "fedprox:training.lr=0.1"])
+    with pytest.raises(SystemExit):
+        main()
+    said = "--try fedprox:training.lr: method 'fedprox' does not run here; known: fedavg, local"
+    assert said in capsys.readouterr().err

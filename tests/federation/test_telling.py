@@ -12,6 +12,7 @@ import torch
 
 from fedkin.data.own import OwnTable
 from fedkin.data.sources.csv import Csv
+from fedkin.data.sources.parquet import Parquet
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.frame import Reading, as_table
 from fedkin.federation.telling import Agreed, Told, agreed_on, check_alike, told_of
@@ -178,3 +179,37 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ann.csv").write_text("age,ill\n1,0\n2,1\n")
     with pytest.raises(DataError, match="target: no column 'died'"):
         OwnTable("ann", str(tmp_path / "ann.csv"), source)
+
+
+def test_a_participant_hears_of_its_own_codes_before_anything_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ann.csv"
+    path.write_text("ward,age,y\n" + "".join(f"{row % 3:02d},{row},{row % 2}\n" for row in range(20)))
+    own = OwnTable("ann", str(path), Csv(path=tmp_path, target="y"))
+    (caution,) = caplog.messages
+    assert caution == (
+        f"{path}: whole numbers with leading zeros are read as numbers: ward (00); if they are codes, name them in "
+        "data.categories"
+    )
+    assert "ward" in " ".join(own.told.words())
+
+
+def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulation(tmp_path: Path) -> None:
+    for site, code in (("a", ["07", "8"]), ("b", [7, 8]), ("c", [7.0, None])):
+        frame = pd.DataFrame({"code": code * 10, "x": np.arange(20.0), "y": [0, 1] * 10})
+        frame.to_parquet(tmp_path / f"{site}.parquet", index=False)
+    given: dict[str, Any] = {"target": "y", "categories": ["code"], "kind": "risk", "least": 1}
+    with pytest.raises(DataError, match="different kinds in two files"):
+        Parquet(path=tmp_path, **given).load(Path())
+    source = Parquet(path=tmp_path, **given)
+    own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
+    told = {site: Told.from_json(each.told.to_json()) for site, each in own.items()}
+    with pytest.raises(DataError, match="column 'code' holds number at b and text elsewhere; expected the same"):
+        check_alike(told)
+    (tmp_path / "a.parquet").unlink()
+    whole = Parquet(path=tmp_path, **given).load(Path())
+    assert whole.encoding is not None
+    agreed = agreed_on({site: told[site] for site in "bc"}, source.reading(""))
+    assert agreed.encoding == whole.encoding
+    assert agreed.encoding.names[:3] == ("code=7", "code=8", "code=(other)")

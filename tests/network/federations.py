@@ -21,6 +21,7 @@ from fedkin.network.node import Left, Node
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop, execute
 from fedkin.running.networked import plan_of, serve
+from fedkin.running.own_tables import taken_in
 
 NOWHERE = Path("/nonexistent")
 
@@ -29,6 +30,13 @@ def experiment(
     method: str = "fedavg", /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
 ) -> Experiment:
     """Digits, rotated in groups; `sections` change or add to the sections of the table."""
+    return Experiment.of(experiment_table(method, clients, rounds, **sections))
+
+
+def experiment_table(
+    method: str, /, clients: int = 8, rounds: int = 3, **sections: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The table of such an experiment."""
     table: dict[str, Any] = {
         "name": "tiny",
         "data": {"source": "digits"},
@@ -41,7 +49,24 @@ def experiment(
     }
     for name, fields in sections.items():
         table[name] = dict(fields) if name == "model" else {**table.get(name, {}), **fields}
-    return Experiment.of(table)
+    return table
+
+
+OWN_METRIC = """
+import fedkin
+
+
+@fedkin.metric(higher=False, title="share of wrong classes")
+def wrong_share(outputs, targets):
+    return (outputs.argmax(1) != targets).mean()
+"""
+
+
+def with_own_metric(folder: Path, method: str = "fedavg", /, **options: Any) -> Experiment:
+    """Such an experiment with a metric of fedkin's and one from a file in this folder; the fixture `forgotten` too."""
+    (folder / "own_wrong.py").write_text(OWN_METRIC)
+    run = {"metrics": ["balanced-accuracy", "own_wrong.py:wrong_share"]}
+    return Experiment.of(taken_in(experiment_table(method, **options, run=run), folder))
 
 
 def write_samples(folder: Path, name: str, client: Client) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedkin.methods import METHODS
 from fedkin.network.leaving import leaving
 from fedkin.running.networked import plan_of, settings_of
-from network.federations import NOWHERE, experiment
+from network.federations import NOWHERE, experiment, with_own_metric
 
 FEDERATION = experiment(clients=3).federation(NOWHERE)
 CLIENT = FEDERATION["c00"]
@@ -26,3 +28,15 @@ def test_what_depends_on_the_request_may_leave(method: str) -> None:
     plan = plan_of(settings_of(experiment(method)), FEDERATION.task).equipped()
     (line,) = [line for line in leaving(plan, CLIENT) if line.startswith("train: ")]
     assert "params (perhaps: of the net: body.1.weight [8, 64]" in line
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_numbers_of_further_metrics_are_named_with_the_file_that_computes_them(tmp_path: Path) -> None:
+    plan = plan_of(settings_of(with_own_metric(tmp_path)), FEDERATION.task).equipped()
+    assert leaving(plan, CLIENT)[-1] == (
+        "metrics: a number of each over its test samples: balanced-accuracy (fedkin), wrong-share "
+        f"({tmp_path / 'own_wrong.py'})"
+    )
+    # A peer's figures stay with the peer.
+    alone = plan_of(settings_of(with_own_metric(tmp_path, "dfedavgm")), FEDERATION.task).equipped()
+    assert not [line for line in leaving(alone, CLIENT) if line.startswith(("metrics", "evaluation"))]

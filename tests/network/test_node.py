@@ -16,6 +16,7 @@ from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.learning.measures import MEASURES
 from fedkin.network import agreement
 from fedkin.network.hall import about_of
 from fedkin.network.link import Link
@@ -259,11 +260,33 @@ def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
+def no_metric(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def lacking(text: str, task: Task) -> Any:
+        with pytest.MonkeyPatch.context() as once:
+            once.delitem(MEASURES, "balanced-accuracy")
+            return plan_of(text, task)
+
+    return {"plan_of": lacking}
+
+
+def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def changed(settings: str, task: Task, of: agreement.PlanOf) -> Any:
+        plan, own = agreement.agreed(settings, task, of)
+        return plan, replace(own, metrics=tuple((name, higher, "0123456789abcdef") for name, higher, _ in own.metrics))
+
+    patch.setattr("fedkin.network.node.agreed", changed)
+    return {}
+
+
 REFUSALS: list[tuple[Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], str, str]] = [
     (other_task, "shape (1, 8, 7) here and (1, 8, 8) there", "shape (1, 8, 8) here and (1, 8, 7) there"),
     (other_settings, "training.lr is 0.2 here and 0.1 there", "training.lr is 0.1 here and 0.2 there"),
     (other_version, f"fedkin is 0.0.9 here and {__version__} there", f"fedkin is {__version__} here and 0.0.9 there"),
     (other_seed, "the first values of the net differ", "the first values of the net differ"),
+    (no_metric, "the experiment cannot be run here: run.metrics: no metric 'balanced-accuracy': give --metric FILE",
+     "c00 is refused: the experiment cannot be run there: run.metrics: no metric 'balanced-accuracy'"),
+    (other_code, "metric 'balanced-accuracy' is other code here than there: use the same file",
+     "c00 is refused: metric 'balanced-accuracy' is other code here than there"),
 ]  # fmt: skip
 
 
@@ -274,7 +297,8 @@ def test_what_differs_is_refused_on_both_sides(
     change: Callable[[Clients, pytest.MonkeyPatch], dict[str, Any]], client_says: str, server_says: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    plan = experiment(clients=1, rounds=1, network={"shape": [1, 8, 8], "classes": 10})
+    asked = {"metrics": ["balanced-accuracy"]}
+    plan = experiment(clients=1, rounds=1, network={"shape": [1, 8, 8], "classes": 10}, run=asked)
     heard: list[str] = []
     refused = threading.Event()
 

@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 
-from fedkin.engines import LocalEngine
+from fedkin.engines import LocalEngine, Score
+from fedkin.engines.local_site import LocalSite
 from fedkin.errors import ConfigError
 from fedkin.network.memory import MemoryNetwork
 from fedkin.report.collect import collect
-from network.federations import Ending, clients, experiment, federated, same, served, simulated, state_in
+from network.federations import (
+    Ending,
+    clients,
+    experiment,
+    federated,
+    same,
+    served,
+    simulated,
+    state_in,
+    with_own_metric,
+)
 from support import Losing
 
 METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]
@@ -35,6 +46,35 @@ def test_it_is_the_simulation_bit_for_bit(method: str, tmp_path: Path) -> None:
     assert same(kept[0]["server"], kept[1]["server"])
     assert same(kept[0]["clients"], there.states())
     assert kept[1]["clients"] == {}
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_further_metrics_are_those_of_the_simulation_bit_for_bit(tmp_path: Path) -> None:
+    plan = with_own_metric(tmp_path, clients=4)
+    here = simulated(plan, tmp_path / "here")
+    assert len({*here.metrics["wrong-share"].values()}) > 1
+    result, _ = federated(plan, plan.federation(Path()), tmp_path)
+    assert result.rounds == here.rounds
+    assert result.metrics == here.metrics
+    assert result.summary["metrics"] == here.summary["metrics"]
+    assert list(result.metrics) == ["balanced-accuracy", "wrong-share"]
+
+
+def test_a_client_that_tells_other_figures_than_were_asked_for_is_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = experiment(clients=3, rounds=2, run={"metrics": ["balanced-accuracy"]})
+    told: dict[str, tuple[Any, ...]] = {"c00": (), "c01": (float("nan"),), "c02": (0.5,)}
+
+    def scores(site: LocalSite, offers: Any, whole: Any = LocalSite.scores) -> dict[str, Score]:
+        return {id: score._replace(further=told[id]) for id, score in whole(site, offers).items()}
+
+    monkeypatch.setattr(LocalSite, "scores", scores)
+    result, _ = federated(plan, plan.federation(Path()), tmp_path)
+    assert result.metrics == {"balanced-accuracy": {"c02": 0.5}}
+    assert {row[1]: row[6] for row in result.messages if row[3] == "evaluate"} == dict.fromkeys(
+        ("c00", "c01"), "refused: not a score"
+    )
 
 
 def test_clients_with_unlike_bodies(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from fedkin.learning import measures
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.compare import read_result, run_experiment
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.networked import settings_of
 from fedkin.running.trackers.figures import figures_of
 from support import small_federation
 from tiny import TABLE
@@ -118,7 +117,6 @@ def test_a_run_that_is_read_back_has_the_scores_of_the_run(tmp_path: Path) -> No
 def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "own_measured.py").write_text(FILE)
     few: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 1}}
-    (tmp_path / "bare.toml").write_text(tomli_w.dumps(few))
     few["run"] = {"metrics": ["own_measured.py:missed_zeros"]}
     (tmp_path / "e.toml").write_text(tomli_w.dumps(few))
     plan = load(tmp_path / "e.toml")
@@ -128,8 +126,6 @@ def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
     assert load(tmp_path / "run" / "experiment.toml").run.metrics == ("missed-zeros",)
     with pytest.raises(ConfigError, match="plain does not say whether higher is better"):
         load(tmp_path / "e.toml", [f"run.metrics=['{tmp_path}/own_measured.py:plain']"])
-    with pytest.raises(ConfigError, match=r"run\.metrics: over a network single samples stay"):
-        settings_of(load(tmp_path / "bare.toml", ["run.metrics=['balanced-accuracy']"]))
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,12 @@ def joined(
     """Return the samples of a client, for whose table the server sends the encoding on which all agree."""
     from fedkin.network.encoding import Shared, received
     from fedkin.running.networked import keep, settings_of
+    from fedkin.running.shared_metrics import check_metrics
 
     if read.table is None:
         assert read.ready is not None
         return read.ready
+    check_metrics(plan.run.metrics)  # before anything of the table is told
     _ask(read.table, consent, ledger)
     say = screen(stderr=True, soft_wrap=True).print
     agreed = received(link, server, read.table.told, settings_of(plan), stop=stop, say=say)
@@ -89,10 +91,12 @@ def met(
     """Return the samples of a peer, and the encoding on which the peers agree, if they have tables."""
     from fedkin.network.encoding import among
     from fedkin.running.networked import settings_of, shared_in
+    from fedkin.running.shared_metrics import check_metrics
 
     if read.table is None:
         assert read.ready is not None
         return *read.ready, None
+    check_metrics(plan.run.metrics)  # before anything of the table is told
     _ask(read.table, consent, ledger)
     shared = among(
         link, names, plan.network.clients, read.table.told, settings_of(plan, names), read.table.reading,

@@ -31,6 +31,7 @@ class _Place(Settings):
     """What a SuperNode's configuration says of its client, each with `fedkin-` before its name.
 
     data, target, group, test_fraction, tell_labels, max_epsilon, device: as the options of `fedkin flower node`.
+    metric: FILE.py:NAME, with absolute paths, several with commas between them.
     state: folder of its states. yes: what is listed in the SuperNode's log may leave this machine.
     """
 
@@ -43,6 +44,7 @@ class _Place(Settings):
     tell_labels: bool = False
     max_epsilon: float | None = None
     device: str = "cpu"
+    metric: str = ""
 
 
 def answered(experiment: Path, letter: bytes, context: Any) -> bytes:
@@ -52,6 +54,8 @@ def answered(experiment: Path, letter: bytes, context: Any) -> bytes:
     """
     from fedkin.network.mailbox import addressee
     from fedkin.running.experiment import load
+    from fedkin.running.flowered import in_app
+    from fedkin.running.shared_metrics import read_metrics
 
     node, run = context.node_config, context.run_config
     if run.get("simulation"):
@@ -61,8 +65,9 @@ def answered(experiment: Path, letter: bytes, context: Any) -> bytes:
                 f"an app for Flower's simulation, and this is the node of a site: {_WHERE} has fedkin settings, or no "
                 "partition-id; write the app without --simulation"
             )
-        return _simulated(load(experiment), letter, node, run)
+        return _simulated(in_app(experiment, run), letter, node, run)
     place = _place(node)
+    read_metrics([each.strip() for each in place.metric.split(",") if each.strip()], f"{_WHERE}: fedkin-metric")
     return _worked(load(experiment), addressee(letter), letter, place, None)
 
 
@@ -74,8 +79,9 @@ def _place(node: Mapping[str, Any]) -> _Place:
         raise ConfigError(f"{_WHERE} has no fedkin-socket of fedkin flower node, and no fedkin-data to work without it")
     place = parse(_Place, given, f"{_WHERE}: fedkin")
     # MODULE:FUNCTION is no path.
-    for name, path in (("state", place.state), ("data", Path(place.data))):
-        if not path.is_absolute() and (name == "state" or ":" not in place.data):
+    files = [("metric", Path(each.strip())) for each in place.metric.split(",") if each.strip()]
+    for name, path in (("state", place.state), ("data", Path(place.data)), *files):
+        if not path.is_absolute() and (name != "data" or ":" not in place.data):
             raise ConfigError(f"{_WHERE}: fedkin-{name}: {path} is not absolute, and Flower's folder is not yours")
     return place
 

@@ -20,6 +20,7 @@ from fedkin.cli.taking import (
     GROUP,
     HELD,
     LABELS,
+    METRIC,
     TARGET,
     YES,
     consenting,
@@ -71,6 +72,7 @@ def _node(
     group: str | None = GROUP,
     test_fraction: float | None = HELD,
     labels: bool = LABELS,
+    metric: list[str] = METRIC,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     yes: bool = YES,
@@ -81,9 +83,11 @@ def _node(
     from fedkin.network.node import Node
     from fedkin.running import networked
     from fedkin.running.experiment import load
+    from fedkin.running.shared_metrics import read_metrics
 
     if not is_name(name) or name == "server":
         raise ConfigError(f"--name {name!r}: not a name that a client can have: 1 to 64 of A-Z a-z 0-9 . _ -")
+    read_metrics(metric)
     plan = load(experiment)
     settings = networked.settings_of(plan)
     read = reader(plan, name, data, target, test_fraction, group)

@@ -140,11 +140,12 @@ def _invite(
     from fedkin.network.joining import VERSION, Join, hash_of, write_join
     from fedkin.records.files import SETTINGS_BYTES
     from fedkin.running.experiment import load
+    from fedkin.running.shared_metrics import sendable
     from fedkin.settings import parse
     from fedkin.untrusted import text_in
 
     known = load(experiment)
-    text = text_in(experiment, SETTINGS_BYTES)
+    text = sendable(known, text_in(experiment, SETTINGS_BYTES))
     book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
     between = router.partition("=")[0] if router else ""
     if server and not router and not book[first].locator:

@@ -33,17 +33,19 @@ def reproduce(
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
-    from fedkin.running.papers import known_tables, table_folder
+    from fedkin.running.papers import known_tables, table_folder, unread_tables
     from fedkin.settings import choose
 
     folder = table_folder(tables)
-    known = known_tables(folder)
+    known = known_tables(folder, lambda each: name in (each, "all"))
+    others = unread_tables(folder, known)
     if name is None:
-        screen().print(_list(known))
+        screen().print(_list(known, others))
         return
+    choose({**known, **others, "all": None}, name, "NAME")
     wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
     if name != "all":
-        wanted[name] = choose(known, name, "NAME")
+        wanted[name] = known[name]
         if not wanted[name].federation:
             raise ConfigError(f"{name}: a list of claims that are not tested here; there is nothing to run")
     place = out / "quick" if quick else out
@@ -52,7 +54,7 @@ def reproduce(
         with stop_on_signals(place / key, "the same command") as stop:
             this = table.shortened() if quick else table
             _one(key, this, folder, data_root, place / key, shown, quick, finished, restart, stop)
-    _index(known, shown)
+    _index(known, others, shown)
     screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
 
@@ -83,23 +85,25 @@ def _one(
     screen(soft_wrap=True).print(f"page:  {pages / name}.md" if done else f"{name}: nothing has ended yet")
 
 
-def _index(tables: Mapping[str, PaperTable], pages: Path) -> None:
+def _index(tables: Mapping[str, PaperTable], others: Mapping[str, str], pages: Path) -> None:
     """Write the index of all claims from the pages in this folder."""
     from fedkin.records.files import write_bytes
     from fedkin.report.reproduced import index
 
     kept = {
         name: path.read_text(encoding="utf-8")
-        for name in tables if (path := pages / f"{name}-claims.csv").is_file()
+        for name in (*tables, *others) if (path := pages / f"{name}-claims.csv").is_file()
     }  # fmt: skip
     pages.mkdir(parents=True, exist_ok=True)
-    write_bytes(pages / "index.md", index(tables, kept).encode())
+    write_bytes(pages / "index.md", index(tables, kept, others).encode())
 
 
-def _list(tables: Mapping[str, PaperTable]) -> Table:
+def _list(tables: Mapping[str, PaperTable], others: Mapping[str, str]) -> Table:
     from fedkin.running.reproduce import runs_of
 
     shown = Table("table", "what", "federations", "runs", "claims", box=None)
     for name, table in tables.items():
         shown.add_row(name, table.title, str(len(table.federation)), str(runs_of(table)), str(len(table.claim)))
+    for name, title in others.items():
+        shown.add_row(name, f"{title} (names Python files, which only its run reads)")
     return shown

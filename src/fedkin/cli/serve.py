@@ -21,6 +21,7 @@ from fedkin.cli.taking import (
     GROUP,
     HELD,
     LABELS,
+    METRIC,
     STATE,
     TARGET,
     YES,
@@ -88,6 +89,7 @@ def join(
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
     labels: bool = LABELS,
+    metric: list[str] = METRIC,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     yes: bool = YES,
@@ -101,7 +103,7 @@ def join(
     invited = read_join(invitation)
     if not invited.server:
         raise ConfigError(f"{invitation}: a federation without a server: use fedkin peer")
-    plan = networked.experiment_of(invited)
+    plan = networked.experiment_of(invited, metric)
     identity = _identity(invited, key, certificate)
     if identity.name == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
@@ -130,6 +132,7 @@ def peer(
     target: str | None = TARGET,
     test_fraction: float | None = HELD,
     state: Path | None = STATE,
+    metric: list[str] = METRIC,
     max_epsilon: float | None = EPSILON,
     device: str = DEVICE,
     yes: bool = YES,
@@ -142,7 +145,7 @@ def peer(
     invited = read_join(invitation)
     if invited.server:
         raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin join")
-    plan = networked.experiment_of(invited)
+    plan = networked.experiment_of(invited, metric)
     identity = _identity(invited, key, certificate)
     me = identity.name
     read = reader(plan, me, data, target, test_fraction)

@@ -56,13 +56,12 @@ def server_app(experiment: Path) -> Any:
 def _main(experiment: Path, grid: Any, context: Any) -> None:
     """Run an experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
     from fedkin.network.flower.grid import GridCalls, NumberedCalls
-    from fedkin.running.experiment import load
-    from fedkin.running.flowered import played
+    from fedkin.running.flowered import in_app, played
 
     calls = NumberedCalls(grid, _say) if context.run_config.get("simulation") else GridCalls(grid, _say)
     Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
     try:
-        result, folder = played(load(experiment), calls, context.run_config, _say, _Rounds())
+        result, folder = played(in_app(experiment, context.run_config), calls, context.run_config, _say, _Rounds())
         reported([folder])
     except FedkinError as error:
         raise RuntimeError(said(error)) from None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedkin.running.experiment import Experiment
 
 __all__ = [
-    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "STATE", "TARGET", "YES", "consenting", "leaving",
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "TARGET", "YES", "consenting", "leaving",
     "ledger_in",
 ]  # fmt: skip
 
@@ -37,6 +37,9 @@ HELD = typer.Option(
 STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
 YES = typer.Option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
 LABELS = typer.Option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
+METRIC = typer.Option(
+    [], "--metric", metavar="FILE.py:NAME", help="This participant's own file of a metric that the experiment names."
+)
 EPSILON = typer.Option(
     None, "--max-epsilon", min=0, help="With [privacy]: release nothing more above this epsilon, over all runs here."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fedkin.data.skew import of_classes, of_numbers
+from fedkin.data.sources._table import unnamed_codes
 from fedkin.federation.columns import codes, is_number, kinds_of, numbers
 from fedkin.federation.frame import Encoded, Reading, encoded
 from fedkin.federation.split import rows_by_name
 
 __all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
-Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale"]
+Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes"]
 Labels = npt.NDArray[np.int64]
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
@@ -95,6 +96,15 @@ def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
             yield from _as_text(name, found, often)
 
 
+def _of_codes(table: pa.Table, reading: Reading, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Codes that are read as numbers, but for columns that are to be left out."""
+    dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
+    for name, value in unnamed_codes(table, reading).items():
+        if name not in dull:
+            what = f"is read as numbers, although values have leading zeros, such as {value!r}"
+            yield Finding("codes", f"column {name!r} {what}: if they are codes, name it in categories", (name,))
+
+
 def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:
     """(the different texts of a column, how many rows have each)."""
     found, place = codes(table, name)
@@ -120,6 +130,7 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
     """Facts and findings of a table. Raises DataError as `fedkin.federation.frame.encoded` does."""
     made = encoded(table, reading, where)
     found = _of_columns(table, reading)
+    found += _of_codes(table, reading, found)
     dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
     found += [
         *_leaks(table, reading, made, dull),

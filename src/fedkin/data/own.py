@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from fedkin.data.sources._table import TableSource, dataset_of
+from fedkin.data.sources._table import TableSource, caution, dataset_of
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.parquet import Parquet
@@ -61,7 +61,8 @@ class OwnTable:
         self.reading = replace(source.reading(_WHOSE), group=None)
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
-        self.told = told_of(self.table, self.reading, data)
+        caution(self.table, self.reading, data)
+        self.told = told_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
     def client(self, agreed: Agreed, group: str | None = None) -> tuple[Client, Task]:
         """Return this participant with its samples, encoded as all agreed, and the task; group: what it says of it."""

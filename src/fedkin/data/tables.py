@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,8 @@ from fedkin.keys import rng
 from fedkin.untrusted import Refused, most, said, within
 
 __all__ = [
-    "Flags", "Floats", "arrays", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv", "standardised",
+    "Flags", "Floats", "arrays", "code_like", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv",
+    "standardised", "with_code_like",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +33,9 @@ _FAR = 10.0
 _TIMES = 30
 # A number with a decimal comma, and perhaps points between thousands.
 _COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+# A whole number with a zero in front, as codes have.
+_LEADING = r"^\s*[+-]?0[0-9]"
+_CODES = b"fedkin.codes"
 # A zero in front, or one at the end of two decimals or more; 7.0 is how others write the whole number 7.
 _PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
 
@@ -73,7 +78,8 @@ def read_any_csv(
     names: columns of names, whose whole numbers and truth values stay texts as they are written: "01" is not "1".
     codes: columns of categories, which stay texts if one of their numbers has a zero that says nothing: "007", "1.50".
     delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
-    Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers.
+    Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers. Of columns
+    that become whole numbers, `code_like` says which have leading zeros.
     Raises OSError, ValueError and pyarrow's errors.
     """
     import pyarrow.csv as pc
@@ -97,6 +103,12 @@ def read_any_csv(
         name for name in table.column_names
         if name in once and _loses_its_text(table.column(name), fractions=name not in names)
     ]  # fmt: skip
+    plain = [
+        name for name in table.column_names
+        if name not in names and name not in codes and table.column_names.count(name) == 1
+        and pa.types.is_integer(table.column(name).type)
+    ]  # fmt: skip
+    table = with_code_like(table, _leading(path, plain, parsing, most(size)))
     if not changed:
         return table
     options = pc.ConvertOptions(
@@ -109,6 +121,34 @@ def read_any_csv(
         if name in names or _is_padded(values):
             table = table.set_column(table.column_names.index(name), name, values)
     return table
+
+
+def with_code_like(table: pa.Table, found: Mapping[str, str]) -> pa.Table:
+    """The table, which remembers a value of each column of whole numbers that are written like codes."""
+    return table.replace_schema_metadata({_CODES: json.dumps(dict(found))}) if found else table
+
+
+def code_like(table: pa.Table) -> dict[str, str]:
+    """Columns of whole numbers whose file has leading zeros in them, such as "007", each with such a value."""
+    found: dict[str, str] = json.loads((table.schema.metadata or {}).get(_CODES, b"{}"))
+    return {name: value for name, value in found.items() if name in table.column_names}
+
+
+def _leading(path: Path, columns: list[str], parsing: Any, limit: int) -> dict[str, str]:
+    """The first value with a leading zero in each of these columns that has one."""
+    import pyarrow.compute as pc
+    import pyarrow.csv as csv
+
+    found: dict[str, str] = {}
+    if not columns:
+        return found
+    options = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+    with csv.open_csv(path, parse_options=parsing, convert_options=options) as batches:
+        for batch in within(batches, limit):
+            for name in columns:
+                if name not in found and pc.any(like := pc.match_substring_regex(batch.column(name), _LEADING)).as_py():
+                    found[name] = batch.column(name).filter(like)[0].as_py().strip()
+    return {name: found[name] for name in columns if name in found}
 
 
 def _loses_its_text(values: pa.ChunkedArray, fractions: bool) -> bool:

@@ -35,8 +35,8 @@ _MOST = 10_000  # different values of a target
 class Told:
     """All that a participant tells of its table before the federation begins.
 
-    types: of each input column, in the table's order; numbers that name categories are "text", since only some
-    participants' may have zeros in front. profile: of its training rows. target: what the target holds;
+    types: of each input column, in the table's order; numbers of CSV files that name categories are "text", since
+    only some participants' may have zeros in front. profile: of its training rows. target: what the target holds;
     values: its different values, without counts; moments: its count, mean and sum of squares. Each only where needed.
     """
 
@@ -119,8 +119,10 @@ class Agreed:
         return cls(encoding, target)
 
 
-def told_of(table: pa.Table, reading: Reading, where: str) -> Told:
+def told_of(table: pa.Table, reading: Reading, where: str, typed: bool = False) -> Told:
     """What a participant tells of its own rows, `reading.client` being a column of its name; raises DataError.
+
+    typed: whether the files of all store types, so that numbers which name categories must be numbers everywhere.
 
     >>> rows = pa.table({"who": ["ann"] * 3, "age": [50, 70, 60], "ill": [0, 1, 0]})
     >>> told = told_of(rows, Reading("ill", "who", test_fraction=0), "rows")
@@ -129,7 +131,7 @@ def told_of(table: pa.Table, reading: Reading, where: str) -> Told:
     """
     columns = columns_of(table, reading, where)
     types = {name: _type(columns.inputs, name) for name in columns.inputs.column_names}
-    types |= {name: _TEXT for name in reading.categories if types.get(name) == _NUMBER}
+    types |= {name: _TEXT for name in reading.categories if types.get(name) == _NUMBER and not typed}
     kind, different = _type(table, reading.target), sorted(set(columns.values))
     values: tuple[str, ...] | None = tuple(different)
     moments: Moments | None = None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ from fedkin.learning.sgd import infer
 from fedkin.tasks import METRICS
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = ["MEASURES", "Measure", "balanced_accuracy", "metric", "value", "values"]
+__all__ = ["MEASURES", "Measure", "balanced_accuracy", "code_of", "file_of", "metric", "value", "values"]
 
 Values = npt.NDArray[Any]
 
@@ -79,6 +83,25 @@ def metric(
         return Measure(own, called, higher, title or own, share)
 
     return made
+
+
+def file_of(measure: Measure) -> str:
+    """Return the file in which a metric is; empty for fedkin's own, and for one that is in no file."""
+    module = getattr(measure.part, "__module__", None) or ""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return "" if file is None or module.partition(".")[0] == "fedkin" else str(file)
+
+
+def code_of(measure: Measure) -> str:
+    """Return a hash of the file in which a metric is, empty without one.
+
+    Line ends do not count, which some systems change.
+    """
+    try:
+        lines = Path(file_of(measure) or os.devnull).read_bytes().splitlines()
+    except OSError:
+        return ""
+    return sha256(b"\n".join(lines)).hexdigest()[:16] if lines else ""
 
 
 def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:

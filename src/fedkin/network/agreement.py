@@ -13,6 +13,7 @@ from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
+from fedkin.learning.measures import code_of
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
@@ -32,7 +33,7 @@ class Agreement:
     settings: the settings that all must have, as TOML. net: [name, shape, type] of each tensor that is trained. first:
     a hash of the net and its initial values. Where bodies differ, both are of all but the bodies. cannot: why a
     participant cannot make a plan of these settings. columns: names of the inputs' columns, where they have names, or
-    of the classes of images.
+    of the classes of images. metrics: of each further metric its name, whether higher is better, and `code_of`.
     """
 
     settings: str
@@ -42,13 +43,15 @@ class Agreement:
     version: str = __version__
     cannot: str = ""
     columns: tuple[str, ...] = ()
+    metrics: tuple[tuple[str, bool, str], ...] = ()
 
     def tree(self) -> dict[str, Any]:
         """Return the agreement as small values."""
         return {
             "version": self.version, "settings": self.settings, "first": self.first, "cannot": self.cannot,
             "task": None if self.task is None else tree_of_task(self.task),
-            "columns": list(self.columns), "net": [[name, list(shape), dtype] for name, shape, dtype in self.net],
+            "columns": list(self.columns), "metrics": [list(each) for each in self.metrics],
+            "net": [[name, list(shape), dtype] for name, shape, dtype in self.net],
         }  # fmt: skip
 
     @classmethod
@@ -59,9 +62,10 @@ class Agreement:
             task = None if tree["task"] is None else task_from(tree["task"])
             net = tuple((str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in tree["net"])
             columns = tuple(map(str, tree["columns"]))
+            metrics = tuple((str(name), bool(higher), str(code)) for name, higher, code in tree["metrics"])
         except (KeyError, TypeError, ValueError):
             raise ConfigError("what was said about the experiment is not readable") from None
-        return cls(task=task, net=net, columns=columns, **texts)
+        return cls(task=task, net=net, columns=columns, metrics=metrics, **texts)
 
 
 def agreed(settings: str, task: Task, plan_of: PlanOf) -> tuple[Plan | None, Agreement]:
@@ -74,7 +78,8 @@ def agreed(settings: str, task: Task, plan_of: PlanOf) -> tuple[Plan | None, Agr
     common = {name: t for name, t in plan.net.initial.items() if plan.nets is None or not name.startswith("body.")}
     net = tuple((name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in common.items())
     first = plan.net.fingerprint() if plan.nets is None else blake2b(codec.encode(common), digest_size=16).hexdigest()
-    return plan, Agreement(settings, task, net, first)
+    metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
+    return plan, Agreement(settings, task, net, first, metrics=metrics)
 
 
 def unlike(here: Agreement, there: Agreement) -> str:
@@ -110,7 +115,15 @@ def unlike(here: Agreement, there: Agreement) -> str:
             "the first values of the net differ, though its tensors do not: use the same version of torch, and the "
             "same files of the model"
         )
-    return ""
+    return _metrics(here, there)
+
+
+def _metrics(here: Agreement, there: Agreement) -> str:
+    # Equal settings name the same metrics in the same order, so that only what they compute can differ.
+    for one, other in zip(here.metrics, there.metrics, strict=False):
+        if one != other:
+            return f"metric {_said(repr(one[0]))} is other code here than there: use the same file, or version of it"
+    return "" if len(here.metrics) == len(there.metrics) else "the metrics differ"
 
 
 def _settings(here: str, there: str) -> str:

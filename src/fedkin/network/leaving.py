@@ -13,6 +13,7 @@ from fedkin.federation import Client
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
+from fedkin.learning.measures import file_of
 from fedkin.network.ledger import Page
 from fedkin.tasks import Task
 from fedkin.untrusted import shown
@@ -67,6 +68,8 @@ def leaving(plan: Plan, client: Client, labels: bool = False, page: Page | None 
     if not peers:
         exact = ", without noise" if plan.privacy.on else ""
         lines.append(f"evaluation: the loss and the task's figures over its test samples, and their number{exact}")
+        further = ", ".join(f"{each.name} ({file_of(each) or 'fedkin'})" for each in plan.measures)
+        lines += [f"metrics: a number of each over its test samples{exact}: {further}"] if further else []
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,7 +78,7 @@ class NetworkSite(Remote):
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         found = super().scores(offers)
-        wrong = [id for id, score in found.items() if not _is_score(score)]
+        wrong = [id for id, score in found.items() if not _is_score(score, len(self.plan.measures))]
         for id in wrong:
             self.link.refused.add(id, "evaluate", "not a score")
             self.failures.append(self._failure(id, "evaluate", "refused", "not a score"))
@@ -289,9 +290,11 @@ def _work(id: str, told: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": {id: samples[id]} if id in samples else {}, "inferred": inferred, "flops": float(flops)}
 
 
-def _is_score(score: Score) -> bool:
-    """Whether these are the figures of a score."""
+def _is_score(score: Score, further: int) -> bool:
+    """Whether these are the figures of a score. further: how many further metrics there are."""
     whole = all(type(count) is int and count >= 0 for count in (score.n, score.right))
     figures = all(value is None or isinstance(value, (int, float)) for value in score.figures)
     digest = all(isinstance(value, (int, float)) for part in score.digest for value in part)
-    return whole and score.right <= max(score.n, 0) and isinstance(score.loss, float) and figures and digest
+    own = all(value is None or (type(value) is float and math.isfinite(value)) for value in score.further)
+    told = own and len(score.further) == further
+    return whole and score.right <= max(score.n, 0) and isinstance(score.loss, float) and figures and digest and told

@@ -215,8 +215,11 @@ def claims_csv(found: Iterable[Verdict]) -> str:
     return text.getvalue()
 
 
-def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
-    """The index of all claims in Markdown; kept: the claims' CSV of each table that has a page."""
+def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Mapping[str, str] | None = None) -> str:
+    """The index of all claims in Markdown; kept: the claims' CSV of each table that has a page.
+
+    others: titles of tables of which only the page is known, by name.
+    """
     about = (
         f"Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. {_HOLDS} Each page says how "
         "far its setting is from the paper's."
@@ -228,11 +231,19 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str]) -> str:
         page_of = f"[{table.title}]({name}.md)" if name in kept else table.title
         lines += [f"## {page_of}", ""]
         if name in kept:
-            rows = list(csv.reader(io.StringIO(kept[name])))[1:]
+            rows = _rows_of(kept[name])
         else:
             rows = [[one.claim.text, one.federation, one.word, *one.cells] for one in verdicts(table, [])]
         lines += [*_table_of(rows), ""]
+    for name, title in (others or {}).items():
+        if rows := _rows_of(kept.get(name, "")):
+            lines += [f"## [{title}]({name}.md)", "", *_table_of(rows), ""]
     return "\n".join(lines)
+
+
+def _rows_of(text: str) -> list[list[str]]:
+    """The rows of a claims' CSV, without the line of names."""
+    return list(csv.reader(io.StringIO(text)))[1:]
 
 
 def _share(one: Done) -> bool:

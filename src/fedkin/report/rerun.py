@@ -16,10 +16,15 @@ __all__ = ["rerun"]
 
 
 def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
-    """Command lines, the experiments they need, versions and machine; each distinct one once."""
+    """Command lines, the experiments they need, versions and machine; each distinct one once.
+
+    The command is empty where no command can do it: with samples that a program handed over in Python.
+    """
     # The command line knows no labels.
     labelled = any(run.label for run in runs)
-    command, experiment = (None if labelled else _comparison([run.folder for run in runs])) or _single(runs)
+    command, experiment = "", ""
+    if not any(_handed_over(run) for run in runs):
+        command, experiment = (None if labelled else _comparison([run.folder for run in runs])) or _single(runs)
     return {
         "command": command,
         "experiment": experiment,
@@ -40,6 +45,11 @@ def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
         "versions": _different_tables([run.summary.get("versions") or {} for run in runs]),
         "machine": _different_tables([run.summary.get("machine") or {} for run in runs]),
     }
+
+
+def _handed_over(run: Run) -> bool:
+    """Whether the federation of a run was an object in Python, which its settings only name."""
+    return isinstance(run.settings.get("federation"), str) and "data" not in run.settings
 
 
 def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:

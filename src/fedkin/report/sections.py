@@ -309,11 +309,17 @@ def _settings(data: Data) -> str:
     # Older records name the GPU "card".
     gpu = " on the same GPU" if {"gpu", "card"} & set(again["machine"]) else ""
     more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
-    return (
+    how = (
         "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
         f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
-        f'<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on the '
-        f"machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
+        if again["command"]
+        else "<p>A program in Python handed these samples over, so no command can read them: run that program again. "
+        "The settings are below.</p>"
+    )
+    more = more if again["command"] else ""
+    return (
+        f'{how}<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on '
+        f"the machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
         + _details("The runs", _table(heads, runs, "The runs"))
     )
 

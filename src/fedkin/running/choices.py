@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedkin.running.own import placed
 from fedkin.running.own_tables import named_in
 from fedkin.untrusted import shown
 
-__all__ = ["Choice", "grid"]
+__all__ = ["Choice", "check_methods", "grid"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,17 @@ def _parts(values: str) -> list[str]:
         else:
             parts[-1] += char
     return [part.strip() for part in parts]
+
+
+def check_methods(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
+    """Raise ConfigError for a choice that is for a method which does not run."""
+    known = list(methods)
+    for choice in choices:
+        if choice.method is not None and choice.method not in known:
+            raise ConfigError(
+                f"{option} {choice.method}:{choice.path}: method {choice.method!r} does not run here; "
+                f"{nearest(choice.method, known)}"
+            )
 
 
 def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:

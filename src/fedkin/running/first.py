@@ -188,13 +188,21 @@ def _of_table(data: Path, asked: Asked) -> First:
         rows: pa.Table = source.rows(Path())[0]
         raise ConfigError(f"--target: name the column to predict; {data} has {listed(rows.column_names)}")
     whole, found = inspected_table(source, data)
+    coded = [name for finding in found.findings if finding.kind == "codes" for name in finding.about]
+    told_of = [
+        Finding("codes", f"column {name!r} is in categories, since its numbers have leading zeros: if it is a number, "
+                "take it out of there", (name,)) for name in coded
+    ]  # fmt: skip
+    if coded:
+        source = source.model_copy(update={"categories": tuple(coded)})
+        whole, found = inspected_table(source, data)
     reading = without(whole, found)
     told = {"source": source.source, "path": str(data.absolute()), "target": reading.target, "client": source.client,
             "time": reading.time, "group": reading.group, "kind": found.encoded.target.kind,
-            "leave_out": list(reading.leave_out) or None}  # fmt: skip
+            "leave_out": list(reading.leave_out) or None, "categories": coded or None}  # fmt: skip
     sizes = sorted(one.train for one in found.clients)
     made = _table(_named(data), told, {"name": "natural"}, {"name": "mlp", "hidden": [32]}, sizes[len(sizes) // 2])
-    return First(made, found.findings)
+    return First(made, (*found.findings, *told_of))
 
 
 # -- other data ----------------------------------------------------------------------------------------------------

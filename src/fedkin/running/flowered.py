@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from fedkin.network.flower.grid import GridCalls
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.networked import serve, settings_of
+from fedkin.running.own import read_own
+from fedkin.running.shared_metrics import sendable
 
-__all__ = ["played", "simulated", "states_in", "write_app"]
+__all__ = ["in_app", "played", "simulated", "states_in", "write_app"]
 
 _PACKAGE = "fedkin_app"
 # Seconds for which a client that stays keeps a message back while it works: each message more costs seconds.
@@ -76,11 +79,11 @@ def write_app(
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror or error})") from None
     files = {
-        folder / "pyproject.toml": tomli_w.dumps(_project(plan.name, out.absolute(), root, simulation)),
+        folder / "pyproject.toml": tomli_w.dumps(_project(plan, out.absolute(), root, simulation)),
         package / "__init__.py": "",
         package / "server_app.py": _SERVER,
         package / "client_app.py": _CLIENT,
-        package / "experiment.toml": tomli_w.dumps(read_table(experiment)),
+        package / "experiment.toml": sendable(plan, tomli_w.dumps(read_table(experiment))),
     }
     for path, text in files.items():
         write_new(path, text.encode(), "name a new folder")
@@ -108,11 +111,14 @@ def _check_places(plan: Experiment, root: Path, simulation: bool) -> None:
         )
 
 
-def _project(name: str, out: Path, root: Path, simulation: bool) -> dict[str, Any]:
+def _project(plan: Experiment, out: Path, root: Path, simulation: bool) -> dict[str, Any]:
+    config = {"out": str(out), "data-root": str(root), "restart": False, "simulation": simulation}
+    if "own" in plan.table:
+        config["own"] = shlex.join(plan.table["own"])
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
-            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {name}",
+            "name": "fedkin-app", "version": "1.0.0", "description": f"fedkin {__version__}: {plan.name}",
             "license": "Apache-2.0", "dependencies": ["flwr>=1.41"],
         },
         "tool": {
@@ -122,7 +128,7 @@ def _project(name: str, out: Path, root: Path, simulation: bool) -> dict[str, An
                 "components": {
                     "serverapp": f"{_PACKAGE}.server_app:app", "clientapp": f"{_PACKAGE}.client_app:app",
                 },
-                "config": {"out": str(out), "data-root": str(root), "restart": False, "simulation": simulation},
+                "config": config,
             }},
         },
     }  # fmt: skip
@@ -141,6 +147,12 @@ def simulated(plan: Experiment, federation: Federation) -> Experiment:
 def states_in(out: Path) -> Path:
     """Return the folder of the clients' states in Flower's simulation: beside the records."""
     return out.with_name(f"{out.name}-clients")
+
+
+def in_app(path: Path, config: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of an app on the machine whose files its configuration names (`own`)."""
+    files = read_own({"own": shlex.split(str(config.get("own", "")))}, Path())
+    return load(path).with_own(files)
 
 
 def played(

@@ -20,6 +20,7 @@ from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.federation.telling import Agreed
 from fedkin.flow import PeerMethod
+from fedkin.learning.measures import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
@@ -42,6 +43,7 @@ from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
 from fedkin.running.nets import nets_for, public_from
 from fedkin.running.settings import RunSettings, without_none
+from fedkin.running.shared_metrics import check_metrics, check_own, read_metrics, with_metrics
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, toml_of
@@ -58,12 +60,18 @@ _SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
-_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
+_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb", "metrics")
 
 
-def experiment_of(join: Join) -> Experiment:
-    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise."""
-    experiment = Experiment.of(toml_of(join.experiment))
+def experiment_of(join: Join, metrics: Sequence[str] = ()) -> Experiment:
+    """Return the experiment in a join file; its clients are the members, unless `network.clients` says otherwise.
+
+    metrics: this participant's own, each FILE.py:NAME. Those that it lacks stay in the settings, for the others to see.
+    """
+    named, files = read_metrics(metrics)
+    experiment = with_metrics(toml_of(join.experiment), named)
+    if files:
+        experiment = replace(experiment, table={**experiment.table, "own": files})
     if "clients" in experiment.table.get("network", {}):
         return experiment
     names = tuple(sorted(set(join.participants) - {join.server}))
@@ -89,12 +97,7 @@ def settings_of(experiment: Experiment, names: Sequence[str] | None = None) -> s
 
     names: of all peers, or clients (None: those of `network.clients`); where bodies differ, they decide who has which.
     """
-    if "own" in experiment.table:
-        raise ConfigError(
-            "own: files stay where they are: over a network, install own parts as a package at every participant"
-        )
-    if experiment.run.metrics:
-        raise ConfigError("run.metrics: over a network single samples stay with the participants, so leave it out")
+    check_own(experiment)
     if experiment.run.adversaries != "none":
         raise ConfigError("run.adversaries: these are simulated; a network has its own, so leave it out")
     _refuse_hub(experiment.model)
@@ -136,6 +139,7 @@ def plan_of(text: str, task: Task) -> Plan:
         table = toml_of(text)
         model, method = dict(table["model"]), dict(table["method"])
         named = choose(METHODS, method.pop("name", None), "method.name")
+        check_metrics(map(str, table["run"].get("metrics", ())))
         run = parse(RunSettings, table["run"], "run")
         training = parse(Training, table["training"], "training")
         faults = parse(Faults, table["faults"], "faults")
@@ -148,7 +152,8 @@ def plan_of(text: str, task: Task) -> Plan:
     _refuse_hub(chosen)
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
     net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype)
-    return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy)
+    measures = tuple(MEASURES[name] for name in run.metrics)
+    return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures)
 
 
 def serve(

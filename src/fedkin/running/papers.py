@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,8 +19,11 @@ from fedkin.running.own_tables import named_in
 from fedkin.running.presets import preset_folder
 from fedkin.running.tuning import HoldOut
 from fedkin.settings import Settings, choose, parse
+from fedkin.untrusted import shown
 
-__all__ = ["Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder"]
+__all__ = ["Claim", "Equally", "PaperTable", "Part", "Row", "known_tables", "table_folder", "unread_tables"]
+
+_IN_FILE = re.compile(r"\.py:\w")
 
 Figure = Literal["mean", "worst10", "worst20", "std", "variance", "unseen", "ari", "bytes"]
 
@@ -219,16 +223,36 @@ def table_folder(given: Path | None) -> Path:
     return given or (here if here.is_dir() else preset_folder() / "tables")
 
 
-def known_tables(folder: Path) -> Mapping[str, PaperTable]:
-    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field."""
+def known_tables(folder: Path, code: Callable[[str], bool] = lambda name: True) -> Mapping[str, PaperTable]:
+    """The definitions in a folder by their names, sorted; raises ConfigError naming file and field.
+
+    code: of which definitions the Python files that they name may run; others that name some are left out.
+    """
     found = {}
     for path in sorted(folder.glob("*.toml")):
+        if not code(path.stem) and _names_files(read_table(path)):
+            continue
         try:
             table = _taken(read_table(path), path.parent)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
         found[path.stem] = parse(PaperTable, table, str(path))
     return found
+
+
+def unread_tables(folder: Path, known: Collection[str]) -> dict[str, str]:
+    """The titles of the definitions that are not among `known`, by name."""
+    paths = [path for path in sorted(folder.glob("*.toml")) if path.stem not in known]
+    return {path.stem: shown(str(read_table(path).get("title", "")), 200) for path in paths}
+
+
+def _names_files(value: object) -> bool:
+    """Whether a definition names files of own parts."""
+    if isinstance(value, Mapping):
+        return "own" in value or any(map(_names_files, value.values()))
+    if isinstance(value, list):
+        return any(map(_names_files, value))
+    return isinstance(value, str) and _IN_FILE.search(value) is not None
 
 
 def _taken(table: dict[str, Any], folder: Path) -> dict[str, Any]:

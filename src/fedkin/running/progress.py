@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedkin.running.loop import Watcher
 
-__all__ = ["RoundsDone", "figured", "grouped", "scored"]
+__all__ = ["RoundsDone", "Several", "figured", "grouped", "scored", "titled"]
 
 
 class RoundsDone:
@@ -81,6 +81,29 @@ def scored(row: Mapping[str, Any]) -> bool:
 
     figures = row[metric_of(row).name]
     return bool(figures) and figures.get("mean") is not None
+
+
+class Several:
+    """The bar or the lines of the run that goes on now, of several."""
+
+    def __init__(self) -> None:
+        self.now: RoundsDone | None = None
+
+    def next(self, title: str) -> RoundsDone:
+        """What shows the next run, after the one before."""
+        self.close()
+        self.now = RoundsDone(title)
+        return self.now
+
+    def close(self) -> None:
+        """End what is shown."""
+        if self.now is not None:
+            self.now.close()
+
+
+def titled(what: str, seed: int, done: int, of: int) -> str:
+    """Name a run of several."""
+    return f"{what} seed {seed} ({done + 1} of {of})"
 
 
 def figured(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from fedkin.errors import ConfigError
 from fedkin.records.seals import add_sealed
 from fedkin.records.tables import csv_text
-from fedkin.running.choices import Choice, grid
+from fedkin.running.choices import Choice, check_methods, grid
 from fedkin.running.compare import Cells, OfExperiment, same_plan
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment
@@ -72,6 +72,7 @@ def sweep_cells(
     ):
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"{option}: at least one is needed, and none twice")
+    check_methods(choices, methods, "--grid")
     cells = [
         (name, settings, base.for_method(name).with_changes(**settings))
         for name in methods

@@ -15,7 +15,8 @@ from fedkin.records.seals import add_sealed
 from fedkin.records.tables import flat
 from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
-from fedkin.running.choices import Choice, grid
+from fedkin.running.choices import Choice, check_methods, grid
+from fedkin.running.controls import parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.guided import version
 from fedkin.running.holding import HoldOut, held_out
@@ -40,6 +41,8 @@ def tune(
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"{option}: at least one is needed, and none twice")
     plan = _plan(methods, choices, hold, seeds)
+    if not isinstance(choices, Equal):
+        check_methods(choices, [parted(name)[0] for name in methods], "--try")
     plans = {name: _candidates(experiment.for_method(name), choices) for name in methods}
     if (folder / "experiment.toml").exists() and (kept := read_json(folder / "plan.json")) != plan:
         raise ConfigError(f"{folder / 'plan.json'} {_differs(kept, plan)}")

@@ -299,3 +299,44 @@ def test_a_client_that_is_missing_is_still_refused(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text(_PADDED + ",3.5,0\nNA,3.5,1\n")
     with pytest.raises(DataError, match="column 'site' is empty in 2 rows, the first is row 20"):
         read("csv", tmp_path / "one.csv", client="site")
+
+
+_CODED = "site,ward,hour,age,zip,died\n" + "".join(
+    f"{'ab'[row % 2]},{row % 4:03d},{row % 24},{20 + row},{row % 3},{row % 2}\n" for row in range(40)
+)
+
+
+@pytest.mark.parametrize("name", ["one.csv", "one.csv.gz", "semi.csv", "folder"])
+def test_whole_numbers_with_leading_zeros_are_said_to_be_read_as_numbers(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "one.csv").write_text(_CODED)
+    (tmp_path / "one.csv.gz").write_bytes(gzip.compress(_CODED.encode()))
+    (tmp_path / "semi.csv").write_text(_CODED.replace(",", ";"))
+    (tmp_path / "folder").mkdir()
+    # Only the second file shows that these are codes.
+    (tmp_path / "folder" / "a.csv").write_text(
+        "ward,age,died\n" + "".join(f"{row},{row},{row % 2}\n" for row in range(9))
+    )
+    (tmp_path / "folder" / "b.csv").write_text(
+        "ward,age,died\n" + "".join(f"00{row},1,{row % 2}\n" for row in range(9))
+    )
+    client = {} if name == "folder" else {"client": "site"}
+    found = read("csv", tmp_path / name, **client)
+    read("csv", tmp_path / name, **client)
+    assert found.encoding is not None
+    assert found.encoding.kinds["ward"] == "number"
+    (said,) = caplog.messages  # once, however often it is read
+    assert said == (
+        f"{tmp_path / name}: whole numbers with leading zeros are read as numbers: ward (000); if they are codes, name "
+        "them in data.categories"
+    )
+
+
+@pytest.mark.parametrize("more", [{"categories": ["ward"]}, {"leave_out": ["ward"]}, {"target": "ward"}])
+def test_nothing_is_said_of_codes_that_are_no_numbers(
+    more: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "one.csv").write_text(_CODED)
+    read("csv", tmp_path / "one.csv", client="site", **more)
+    assert caplog.messages == []

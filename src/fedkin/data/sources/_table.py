@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from abc import abstractmethod
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from fedkin.federation.frame import Reading
     from fedkin.federation.telling import Agreed
 
-__all__ = ["TableSource", "dataset_of"]
+__all__ = ["TableSource", "caution", "dataset_of", "unnamed_codes"]
 
 # The column of the clients where each has a file of its own.
 FILE = "file"
@@ -114,6 +116,8 @@ class TableSource(Source):
         """The tables of all files; the same columns are expected in each."""
         import pyarrow as pa
 
+        from fedkin.data.tables import code_like, with_code_like
+
         files = sorted(path for path in place.iterdir() if path.is_file() and path.name.endswith(self.endings))
         if not files:
             raise DataError(f"{place}: no {' or '.join(self.endings)} in it; expected one file for each client")
@@ -131,12 +135,39 @@ class TableSource(Source):
                 table.append_column(FILE, pa.array([path.name.split(".")[0]] * table.num_rows, pa.string()))
                 for path, table in zip(files, tables, strict=True)
             ]
+        found = {name: value for table in tables for name, value in code_like(table).items()}
         tables = self.alike(tables)
         try:
             whole = pa.concat_tables(tables, promote_options="permissive")
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{place}: a column has values of different kinds in two files ({said(error)})") from None
-        return whole, self.client or FILE
+        return with_code_like(whole, found), self.client or FILE
+
+
+def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
+    """Inputs that are read as numbers and written like codes, each with such a value."""
+    from fedkin.data.tables import code_like
+
+    roles = {reading.target, reading.client, reading.time, reading.group, reading.split}
+    named = {*roles, *reading.leave_out, *reading.categories}
+    return {name: value for name, value in code_like(table).items() if name not in named}
+
+
+@cache
+def _warn(text: str) -> None:
+    """Say this once, however often the table is read."""
+    logging.getLogger("fedkin").warning("%s", text)
+
+
+def caution(table: pa.Table, reading: Reading, where: str) -> None:
+    """Warn of columns that look like codes and are read as numbers."""
+    if found := unnamed_codes(table, reading):
+        told = ", ".join(f"{shown(name, 60)} ({shown(value, 40)})" for name, value in list(found.items())[:5])
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        _warn(
+            f"{where}: whole numbers with leading zeros are read as numbers: {told}{more}; if they are codes, name "
+            "them in data.categories"
+        )
 
 
 def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | None = None) -> Dataset:
@@ -146,6 +177,7 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | N
     """
     from fedkin.federation.frame import encoded
 
+    caution(table, reading, where)
     made = encoded(table, reading, where, None if agreed is None else (agreed.encoding, agreed.target))
 
     def part(chosen: Any) -> Part:

@@ -1,0 +1,86 @@
+"""Further metrics over a network: each participant has them itself, for what others send names no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedkin.errors import ConfigError
+from fedkin.learning.measures import MEASURES
+from fedkin.running.experiment import Experiment
+from fedkin.running.own import add_installed, files_of, in_file
+from fedkin.running.own_tables import named_in, stages_of
+from fedkin.untrusted import shown
+
+__all__ = ["check_metrics", "check_own", "read_metrics", "sendable", "with_metrics"]
+
+
+def check_own(experiment: Experiment) -> None:
+    """Raise ConfigError for files of one's own that bring anything but further metrics."""
+    files = files_of(MEASURES[name] for name in experiment.run.metrics if name in MEASURES)
+    stages = stages_of(experiment.method.model_dump())
+    others = files_of([type(experiment.data), type(experiment.model), type(experiment.method), *stages])
+    if others or set(experiment.table.get("own", ())) - set(files):
+        raise ConfigError(
+            "own: files stay where they are: over a network, install own parts as a package at every participant "
+            "(a metric may be in a file that each of them has)"
+        )
+
+
+def read_metrics(named: Sequence[str], where: str = "--metric") -> tuple[list[str], list[str]]:
+    """Read this participant's own metrics, each FILE.py:NAME; returns (names, files). Raises ConfigError."""
+    for each in named:
+        if not in_file(each):
+            raise ConfigError(f"{where}: expected FILE.py:NAME, got {shown(repr(each), 80)}")
+    return named_in(named, "metric", Path(), where)
+
+
+def check_metrics(names: Iterable[str]) -> None:
+    """Raise ConfigError for a further metric that this participant does not have."""
+    add_installed()
+    for name in names:
+        if in_file(name):
+            raise ConfigError(
+                f"run.metrics: {shown(repr(name), 80)} names a file, and what others send names none: write the "
+                "metric's own name there"
+            )
+        if name not in MEASURES:
+            raise ConfigError(
+                f"run.metrics: no metric {shown(repr(name), 80)}: give --metric FILE.py:NAME, or install the package "
+                "that brings it"
+            )
+
+
+def with_metrics(table: Mapping[str, Any], own: Sequence[str] = ()) -> Experiment:
+    """Return the experiment of a table from elsewhere, also with metrics that this participant lacks.
+
+    own: names of metrics from its own files. Raises ConfigError for one for which the experiment does not ask.
+    """
+    add_installed()
+    run = table.get("run", {})
+    listed = run.get("metrics", ()) if isinstance(run, Mapping) else ()
+    asked = [name.strip() for name in listed.split(",")] if isinstance(listed, str) else listed
+    if not isinstance(asked, (list, tuple)) or not all(isinstance(name, str) for name in asked):
+        return Experiment.of(table)
+    if more := [name for name in own if name not in asked]:
+        raise ConfigError(f"--metric: the experiment does not ask for {more[0]!r}: {', '.join(asked) or 'for none'}")
+    lacking = [name for name in asked if name not in MEASURES]
+    if not lacking:
+        return Experiment.of(table)
+    known = Experiment.of({**table, "run": {**run, "metrics": [name for name in asked if name in MEASURES]}})
+    return replace(known, run=known.run.model_copy(update={"metrics": tuple(asked)}), table=table)
+
+
+def sendable(experiment: Experiment, text: str) -> str:
+    """Return an experiment's text for others: as it is, but with metrics by name where it names this one's files.
+
+    Raises ConfigError for own parts that no other participant would have.
+    """
+    check_own(experiment)
+    if "own" not in experiment.table:
+        return text
+    return tomli_w.dumps({name: value for name, value in experiment.table.items() if name != "own"})
