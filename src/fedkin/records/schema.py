@@ -230,7 +230,10 @@ class Validation(Form):
 
 
 class Trials(Plan):
-    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting."""
+    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting.
+
+    optuna: the version that chose candidates.
+    """
 
     hold_out: str
     tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
@@ -239,6 +242,7 @@ class Trials(Plan):
         | None
     ) = None
     halving: bool = False
+    optuna: str | None = None
 
 
 class Sweep(Plan):
