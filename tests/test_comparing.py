@@ -41,9 +41,10 @@ class Halved(FedAvg):
 
 def test_names_classes_objects_and_controls_on_a_federation(tmp_path: Path) -> None:
     federation = small_federation()
-    methods = ["local", "fedavg", FedProx(mu=0.5), Halved, "fedavg@self"]
+    methods = ["local", "fedavg", FedProx(mu=0.5), Halved, "fedavg@self", "halved@self"]
     found = fedkin.compare(federation, methods, seeds="0-1", **FEW, out=tmp_path / "c")
-    assert list(found) == ["local", "fedavg", "fedprox", "halved", "fedavg@self"]
+    assert list(found) == ["local", "fedavg", "fedprox", "halved", "fedavg@self", "halved@self"]
+    assert found["halved@self"][0].rounds != found["halved"][0].rounds
     alone = fedkin.run(FedProx(mu=0.5), federation, seed=1, **FEW)
     assert found["fedprox"][1].rounds == alone.rounds
     assert found["halved"][0].rounds == found["fedavg"][0].rounds

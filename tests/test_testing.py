@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from fedkin.flow import Message
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.testing import check_method
@@ -42,6 +43,19 @@ def test_a_broken_promise_is_named_with_what_to_do() -> None:
     told = "\n".join(lines)
     assert "- the same seed gives the same bits: " in told
     assert "Draw from what `server.rng(...)` and `client.rng(...)` return, never from a global generator." in told
+
+
+class Misread(Global):
+    def round(self, server: Any, sampled: Any) -> Any:
+        yield from ()
+        Message(params={})["n"]
+
+
+def test_a_field_that_is_missing_is_told_with_the_line_of_the_method() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_method(Misread)
+    line = Misread.round.__code__.co_firstlineno + 2
+    assert f"the message has no field 'n'; known: params ({__file__}, line {line})" in str(caught.value)
 
 
 def test_a_mistake_is_told_once_with_its_line() -> None:

@@ -86,7 +86,8 @@ def compare(
     base, asked = _base(on, methods, rounds, changes, options, metrics, data_root)
     names, seeded = list(asked), _seeds(seeds)
     if controls:
-        planted, kinds = base.planted(seeded[0]), {label: _kind(one) for label, one in asked.items()}
+        planted = base.planted(seeded[0])
+        kinds = {label: _kind(one) for label, one in asked.items() if not _control(one)}
         each = [[label] if _control(asked[label]) else with_controls([label], planted, kinds=kinds) for label in names]
         names = list(dict.fromkeys(name for some in each for name in some))
     folder = None if out is None else place(out, "out")
@@ -183,9 +184,8 @@ def _base(
         found: dict[str, Method] = {}
         for label, one in asked.items():
             base, marked = parted(label)
-            # A control of a method that was handed over is one of that object.
             if marked is None or base not in found:
-                found[base] = _made(one)
+                found[base] = _made(asked.get(base, one))
         controls = {label: _control(one) for label, one in asked.items() if parted(label)[1] is None and _control(one)}
         more = {"rounds": rounds, "data_root": data_root, "metrics": metrics or None}
         given |= {name: value for name, value in more.items() if value is not None}
@@ -233,20 +233,19 @@ def _replaces(part: Any, before: Any) -> bool:
 
 
 def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
-    """Return (the methods by their names in the table, the files that were read for them); raises ConfigError.
-
-    A text among them is the name of a method that there is, or of a control of one.
-    """
+    """Return (the methods, or names of methods and controls, by their labels; the files that were read for them)."""
     labelled, alone = isinstance(methods, Mapping), isinstance(methods, (str, ServerMethod, PeerMethod, type))
     several: Iterable[Any] = [methods] if alone or not isinstance(methods, Iterable) else methods
-    pairs: Iterable[tuple[Any, Any]] = several.items() if isinstance(several, Mapping) else ((None, x) for x in several)
+    pairs = list(several.items() if isinstance(several, Mapping) else ((None, x) for x in several))
+    # "mine@self" beside the class is a control of it.
+    handed = {_kind(one).name: _kind(one) for _, one in pairs if not (labelled or isinstance(one, str))}
     asked: dict[str, OneMethod] = {}
     files: list[str] = []
     for label, one in pairs:
         if isinstance(one, str):
             (one,), read = named_in([one], "method", Path(), "methods")
             files += read
-        kind = _kind(one)
+        kind = _kind(one, handed)
         name = label if labelled else one if isinstance(one, str) else kind.name
         marked = "@" in str(name) and (labelled or not isinstance(one, str))
         if not isinstance(name, str) or marked or not names_a_folder(name):
@@ -263,10 +262,10 @@ def _asked(methods: Methods) -> tuple[dict[str, OneMethod], list[str]]:
     return asked, files
 
 
-def _kind(one: OneMethod) -> type[Method]:
+def _kind(one: OneMethod, handed: Mapping[str, type[Method]] | None = None) -> type[Method]:
     """Return the class of a method, of a control that of its method; raises ConfigError for what is none."""
     if isinstance(one, str):
-        return choose(METHODS, parted(one)[0], "methods")
+        return choose({**METHODS, **(handed or {})}, parted(one)[0], "methods")
     kind = one if isinstance(one, type) else type(one)
     if not issubclass(kind, (ServerMethod, PeerMethod)):
         raise ConfigError(f"methods: expected names, method classes or method objects, got {shown(repr(one), 80)}")
@@ -300,6 +299,10 @@ def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     if not found:
         raise ConfigError("seeds: at least one is needed")
     return found
+
+
+def _title(what: str, seed: int, done: int, of: int) -> str:
+    return f"{what} seed {seed} ({done + 1} of {of})"
 
 
 def _seed(value: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -59,7 +60,10 @@ def check_method(method: Method | type[Method]) -> None:
 
 def _told(error: Exception) -> str:
     """A mistake of the method, with its file and line."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # fedkin raises on the method's behalf, such as for a field that is missing: the method's line helps.
+    outside = [each for each in frames if not Path(each.filename).is_relative_to(Path(__file__).parent)]
+    last = (outside or frames)[-1]
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({last.filename}, line {last.lineno})"
 
 

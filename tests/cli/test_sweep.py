@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from cli.invoked import said
 from fedkin.cli import app, main
 from tiny import TABLE
 
@@ -79,3 +80,13 @@ def test_check_knows_a_sweep() -> None:
     assert CliRunner().invoke(app, SWEEP).exit_code == 0
     said = CliRunner().invoke(app, ["check", "swept"]).stdout
     assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin sweep --resume swept" in said
+
+
+def test_a_change_may_name_a_method_of_a_file_that_is_compared() -> None:
+    Path("own_prox.py").write_text(
+        "from typing import ClassVar\nfrom fedkin.methods.fedprox import FedProx\n\n"
+        "class Mine(FedProx):\n    name: ClassVar[str] = 'own-prox'\n    title: ClassVar[str] = 'Own'\n"
+    )
+    change = ("--set", "methods.own-prox.method.mu=7.5", "--out", "mine")
+    said("compare", "small.toml", "--methods", "own_prox.py:Mine", *change)
+    assert "mu = 7.5" in Path("mine/own-prox-seed0/experiment.toml").read_text()

@@ -188,6 +188,13 @@ def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
             "Mine is 'fedavg', and there is a method 'fedavg'",
         ),
         (METHOD.replace('"my-average"', '"a/b"'), "own_f.py:Mine", "Mine has no name, or one that is no plain word"),
+        ("class Mine:\n    pass\n", "own_h.py:Mine", r"Mine is no ServerMethod or PeerMethod: write class Mine\(Serv"),
+        (
+            "from fedkin import ServerMethod\n\nclass Mine(ServerMethod):\n    pass\n",
+            "own_i.py:Mine",
+            "own_i.py: Mine lacks what it needs: offer, round",
+        ),
+        (METHOD, "own_j.py", "own_j.py: say which part of the file is meant: own_j.py:NAME"),
         (METHOD, "numpy.py:Mine", "there is a Python module 'numpy' already; rename the file"),
         (METHOD, "own-g.py:Mine", "its name cannot be that of a Python module; rename it"),
     ],

@@ -55,7 +55,7 @@ def compare(
     from fedkin.running.controls import with_controls
 
     kind = blocks_of(blocks)
-    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json", methods=methods)
     if resume is not None:
         if methods is not None or seeds is not None or leave_out is not None or controls:
             raise ConfigError("--resume goes on with the methods and seeds in its folder: give no others")

@@ -62,11 +62,12 @@ def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = Fal
 
 def planned(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
-    restart: bool = False, marker: str = "experiment.toml",
+    restart: bool = False, marker: str = "experiment.toml", methods: str | None = None,
 ) -> tuple[Any, Path]:  # fmt: skip
-    """The experiment and the folder of its records."""
+    """The experiment and the folder of its records. methods: those of --methods, which changes may name."""
     from fedkin.records.claims import begun, free
     from fedkin.running.experiment import load
+    from fedkin.running.own_tables import named_in
 
     if restart and resume is None:
         raise ConfigError("--restart goes with --resume DIR: a run without a folder begins at round 0")
@@ -88,6 +89,8 @@ def planned(
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
     more = [f"training.rounds={rounds}"] if rounds is not None else []
+    if methods is not None:
+        named_in(listed(methods, "--methods"), "method", Path(), "--methods")
     plan = load(experiment, [*changes, *more])
     if out is not None:
         if not free(out):

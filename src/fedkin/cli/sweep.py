@@ -39,7 +39,7 @@ def sweep(
     from fedkin.running.sweep import rows, words
     from fedkin.running.sweep import sweep as run_all
 
-    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json", methods=methods)
     if resume is not None:
         if methods is not None or seeds is not None or choices:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")

@@ -121,7 +121,9 @@ def add_installed() -> None:
 
 
 def in_file(name: str) -> bool:
-    """Whether this names a part of a file: FILE.py:NAME."""
+    """Whether this names a part of a file: FILE.py:NAME; raises ConfigError for a file without a name."""
+    if name.endswith(".py"):
+        raise ConfigError(f"{shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
     return _IN_FILE.fullmatch(name) is not None
 
 
@@ -193,11 +195,26 @@ def named(text: str, section: str, folder: Path, where: str) -> tuple[str, str]:
         raise ConfigError(f"{where}: {split['path']}: {read.refused[split['part']]}")
     if split["part"] not in known:
         thing = getattr(sys.modules[Path(place).stem], split["part"], None)
+        lacks = _lacking(thing, KINDS[section])
+        if lacks:
+            raise ConfigError(f"{where}: {split['path']}: {split['part']} {lacks}")
         if section in ("metric", "graph") and callable(thing):
             KINDS[section].taken(thing)  # says what it lacks
         have = nearest(split["part"], known) if known else f"the file has no {section} with a name"
         raise ConfigError(f"{where}: {split['path']}: no {section} {split['part']!r}; {have}")
     return f"{place}#{read.digest}", known[split["part"]]
+
+
+def _lacking(thing: Any, kind: Kind) -> str | None:
+    """Return why a class is no part of this kind; None for what is none of its classes, or has another reason."""
+    others = tuple(base for each in KINDS.values() if each is not kind for base in each.bases)
+    if not isinstance(thing, type) or kind.known is MODELS or issubclass(thing, others):
+        return None
+    if not issubclass(thing, kind.bases):
+        expected = " or ".join(base.__name__ for base in kind.bases)
+        return f"is no {expected}: write class {thing.__name__}({kind.bases[0].__name__})"
+    missing = sorted(getattr(thing, "__abstractmethods__", ()))
+    return f"lacks what it needs: {', '.join(missing)}" if missing else None
 
 
 def _read(place: str, where: str) -> _Read:

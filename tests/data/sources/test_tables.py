@@ -128,10 +128,17 @@ def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
         read("csv", tmp_path)
     (tmp_path / "a.csv").write_text("x,died\n1,0\n2,1\n")
     (tmp_path / "b.csv").write_text("x,dead\n1,0\n2,1\n")
-    with pytest.raises(DataError, match=r"a.csv: no column 'dead', which other files have"):
+    with pytest.raises(DataError, match=r"csv: no column died, which the other files have, and a column dead"):
         read("csv", tmp_path)
+    (tmp_path / "c.csv").write_text("x,died\n1,0\n2,1\n")
+    with pytest.raises(DataError, match=r"b.csv: no column died, which the other files have, and a column dead"):
+        read("csv", tmp_path)
+    (tmp_path / "c.csv").unlink()
     (tmp_path / "b.csv").write_text("x,died\nhigh,0\nlow,1\n")
-    with pytest.raises(DataError, match="a column has values of different kinds in two files"):
+    told = (
+        r"a column has values of different kinds in two files \(x: b.csv has texts, such as 'high' in row 1, a.csv num"
+    )
+    with pytest.raises(DataError, match=told):
         read("csv", tmp_path)
     (tmp_path / "b.csv").write_text("x,died\n1.5,0\n,1\n")
     assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]

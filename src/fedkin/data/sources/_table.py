@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from abc import abstractmethod
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -123,11 +124,7 @@ class TableSource(Source):
             raise DataError(f"{place}: no {' or '.join(self.endings)} in it; expected one file for each client")
         tables = [self._file(path) for path in files]
         columns = set(tables[0].column_names)
-        for path, table in zip(files, tables, strict=True):
-            odd = sorted(columns ^ set(table.column_names))
-            if odd:
-                where = path if odd[0] in columns else files[0]
-                raise DataError(f"{where}: no column {shown(odd[0])!r}, which other files have; expected the same ones")
+        _same_columns(files, tables)
         if self.client is None:
             if FILE in columns:
                 raise DataError(f"{files[0]}: a column is called {FILE!r}; name the column of clients: data.client")
@@ -140,7 +137,8 @@ class TableSource(Source):
         try:
             whole = pa.concat_tables(tables, promote_options="permissive")
         except (TypeError, ValueError, pa.ArrowException) as error:
-            raise DataError(f"{place}: a column has values of different kinds in two files ({said(error)})") from None
+            which = _unlike(files, tables) or said(error)
+            raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
         return with_code_like(whole, found), self.client or FILE
 
 
@@ -168,6 +166,45 @@ def caution(table: pa.Table, reading: Reading, where: str) -> None:
             f"{where}: whole numbers with leading zeros are read as numbers: {told}{more}; if they are codes, name "
             "them in data.categories"
         )
+
+
+def _same_columns(files: list[Path], tables: list[pa.Table]) -> None:
+    """Raise DataError for the file whose columns are not those of most."""
+    sets = [frozenset(table.column_names) for table in tables]
+    usual = max(sets, key=sets.count)
+    for path, columns in zip(files, sets, strict=True):
+        if columns != usual:
+            lacking, more = (", ".join(map(shown, sorted(names))) for names in (usual - columns, columns - usual))
+            told = [f"no column {lacking}, which the other files have"] if lacking else []
+            told += [f"a column {more}, which the other files do not have"] if more else []
+            raise DataError(f"{path}: {', and '.join(told)}; expected the same ones in each")
+
+
+def _unlike(files: list[Path], tables: list[pa.Table]) -> str | None:
+    """Say which column has texts in one file and numbers in another, with the first text that is no number."""
+    from fedkin.federation.columns import kinds_of, texts
+
+    for name in tables[0].column_names:
+        kinds = [kinds_of(table.select([name]))[name] for table in tables]
+        if len(set(kinds)) > 1:
+            at, other = kinds.index("category"), next(i for i, kind in enumerate(kinds) if kind != "category")
+            row, value = _first_text(texts(tables[at], name))
+            return (
+                f"{shown(name)}: {files[at].name} has texts, such as {shown(value)!r} in row {row}, "
+                f"{files[other].name} numbers: write numbers in all, or name it in categories or leave_out"
+            )
+    return None
+
+
+def _first_text(values: Iterable[str | None]) -> tuple[int, str]:
+    """Return (row, value) of the first text that is no number, counted from 1; else of the first."""
+    found = [(row, str(value)) for row, value in enumerate(values, 1) if value is not None]
+    for row, value in found:
+        try:
+            float(value)
+        except ValueError:
+            return row, value
+    return found[0]
 
 
 def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | None = None) -> Dataset:
