@@ -58,7 +58,7 @@ _SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
-_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb")
+_COMMON = ("seed", "dtype", "precision", "channels_last", "network", "errors", "largest_n", "message_limit_mb")
 
 
 def experiment_of(join: Join) -> Experiment:
@@ -147,7 +147,7 @@ def plan_of(text: str, task: Task) -> Plan:
         raise ConfigError("the settings of the federation are not readable") from None
     _refuse_hub(chosen)
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
-    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype)
+    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.computing)
     return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy)
 
 
