@@ -35,6 +35,7 @@ SIDES: dict[str, tuple[str, list[str]]] = {
     "PFLlib-style": ("", ["side_plain.py", "objects"]),
     "fedkin, auto": ("", ["side_fedkin.py", "auto"]),
     "one-by-one": ("", ["side_fedkin.py", "one-by-one"]),
+    "stacked": ("", ["side_fedkin.py", "stacked"]),
     "fluke": ("fluke", ["side_fluke.py"]),
     "pfl": ("pfl", ["side_pfl.py"]),
     "fedjax": ("fedjax", ["side_fedjax.py"]),

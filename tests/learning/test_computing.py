@@ -22,7 +22,8 @@ from fedkin.learning.layout import batch_of, decide, settled
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.stackable import why_alone
-from fedkin.network.agreement import Agreement, unlike
+from fedkin.network.agreement import Agreement, agreed, unlike
+from fedkin.running.networked import plan_of
 
 TASK = Task(3, (3, 12, 12))
 BF16 = pytest.mark.skipif(
@@ -229,3 +230,22 @@ def test_bf16_is_refused_where_the_processor_has_none(monkeypatch: pytest.Monkey
 def test_participants_of_a_network_agree_on_the_precision() -> None:
     here, there = (Agreement(f'[run]\nprecision = "{how}"', TASK) for how in ("bf16", "float32"))
     assert unlike(here, there) == "run.precision is bf16 here and float32 there"
+
+
+def test_a_participant_whose_processor_has_no_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    text = """
+[method]
+name = "fedavg"
+[model]
+name = "mlp"
+[training]
+[faults]
+[run]
+precision = "bf16"
+"""
+    trains, serves = (agreed(text, Task(2, (4,)), plan_of, device) for device in ("cpu", None))
+    assert trains[0] is None
+    assert "no instructions for bfloat16" in trains[1].cannot
+    assert serves[0] is not None
+    assert serves[0].net.computing.precision == "bf16"

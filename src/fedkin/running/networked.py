@@ -259,7 +259,7 @@ def exchange(
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
     settings = settings_of(experiment, names)
-    plan, mine = agreed(settings, task, plan_of)
+    plan, mine = agreed(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
     if (done := finished(experiment, folder, resume, restart)) is not None:
