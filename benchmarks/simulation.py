@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/simulation.py [--rows mlp-32,own-32,table,lenet,idle] [--repeats 9]
 
 There are 100 clients with 300 synthetic samples each; 20 train in each round, for one epoch of SGD with batches of 32.
-The rows own-32, own-200 and table are written as a user writes his program: torch modules without Flatten, and an array
-of its own for each client; in the others, all clients share one array. All sides run in this process on one thread, and
-alternate round by round. A ratio is the median over rounds of (plain loop / side), so that other work on the machine
-slows down both. CPU time is that of this process; worker processes are compared by wall-clock time.
+The rows own-32, own-200, class, skip, skip-200 and table are written as a user writes his program: torch modules
+without Flatten or a class with a forward (skip: with a skip connection), and an array of its own for each client; in
+the others, all clients share one array. All sides run in this process on one thread, and alternate round by round. A
+ratio is the median over rounds of (plain loop / side), so that other work on the machine slows down both. CPU time is
+that of this process; worker processes are compared by wall-clock time.
 """
 
 from __future__ import annotations
@@ -50,12 +51,27 @@ def own(width: int) -> Callable[[Task], Pair]:
     return lambda task: (nn.Sequential(nn.Linear(784, width), nn.ReLU()), nn.Linear(width, 10))
 
 
+class Written(nn.Module):
+    """784-width-width with a forward, as in most tutorials."""
+
+    def __init__(self, width: int, skip: bool = False) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.skip = nn.Linear(784, width), nn.Linear(width, width), skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu(self.fc1(torch.flatten(x, 1)))
+        return x + nn.functional.relu(self.fc2(x)) if self.skip else nn.functional.relu(self.fc2(x))
+
+
 # What makes the net, the task, and whether each client has an array of its own.
 WORK: dict[str, tuple[Callable[[Task], Pair], Task, bool]] = {
     "mlp-32": (Mlp(hidden=(32,)).build, Task(10, (1, 28, 28)), False),
     "mlp-200": (Mlp(hidden=(200,)).build, Task(10, (1, 28, 28)), False),
     "own-32": (own(32), Task(10, (784,)), True),
     "own-200": (own(200), Task(10, (784,)), True),
+    "class": (lambda task: (Written(32), nn.Linear(32, 10)), Task(10, (784,)), True),
+    "skip": (lambda task: (Written(32, skip=True), nn.Linear(32, 10)), Task(10, (784,)), True),
+    "skip-200": (lambda task: (Written(200, skip=True), nn.Linear(200, 10)), Task(10, (784,)), True),
     "table": (table, Task(2, (60,)), True),
     "lenet": (LeNet().build, Task(10, (3, 32, 32)), False),
     "cnn-cifar": (CnnCifar().build, Task(10, (3, 32, 32)), False),

@@ -304,11 +304,25 @@ def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
     result = CliRunner().invoke(app, ["run", "small.toml", "--rounds", "2", "--profile"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     rows = result.stdout[result.stdout.index("where the time went") :].splitlines()
+    rows = rows[: next(number for number, row in enumerate(rows) if "how nets were trained" in row)]
     shares = {row.split("│")[1].strip(): row.split("│")[4].strip() for row in rows if row.count("│") == 5}
     assert shares.keys() >= {"evaluation", "messages", "records", "checkpoints", "the rest", "total"}
     assert {name for name in shares if name.startswith("at clients")} == {"at clients: train", "at clients: update"}
     parts = sum(float(share.rstrip("%")) for name, share in shares.items() if name != "total")
     assert parts == pytest.approx(100, abs=1)
+
+
+def test_profile_says_in_which_way_nets_were_trained(experiment: Path) -> None:
+    args = ["run", "small.toml", "--rounds", "1", "--profile", "--set", "run.mode=stacked", "--out", "told"]
+    result = CliRunner().invoke(app, args, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    ways = json.loads(Path("told", "summary.json").read_text())["ways"]
+    assert [(each["loss"], each["way"]) for each in ways] == [
+        ("AnchoredCrossEntropy", "written out, its loss mapped by vmap")
+    ]
+    line = next(row for row in result.stdout.splitlines() if ways[0]["net"] in row)
+    assert "AnchoredCrossEntropy" in line
+    assert "written out, its loss mapped by vmap" in line
 
 
 def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:

@@ -26,6 +26,7 @@ from fedkin.learning.written import NotWritten, Program, program_of
 from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from own_nets import CHAINS
 from support import small_federation, small_setup
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -82,6 +83,7 @@ LAYERS: dict[str, Callable[[], Pair]] = {
         nn.Linear(7, 4)
     ),
     "tabular": around(nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3)),
+    **{f"class: {name}": lambda make=make: (make(), nn.Linear(7, 4)) for name, make in CHAINS.items()},  # type: ignore[misc]
 }  # fmt: skip
 
 

@@ -64,6 +64,17 @@ class Experts(nn.Module):
         return out
 
 
+class Chain(nn.Module):
+    """Flatten, Linear, ReLU, as a class with a forward; width: of the inputs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(F.relu(self.layer(x.reshape(x.size(0), -1))), 0.5, self.training)
+
+
 def dense(*between: nn.Module) -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Linear(6, 9), *between), nn.Linear(9, 10)
 
@@ -100,6 +111,7 @@ NETS: dict[str, tuple[Callable[[], tuple[nn.Module, nn.Module]], Task]] = {
     "inputs": (lambda: (nn.Identity(), nn.Linear(6, 10)), CLASSES),
     "its inputs are its outputs": (lambda: (nn.Linear(6, 12), Of(lambda z: z[:, :10])), CLASSES),
     "flattened": (lambda: (nn.Sequential(nn.Flatten(), nn.Linear(192, 9), nn.ReLU()), nn.Linear(9, 10)), IMAGES),
+    "a class": (lambda: (Chain(192), nn.Linear(9, 10)), IMAGES),
     "smooth": (lambda: (nn.Sequential(nn.Flatten(), nn.Linear(192, 9), nn.SiLU()), nn.Linear(9, 10)), IMAGES),
     # Their products are of one column or few, whose order of sums a trial may not show.
     "one output": (lambda: (nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 1)), Task.regression(1, (8,))),
@@ -196,8 +208,9 @@ def test_a_net_that_draws_random_numbers_draws_as_one_client_after_another() -> 
     assert together == [score(net, module, net.initial, [samples], CLASSES)[0] for samples in sets]
 
 
-def test_a_hundred_clients_take_few_passes_of_few_rows(passes: list[int]) -> None:
-    net = Net.build(lambda: (nn.Linear(64, 9), nn.Linear(9, 10)), 3)
+@pytest.mark.parametrize("body", [lambda: nn.Linear(64, 9), lambda: Chain(64)], ids=["layers", "a class"])
+def test_a_hundred_clients_take_few_passes_of_few_rows(passes: list[int], body: Callable[[], nn.Module]) -> None:
+    net = Net.build(lambda: (body(), nn.Linear(9, 10)), 3)
     module, task = net.scratch(), Task(10, (64,))
     sets = given(task, (20,) * 100)
     first = score(net, module, net.initial, sets, task)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedkin.errors import MethodError
 from fedkin.federation import Samples, Task
 from fedkin.learning import CrossEntropy, Loss, Net, Training
-from fedkin.learning.batches import Member
+from fedkin.learning import stacked as module
+from fedkin.learning.batches import Member, Plan
+from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stackable import stackable
 from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from own_nets import OTHERS
 from support import small_federation
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -85,3 +90,48 @@ def test_a_diverging_member_is_an_error() -> None:
     net = Net.build(lambda: Mlp(hidden=(7,)).build(Task(4, (5,))), 1)
     with pytest.raises(MethodError, match="training loss became"):
         fit_stacked(net, net.scratch(), CrossEntropy(), Training(lr=1e30, local_steps=5), members(net))
+
+
+def alike(net: Net, loss: Loss, training: Training, stack: list[Member]) -> None:
+    """The stack's results are those of each member alone."""
+    for member, got in zip(stack, fit_stacked(net, net.scratch(), loss, training, stack), strict=True):
+        want = fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
+                   np.random.default_rng(member.key))  # fmt: skip
+        assert got.carry.keys() == want.carry.keys()
+        for a, b in ((got.params, want.params), (got.carry, want.carry)):
+            torch.testing.assert_close(dict(a), dict(b), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one array", "own arrays"])
+def test_stacks_that_fit_the_cache_change_nothing(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    widths: list[int] = []
+
+    def noting(training: Training, some: list[Member]) -> Plan:
+        widths.append(len(some))
+        return Plan(training, some)
+
+    monkeypatch.setattr(module, "_CACHE", 0)
+    monkeypatch.setattr(module, "_LEAST", 2)
+    monkeypatch.setattr(module, "Plan", noting)
+    net = Net.build(lambda: (OTHERS["skip"][0](), nn.Linear(6, 4)), 1, torch.float64)
+    stack = [replace(m, carry={}, samples=m.samples.own() if own else m.samples) for m in members(net)]
+    alike(net, CrossEntropy(), Training(batch_size=8, local_epochs=2, lr=0.1), stack)
+    assert widths == [2, 2, 2]
+
+
+@dataclass(frozen=True)
+class Before:
+    """Its carry, which is empty at first, keeps the batch of the step before."""
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> tuple[Tensor, Any]:
+        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
+        last = carry.get("last", 0.0 * batch.x)
+        return masked_mean(each, batch) * (1 + (batch.x - last).square().mean()), {"last": batch.x}
+
+
+def test_a_carry_that_begins_with_the_first_batch() -> None:
+    net = Net.build(lambda: (OTHERS["skip"][0](), nn.Linear(6, 4)), 1, torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(72, 5, generator=draw).double(), torch.randint(0, 4, (72,), generator=draw)
+    stack = [Member(net.initial, Samples(x[at : at + 24], y[at : at + 24]), {}, {}, at) for at in (0, 24, 48)]
+    alike(net, Before(), Training(batch_size=8, local_epochs=2, lr=0.1), stack)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import MethodType
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedkin.engines import LocalEngine
+from fedkin.federation import Task
 from fedkin.learning import Net
-from fedkin.learning.written import program_of
+from fedkin.learning.whole import parted
+from fedkin.learning.written import Program, program_of
 from fedkin.methods.local import Local
+from own_nets import CHAINS, OTHERS
 from support import small_setup
 
 
@@ -70,11 +77,13 @@ UNWRITTEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (tied, "shared by two layers"),
     "norm twice": (normalised_twice, "body.2 is a BatchNorm1d that was applied before"),
     "hook": (lambda: nn.Sequential(hooked(), nn.ReLU()), "body.0 has a hook"),
-    "own forward": (lambda: Doubling(nn.Linear(5, 6)), "body is a Doubling"),
+    "own forward": (lambda: Doubling(nn.Linear(5, 6)), "body, a Doubling, computes with the output of 0"),
+    "unknown": (lambda: Doubling(nn.Linear(5, 6), nn.Softmax(1)), "body.1 is a Softmax"),
     "replaced forward": (lambda: nn.Sequential(replaced("forward"), nn.ReLU()), "body.0 has a forward of its own"),
     "replaced call": (lambda: nn.Sequential(nn.Sequential(replaced("_call_impl"))), "body.0.0 has a _call_impl of"),
     "replaced train": (lambda: nn.Sequential(nn.Linear(5, 6), still()), "body.1 has a train of its own"),
     "replaced in body": (whole, "body has a forward of its own"),
+    **OTHERS,
     "below 0": (lambda: nn.Sequential(nn.Linear(5, 6), nn.LeakyReLU(-0.1)), "negative slope"),
 }
 
@@ -93,3 +102,48 @@ def test_a_net_that_is_not_written_out_takes_another_way(name: str, monkeypatch:
     one.round(1), other.round(1)
     for id in setup.federation:
         torch.testing.assert_close(dict(other.model(id)), dict(one.model(id)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_in_a_class_is_read_without_a_trace(name: str) -> None:
+    """The module keeps its state, and nothing is drawn from torch's generator."""
+    torch.manual_seed(3)
+    net = Net(CHAINS[name](), nn.Linear(7, 4))
+    before, state = torch.get_rng_state(), held(net)
+    program = program_of(net)
+    assert isinstance(program, Program)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert held(net) == state
+    assert net.module.training
+
+
+def held(net: Net) -> dict[str, tuple[int, int]]:
+    return {name: (id(t), t._version) for name, t in net.module.state_dict(keep_vars=True).items()}
+
+
+def test_what_a_class_does_is_read_once() -> None:
+    """Also if it is a whole net, whose last layer is the head."""
+    body, head = parted(Whole(), Task(4, (5,)), head="last")
+    program = program_of(Net(body, head))
+    assert isinstance(program, Program)
+    assert [name for name, _ in program.parts] == ["body.first", "body.relu", "body.dropout"]
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.dropout(F.relu(self.first(x)), training=self.training))  # type: ignore[no-any-return]
+
+
+def test_no_compiler_is_loaded() -> None:
+    """torch._dynamo takes a second to import."""
+    lines = (
+        "import sys; from torch import nn; from own_nets import CHAINS; from fedkin.learning import Net",
+        "from fedkin.learning.written import Program, program_of",
+        "assert isinstance(program_of(Net(CHAINS['plain'](), nn.Linear(7, 4))), Program)",
+        "assert 'torch._dynamo' not in sys.modules",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, cwd=Path(__file__).parents[1])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
-from fedkin.running import tuning
+from fedkin.running import trying
 from fedkin.running.choices import Choice, grid
 from fedkin.running.experiment import Experiment
 from fedkin.running.tuning import HoldOut, Tried, best, held_out, tune
@@ -119,7 +119,7 @@ def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(
     def never(*args: Any, **more: Any) -> None:
         raise AssertionError("it ran again")
 
-    monkeypatch.setattr(tuning, "execute", never)
+    monkeypatch.setattr(trying, "execute", never)
     assert tune(Experiment.of(SHORT), *arguments, resume=True) == found
 
 

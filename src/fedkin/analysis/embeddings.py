@@ -15,11 +15,11 @@ from torch.func import functional_call
 
 from fedkin import codec
 from fedkin.engines import Engine
-from fedkin.engines.executors.jobs import one_thread
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Params, ServerMethod
 from fedkin.graph import response_similarity
 from fedkin.keys import rng
+from fedkin.learning.devices import one_thread
 from fedkin.learning.net import Net
 
 __all__ = ["Cloud", "Features", "measure", "read_features"]

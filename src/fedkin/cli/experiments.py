@@ -47,7 +47,7 @@ def run(
 
 def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a run that has ended, and print its figures."""
-    from fedkin.report.tables import one_run, profiled
+    from fedkin.report.tables import one_run, profiled, ways_taken
 
     report = reported([folder])
     if json:
@@ -56,7 +56,7 @@ def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = Fal
     screen().print(one_run(result))
     verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
-        screen().print(profiled(result.summary))
+        screen().print(profiled(result.summary), *ways_taken(result.summary))
     done(folder, report)
 
 

@@ -17,6 +17,8 @@ from fedkin.cli.screen import as_json, screen
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
     from fedkin.running.tuning import Tried
     from fedkin.tasks import Metric
 
@@ -40,6 +42,10 @@ def tune(
         False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
         "long, and so on."
     ),
+    optuna: bool = typer.Option(
+        False, "--optuna", help="With --equal: two thirds of the candidates are chosen by Optuna, by the figures of "
+        "those before; needs fedkin[optuna]."
+    ),
     methods: str | None = METHODS,
     hold_out: str = typer.Option(
         "samples:0.2", "--hold-out", metavar="WHAT:SHARE",
@@ -56,30 +62,21 @@ def tune(
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
     from fedkin.records import schema
-    from fedkin.running.candidates import Equal
-    from fedkin.running.choices import Choice
     from fedkin.running.tuning import HoldOut
     from fedkin.running.tuning import tune as run_all
 
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    given = bool(choices) or equal is not None
+    shaped = rates is not None or halving or optuna
     if resume is not None:
-        if methods is not None or seeds is not None or choices or equal is not None or rates is not None or halving:
+        if methods is not None or seeds is not None or given or shaped:
             raise ConfigError("--resume goes on with the methods, seeds and values in its folder: give no others")
         kept = kept_plan(folder, schema.Trials, "try", "tuning")
-        names, seeded, hold = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"])
-        tried: list[Choice] | Equal = [Choice(path, tuple(values), method) for method, path, values in kept["try"]]
-        if kept.get("equal") is not None:
-            number, ends, drawn = kept["equal"]
-            tried = Equal(
-                number, None if ends is None else (ends[0], ends[1]), drawn, halving=kept.get("halving", False)
-            )
+        names, seeded, hold, tried = kept["methods"], kept["seeds"], HoldOut.parse(kept["hold_out"]), _kept(kept)
     else:
-        if bool(choices) == (equal is not None) or ((rates is not None or halving) and equal is None):
-            raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
-                              "--equal N, with --rates LOW,HIGH and --halving")  # fmt: skip
+        tried = _wanted(choices, equal, rates, halving, optuna)
         plan, names, seeded = wanted(plan, methods, seeds)
         hold = HoldOut.parse(hold_out)
-        tried = [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving)
     root = rooted(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         shown = Several(stop, json)
@@ -99,6 +96,33 @@ def tune(
         console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
         console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
     _check(found)
+
+
+def _wanted(
+    choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
+) -> list[Choice] | Equal:
+    """What to try, by the options; raises ConfigError."""
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+
+    if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
+        raise ConfigError("--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give "
+                          "--equal N, with --rates LOW,HIGH and --halving or --optuna")  # fmt: skip
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving, optuna)
+
+
+def _kept(plan: Mapping[str, Any]) -> list[Choice] | Equal:
+    """What to try, by the plan of a tuning that goes on."""
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+
+    if plan.get("equal") is None:
+        return [Choice(path, tuple(values), method) for method, path, values in plan["try"]]
+    number, ends, drawn = plan["equal"]
+    return Equal(
+        number, None if ends is None else (ends[0], ends[1]), drawn, halving=plan.get("halving", False),
+        optuna=plan.get("optuna") is not None,
+    )  # fmt: skip
 
 
 def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:

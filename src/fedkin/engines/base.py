@@ -15,6 +15,7 @@ from fedkin.learning.scoring import Figures, Marks
 from fedkin.views import ServerView
 
 if TYPE_CHECKING:
+    from fedkin.engines.executors.ways import Way
     from fedkin.engines.roster import Roster
     from fedkin.graph import Graph
 
@@ -160,3 +161,8 @@ class Engine(ABC):
     def measured(self) -> dict[str, float]:
         """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}
+
+    @property
+    def ways(self) -> list[Way]:
+        """In which way nets were trained in this process, and why."""
+        return []

@@ -14,7 +14,8 @@ from fedkin.engines.adversaries import Attacks
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import ClientSide, Outbox, Running
 from fedkin.engines.driving import Driver
-from fedkin.engines.executors.jobs import Executor, ScoreJob, one_thread
+from fedkin.engines.executors.jobs import Executor, ScoreJob
+from fedkin.engines.executors.ways import Way
 from fedkin.engines.failures import Failure
 from fedkin.engines.faults import Crashed
 from fedkin.engines.features import features_of
@@ -26,7 +27,7 @@ from fedkin.engines.states import States
 from fedkin.errors import FedkinError
 from fedkin.federation import Client
 from fedkin.flow import Message, Params
-from fedkin.learning.devices import exact, opened
+from fedkin.learning.devices import exact, one_thread, opened
 
 __all__ = ["LocalSite"]
 
@@ -195,6 +196,10 @@ class LocalSite(Site):
     @property
     def measured(self) -> dict[str, float]:
         return self.executor.measured
+
+    @property
+    def ways(self) -> list[Way]:
+        return self.executor.ways
 
     def close(self) -> None:
         self.executor.close()

@@ -27,6 +27,7 @@ from fedkin.views import ServerView, no_public_data
 
 if TYPE_CHECKING:
     from fedkin.data import Dataset
+    from fedkin.engines.executors.ways import Way
 
 __all__ = ["Rounds"]
 
@@ -35,8 +36,8 @@ class Rounds(Engine):
     """An engine whose messages are recorded, carried to the site of the clients, answered there, and carried back.
 
     plan: what all participants know. roster: the clients. public(name): a data set that the server owns. transport:
-    replaces the engine's own transport (a test may lose chosen messages). observers: see every message.
-    forgery: what simulated adversaries change in their messages.
+    replaces the engine's own transport (a test may lose chosen messages). observers: see every message. forgery: what
+    simulated adversaries change in their messages.
     """
 
     setup: Setup | Plan
@@ -54,7 +55,7 @@ class Rounds(Engine):
         wrong = Faulty(carrier, plan.faults, plan.seed, plan.training.rounds)
         self.post = Post(wrong if plan.faults.on_the_way else carrier, self.clock, observers)
         self.exchange = Exchange(plan, self.site, self.post, forgery=forgery)
-        # For clients that never took part: here nothing goes wrong, and nothing is recorded.
+        # For clients that never took part: nothing goes wrong, nothing is recorded.
         self.unlost = Exchange(plan, self.site, Post(carrier, self.clock, observers), patient=False)
 
     def make_site(self) -> Site:
@@ -223,9 +224,7 @@ class Rounds(Engine):
                 answer = self.unlost.answers(ask, self.server.round, 0)
 
     def state(self) -> dict[str, Any]:
-        states = self.site.states
-        clients = {id: states[id] for id in sorted(states)}
-        late = self.transport.state()
+        late, clients = self.transport.state(), dict(sorted(self.site.states.items()))
         state = {"round": self.server.round, "server": self.server.state, "clients": clients}
         return {**state, "late": late} if late else state
 
@@ -245,3 +244,7 @@ class Rounds(Engine):
     @property
     def measured(self) -> dict[str, float]:
         return self.site.measured
+
+    @property
+    def ways(self) -> list[Way]:
+        return self.site.ways

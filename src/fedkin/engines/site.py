@@ -10,9 +10,10 @@ from typing import Any
 from fedkin.engines.accounting.operations import Work
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
-from fedkin.engines.executors.jobs import one_thread
+from fedkin.engines.executors.ways import Way
 from fedkin.engines.failures import Failure
 from fedkin.flow import Message, Params
+from fedkin.learning.devices import one_thread
 
 __all__ = ["Site"]
 
@@ -104,6 +105,11 @@ class Site(ABC):
     def measured(self) -> dict[str, float]:
         """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}
+
+    @property
+    def ways(self) -> list[Way]:
+        """In which way nets were trained in this process, and why."""
+        return []
 
     def close(self) -> None:  # noqa: B027  (most sites have nothing to release)
         """Release processes and memory."""

@@ -24,7 +24,20 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Samples
 from fedkin.federation.inputs import each, parts
 
-__all__ = ["CPU", "Resident", "arranged", "checked", "device_of", "drawn", "exact", "moved", "opened", "plain", "title"]
+__all__ = [
+    "CPU",
+    "Resident",
+    "arranged",
+    "checked",
+    "device_of",
+    "drawn",
+    "exact",
+    "moved",
+    "one_thread",
+    "opened",
+    "plain",
+    "title",
+]
 
 CPU = torch.device("cpu")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -56,6 +69,17 @@ def opened(name: str) -> torch.device:
 def title(device: torch.device) -> str | None:
     """Return the name of the GPU; None for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+class one_thread:
+    """A context with one OpenMP thread: more threads change the bits, and on a busy machine they cost time."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self.before)
 
 
 @contextmanager

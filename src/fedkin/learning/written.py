@@ -10,12 +10,9 @@ from torch import nn
 
 from fedkin.learning.layers import ACTIVATIONS, Activation, BatchNorm, Dropout, Layer, LayerNorm, Linear
 from fedkin.learning.net import Net
+from fedkin.learning.traced import NotWritten, chain_of
 
 __all__ = ["LossNotWritten", "NotWritten", "Program", "program_of"]
-
-
-class NotWritten(Exception):
-    """This net, loss or these samples cannot be trained by written-out steps; the message says why."""
 
 
 class LossNotWritten(NotWritten):
@@ -87,7 +84,7 @@ def _read(net: Net) -> Program:
     parts: list[tuple[str, nn.Module]] = []
     flat = False
     for name, part in _chain("body", module.body):
-        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+        if _flattens(part):
             flat = flat or not parts  # what layers give is flat already
         elif isinstance(part, nn.BatchNorm1d) and any(part is before for _, before in parts):
             raise NotWritten(f"{name} is a BatchNorm1d that was applied before")
@@ -115,8 +112,25 @@ def _chain(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for own, part in module._modules.items():
             if part is not None:
                 yield from _chain(f"{name}.{own}", part)
-    else:
+    elif _is_layer(module):
         yield name, module
+    else:
+        for own, part in module.named_modules():
+            if _is_layer(part) and not _flattens(part):
+                _acts(f"{name}.{own}", part)
+        yield from chain_of(name, module)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether it is a layer of torch's own, rather than made of others."""
+    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, _MADE_OF_OTHERS)
+
+
+_MADE_OF_OTHERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def _flattens(part: nn.Module) -> bool:
+    return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
 
 
 def _acts(name: str, part: nn.Module) -> bool:

@@ -134,6 +134,13 @@ class _Measured(Form):
     values: dict[str, float | None]
 
 
+class _Way(Form):
+    net: str
+    loss: str
+    way: str
+    why: str
+
+
 class Summary(Form):
     """The file summary.json; `reading.judged` checks its metric."""
 
@@ -156,6 +163,7 @@ class Summary(Form):
     warnings: list[str] | None = None
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
+    ways: list[_Way] | None = None
 
 
 class _Shares(_Ways):
@@ -230,7 +238,10 @@ class Validation(Form):
 
 
 class Trials(Plan):
-    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting."""
+    """The file plan.json of a tuning; `try` has [method or None, setting, values] for each setting.
+
+    optuna: the version that chose candidates.
+    """
 
     hold_out: str
     tries: list[Annotated[tuple[str | None, str, list[Any]], Field(strict=False)]] = Field(alias="try")
@@ -239,6 +250,7 @@ class Trials(Plan):
         | None
     ) = None
     halving: bool = False
+    optuna: str | None = None
 
 
 class Sweep(Plan):

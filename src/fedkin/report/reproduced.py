@@ -114,6 +114,8 @@ def _tuning(table: PaperTable) -> str:
         return f"Seeds {seeds}. Nothing was tuned: every row has the settings of its preset."
     how = table.tune
     length = "by successive halving" if how.halving else "at full length"
+    if how.optuna:
+        length += ", two thirds of them chosen by Optuna"
     return (
         f"Seeds {seeds}. Every row was tuned with the same budget: {how.candidates} candidates for the rate (from "
         f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, {length}, with seeds "

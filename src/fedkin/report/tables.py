@@ -20,7 +20,7 @@ from fedkin.tasks import METRICS, Metric
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
 
-__all__ = ["comparison", "left_out", "one_run", "profiled"]
+__all__ = ["comparison", "left_out", "one_run", "profiled", "ways_taken"]
 
 _WIDTH = 80
 
@@ -208,6 +208,16 @@ def profiled(summary: Mapping[str, Any]) -> Table:
         share = spent / seconds["total"] if seconds["total"] else 0.0
         table.add_row(title, f"{spent:.2f}", f"{1e3 * spent / rounds:.1f}", f"{share:.1%}")
     return table
+
+
+def ways_taken(summary: Mapping[str, Any]) -> list[Table]:
+    """In which way each net was trained with each loss, and why not in a faster one; nothing if it is not known."""
+    table = Table("how nets were trained")
+    for heading in ("loss", "way", "why"):
+        table.add_column(heading)
+    for each in summary.get("ways") or ():
+        table.add_row(*(Text(str(each[part])) for part in ("net", "loss", "way", "why")))
+    return [table] if table.row_count else []
 
 
 def left_out(results: Mapping[str, Mapping[str, Mapping[int, Result]]]) -> Table:

@@ -10,6 +10,7 @@ from scipy.stats import qmc
 
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
+from fedkin.records.tables import flat
 from fedkin.running.experiment import Experiment
 from fedkin.settings import Span, tunables
 
@@ -28,6 +29,8 @@ class Equal:
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
     fixed: settings that stay as they are, by path. halving: successive halving (Jamieson and Talwalkar, 2016): all run
     for a part of the rounds, the best third of them three times as long, and so on; the last ones at full length.
+    optuna: only the first third, at least three, spread evenly; Optuna's TPE (Bergstra et al., 2011) chooses each of
+    the others by the figures of those before it. Raises ConfigError for both.
     """
 
     candidates: int
@@ -35,6 +38,20 @@ class Equal:
     seed: int = 0
     fixed: tuple[str, ...] = ()
     halving: bool = False
+    optuna: bool = False
+
+    def __post_init__(self) -> None:
+        if self.halving and self.optuna:
+            raise ConfigError("halving and optuna: give one of them, Optuna compares candidates of the same length")
+
+    @property
+    def spread(self) -> int:
+        """How many candidates spread evenly.
+
+        >>> Equal(12).spread, Equal(12, optuna=True).spread, Equal(2, optuna=True).spread
+        (12, 4, 2)
+        """
+        return min(self.candidates, max(3, self.candidates // 3)) if self.optuna else self.candidates
 
     def rungs(self, rounds: int) -> list[tuple[int, int]]:
         """Return (candidates that run, their rounds), from the first to those at full length.
@@ -49,19 +66,19 @@ class Equal:
         return [(count, max(1, rounds // _CUT ** (last - place))) for place, count in enumerate(steps)]
 
     @classmethod
-    def parse(cls, text: str, rates: str | None = None, halving: bool = False) -> Equal:
+    def parse(cls, text: str, rates: str | None = None, halving: bool = False, optuna: bool = False) -> Equal:
         """Read "12", and "0.003,1" for the rates; raises ConfigError."""
         if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 10_000:
             raise ConfigError(f"--equal {text!r}: expected a number of candidates, from 2 to 10,000")
         if rates is None:
-            return cls(int(text), halving=halving)
+            return cls(int(text), halving=halving, optuna=optuna)
         try:
             low, high = (float(part) for part in rates.split(","))
         except ValueError:
             low, high = 0.0, 0.0
         if not 0 < low < high < float("inf"):
             raise ConfigError(f"--rates {rates!r}: expected two ascending numbers above 0, such as 0.003,1")
-        return cls(int(text), (low, high), halving=halving)
+        return cls(int(text), (low, high), halving=halving, optuna=optuna)
 
     def ranges(self, experiment: Experiment) -> dict[str, Span | tuple[Any, ...]]:
         """Return what is tuned of the experiment's method, by path."""
@@ -71,6 +88,11 @@ class Equal:
         rates = self.rates or (lr / _AROUND, lr * _AROUND)
         every = {RATE: Span(*rates), **tunables(METHODS[experiment.method.name], "method")}
         return {path: span for path, span in every.items() if path not in self.fixed}
+
+    def values(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the values that an experiment has of what is tuned of its method, by path."""
+        table = flat(experiment.resolved())
+        return {path: table.get(path) for path in self.ranges(experiment)}
 
     def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return the candidates: values by path, none twice; the first one changes nothing."""

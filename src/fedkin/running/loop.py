@@ -135,6 +135,7 @@ class _Loop:
         self.seconds = _Seconds(begun, {}, engine)
         self.outcome: Outcome | None = None
         self.scores: dict[str, Score] = {}
+        self.ways: list[dict[str, str]] = []  # those before a resume
 
     def begin(self, name: str) -> None:
         """Go back to the last checkpoint if there is one, and tell those who follow the run."""
@@ -142,7 +143,7 @@ class _Loop:
         if resumed is not None:
             self.done, state = resumed
             self.engine.restore(state["engine"])
-            self.seconds.before = dict(state["seconds"])
+            self.seconds.before, self.ways = dict(state["seconds"]), list(state.get("ways", {}).values())
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
         setup = self.engine.setup
@@ -165,9 +166,18 @@ class _Loop:
             stop = self.watcher is not None and self.watcher.stopping() and not last
             if last or stop or number % self.run.checkpoint_every == 0:
                 with self.seconds.of("checkpoint"):
-                    self.records.checkpoint(number, {"engine": self.engine.state(), "seconds": self.seconds()})
+                    self.records.checkpoint(number, self._state())
             if stop:
                 raise Stop(number, self.records.folder)
+
+    def _state(self) -> dict[str, Any]:
+        ways = {f"{number:06d}": way for number, way in enumerate(self._ways())}
+        return {"engine": self.engine.state(), "seconds": self.seconds(), "ways": ways}
+
+    def _ways(self) -> list[dict[str, str]]:
+        """In which way nets were trained, also before a resume."""
+        new = [way._asdict() for way in self.engine.ways]
+        return self.ways + [way for way in new if way not in self.ways]
 
     def _round(self, number: int) -> Outcome:
         """Run a round; if too few clients answer and the run is to stop, write a checkpoint of the round before."""
@@ -176,7 +186,7 @@ class _Loop:
         except TooFew as error:
             folder = self.records.folder
             if number > 1:
-                self.records.checkpoint(number - 1, {"engine": self.engine.state(), "seconds": self.seconds()})
+                self.records.checkpoint(number - 1, self._state())
             raise TooFew(f"{error}{'' if folder is None else f'; go on with --resume {folder}'}") from None
 
     def _record(self, outcome: Outcome, keep: bool) -> None:
@@ -200,7 +210,8 @@ class _Loop:
                 self._record(self.outcome, keep=False)
         with self.seconds.of("records"):
             self.records.finish(self.scores)
-        return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds())
+        ways = self._ways()
+        return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds(), ways)
 
 
 class _Seconds(Clock):
@@ -239,7 +250,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
 
 def _summary(
     engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
-    seconds: Mapping[str, float],
+    seconds: Mapping[str, float], ways: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
     missing = summary_of(records.rows["messages"])
@@ -268,6 +279,7 @@ def _summary(
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": engine.mode,
+        **({"ways": ways} if ways else {}),
         "device": run.device,
         "dtype": run.dtype,
         **({} if run.precision == "float32" else {"precision": run.precision}),

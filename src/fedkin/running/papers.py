@@ -28,7 +28,7 @@ class Equally(Settings):
     """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
 
     rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning. halving: successive
-    halving in place of full length for all.
+    halving in place of full length for all. optuna: Optuna chooses two thirds of the candidates.
     """
 
     candidates: int = Field(6, ge=2)
@@ -36,6 +36,13 @@ class Equally(Settings):
     seeds: tuple[int, ...] = Field((0, 1), min_length=1)
     hold_out: str = "samples:0.2"
     halving: bool = False
+    optuna: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.halving and self.optuna:
+            raise ValueError("halving and optuna: give one of them, Optuna compares candidates of the same length")
+        return self
 
     @field_validator("hold_out")
     @classmethod

@@ -134,7 +134,7 @@ def _tuned(
     """The candidates of a row; seen: the runs that the table has done before."""
     found = tune(
         _changed(base, row, {}, None), [row.method],
-        Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving),
+        Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving, optuna=how.optuna),
         HoldOut.parse(row.hold_out or how.hold_out), how.seeds, data_root, place, resume=True, restart=restart,
         watcher=None if heard is None
         else lambda method, values, seed, done, of: heard(f"tuning {row.name} seed {seed}", seen + done),

@@ -12,6 +12,7 @@ import torch
 
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.engines.executors.stacked import Stacked
+from fedkin.engines.executors.ways import ALONE, Way, Ways
 from fedkin.engines.executors.workers import Workers
 from fedkin.federation import Client
 from fedkin.learning.devices import CPU
@@ -42,6 +43,7 @@ class Auto(Executor):
         self.held: list[Job] = []
         self.inner: Executor | None = None
         self.seconds: dict[str, float] = {}
+        self.tried = Ways()  # those of the stacks that were measured
 
     @property
     def room(self) -> int:
@@ -76,6 +78,20 @@ class Auto(Executor):
     def measured(self) -> dict[str, float]:
         return self.seconds
 
+    @property
+    def ways(self) -> list[Way]:
+        if self.inner is None or self.inner.mode == "stacked":
+            return [] if self.inner is None else self.inner.ways
+        return [each._replace(why=self._why(each)) for each in self.inner.ways]
+
+    def _why(self, alone: Way) -> str:
+        """Return why this net is not stacked."""
+        met = [each for each in self.tried() if (each.net, each.loss) == (alone.net, alone.loss)]
+        if all(each.way == ALONE for each in met):
+            return "; ".join(each.why for each in met)
+        stacked = " or ".join(f"{each.way}{each.why and f' ({each.why})'}" for each in met)
+        return f"a measured step was quicker than {stacked}"
+
     def close(self) -> None:
         if self.inner is not None:
             self.inner.close()
@@ -99,6 +115,7 @@ class Auto(Executor):
         alone = _quickest(lambda: attempt(once[0], self.net, self.modules, self.federation))
         self.seconds["one-by-one"] = alone
         stack = Stacked(self.net, self.federation, self.modules, quiet=True)
+        self.tried = stack.noted
         if stack.width > 1 and len(once) > 1:
 
             def together() -> None:
@@ -107,6 +124,10 @@ class Auto(Executor):
                 stack.collect()
 
             self.seconds["stacked"] = _quickest(together) / len(once)
+        else:
+            for job in fits:
+                net = job.net or self.net
+                self.tried.note(net, job.loss, ALONE, stack.why_alone(net, job) or "only one client trains")
         if self.count > 1 and len(self.federation) > 1:
             self.seconds["workers"] = alone / self.count + _HANDOVER / steps
 

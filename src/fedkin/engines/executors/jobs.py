@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.codec import Tree
+from fedkin.engines.executors.ways import ALONE, Way, Ways
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
@@ -34,7 +35,6 @@ __all__ = [
     "ScoreJob",
     "carry_out",
     "job_of",
-    "one_thread",
     "samples_of",
 ]
 
@@ -160,7 +160,7 @@ class Executor(ABC):
     parts: int = 1  # about how many jobs the scoring of one model is to be
 
     def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
-        self.net, self.federation = net, federation
+        self.net, self.federation, self.noted = net, federation, Ways()
 
     @property
     @abstractmethod
@@ -196,6 +196,11 @@ class Executor(ABC):
         """Seconds of one client's step by mode, if the mode was chosen by measurement."""
         return {}
 
+    @property
+    def ways(self) -> list[Way]:
+        """In which way nets were trained, and why."""
+        return self.noted()
+
     def close(self) -> None:  # noqa: B027  (in one process there is nothing to release)
         """Release processes and memory."""
 
@@ -218,9 +223,15 @@ class OneByOne(Executor):
         self.jobs.append(job)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:
-        done = [(job, attempt(job, self.net, self.modules, self.federation)) for job in self.jobs]
+        done = [(job, self._alone(job, f"run.mode = {self.mode!r}")) for job in self.jobs]
         self.jobs = []
         return done
+
+    def _alone(self, job: Job, why: str) -> Any:
+        """Do `attempt`; why: why the job is not done together with others, if it is a fit."""
+        if isinstance(job, FitJob):
+            self.noted.note(job.net or self.net, job.loss, ALONE, why)
+        return attempt(job, self.net, self.modules, self.federation)
 
 
 def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any]) -> Any:
@@ -235,14 +246,3 @@ def attempt(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any])
         wrapped = MethodError(f"{type(error).__name__} in the net or the loss: {error}")
         wrapped.__cause__ = error
         return wrapped
-
-
-class one_thread:
-    """A context with one OpenMP thread: more threads change the bits, and on a busy machine they cost time."""
-
-    def __enter__(self) -> None:
-        self.before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self.before)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedkin.codec import Tree, leaves
-from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, attempt, samples_of
+from fedkin.engines.executors.jobs import FitJob, Job, Modules, OneByOne, samples_of
+from fedkin.engines.executors.ways import MAPPED, WRITTEN, WRITTEN_BUT_LOSS
 from fedkin.errors import MethodError
 from fedkin.federation import Client
 from fedkin.flow import Fitted
@@ -52,7 +53,8 @@ class Stacked(OneByOne):
         together = stackable(net) or isinstance(program_of(net), Program)
         self.width = (width or most) if together else 1
         self.said = quiet
-        self.refused: WeakKeyDictionary[Net, set[Loss]] = WeakKeyDictionary()  # losses that are not written out
+        # Losses with which a net is not trained by written-out steps, and why.
+        self.refused: WeakKeyDictionary[Net, dict[Loss, str]] = WeakKeyDictionary()
         if not together:
             self._say(why_alone(net))
 
@@ -65,36 +67,49 @@ class Stacked(OneByOne):
         done: list[tuple[Job, Any]] = []
         for job in self.jobs:
             net = job.net or self.net
-            if isinstance(job, FitJob) and not _random(job) and (stackable(net) or self._program(net, job.loss)):
+            why = self.why_alone(net, job) if isinstance(job, FitJob) else ""
+            if isinstance(job, FitJob) and not why:
                 alike = id(net), job.loss, job.training, _shape(job.extras), _shape(job.carry)
                 stacks.setdefault(alike, []).append(job)
             else:
-                done.append((job, attempt(job, self.net, self.modules, self.federation)))
+                done.append((job, self._alone(job, why)))
         self.jobs = []
         for stack in stacks.values():
             done += self._fit(stack)
         return done
 
-    def _program(self, net: Net, loss: Loss) -> Program | None:
-        """The net's layers, if `fit_dense` may be able to train them with this loss."""
+    def _program(self, net: Net, loss: Loss) -> Program | str:
+        """The net's layers, if `fit_dense` may be able to train them with this loss, or why it is not."""
         program = program_of(net)
-        return None if isinstance(program, str) or loss in self.refused.get(net, ()) else program
+        return program if isinstance(program, str) else self.refused.get(net, {}).get(loss, program)
+
+    def why_alone(self, net: Net, job: FitJob) -> str:
+        """Return why this fit cannot be in a stack; empty if it can."""
+        if why := _random(job):
+            return why
+        program = self._program(net, job.loss)
+        return f"{why_alone(net)}, and {program}" if isinstance(program, str) and not stackable(net) else ""
 
     def _fit(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
         net = stack[0].net or self.net
         return self._by(net, self._program(net, stack[0].loss), stack)
 
-    def _by(self, net: Net, program: Program | None, stack: list[FitJob]) -> list[tuple[Job, Any]]:
+    def _by(self, net: Net, program: Program | str, stack: list[FitJob]) -> list[tuple[Job, Any]]:
         """Do these jobs by written-out steps, or else, if the net can be stacked at all, mapped by torch."""
-        mapped = program is None or not is_written(stack[0].loss)
-        if (mapped and len(stack) == 1) or (program is None and not stackable(net)):
-            return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
+        loss = stack[0].loss
+        why = program if isinstance(program, str) else ""
+        if why and not stackable(net):
+            return [(job, self._alone(job, f"{why_alone(net)}, and {why}")) for job in stack]
+        if len(stack) == 1 and (why or not is_written(loss)):
+            return [(job, self._alone(job, "no other client in its stack")) for job in stack]
         try:
             fitted = self._together(net, program, stack)
+            self.noted.note(net, loss, MAPPED if why else WRITTEN if is_written(loss) else WRITTEN_BUT_LOSS, why)
             return list(zip(stack, fitted, strict=True))
-        except NotWritten as why:
-            if isinstance(why, LossNotWritten):
-                self.refused.setdefault(net, set()).add(stack[0].loss)
+        except NotWritten as error:
+            program = why = str(error)
+            if isinstance(error, LossNotWritten):
+                self.refused.setdefault(net, {})[loss] = why
             if not stackable(net):
                 self._say(f"{why_alone(net)}, and {why}")
             cut = 0
@@ -104,18 +119,18 @@ class Stacked(OneByOne):
         except MemoryError:
             raise
         except MethodError as error:
-            cut = 1
-            self._say(said(error))
+            cut, why = 1, said(error)
+            self._say(why)
         except Exception as error:  # the net, the loss and the samples are the user's
-            cut = 1
-            self._say(f"torch cannot map the net or the loss over clients ({type(error).__name__}: {said(error)})")
+            cut, why = 1, f"torch cannot map the net or the loss over clients ({type(error).__name__}: {said(error)})"
+            self._say(why)
         # This comes after the handler, whose error keeps the memory of the failed stack alive.
         if not cut:
-            return self._by(net, None, stack)
+            return self._by(net, program, stack)
         if 1 < cut < len(stack):
             return self._fit(stack[:cut]) + self._fit(stack[cut:])
         # One by one, an error names its client, and a net or loss that torch cannot map over clients works.
-        return [(job, attempt(job, self.net, self.modules, self.federation)) for job in stack]
+        return [(job, self._alone(job, why)) for job in stack]
 
     def _say(self, why: str) -> None:
         """Log, once, why clients are trained one by one."""
@@ -123,7 +138,7 @@ class Stacked(OneByOne):
             _LOG.warning("run.mode: 'stacked' trains clients one by one: %s", why)
         self.said = True
 
-    def _together(self, net: Net, program: Program | None, stack: list[FitJob]) -> list[Fitted]:
+    def _together(self, net: Net, program: Program | str, stack: list[FitJob]) -> list[Fitted]:
         """Do all these jobs as one computation; raises the errors of torch."""
         resident = self.modules.resident
         members = [
@@ -131,15 +146,17 @@ class Stacked(OneByOne):
             for job in stack
         ]
         loss, training = stack[0].loss, stack[0].training
-        if program is not None:
+        if isinstance(program, Program):
             return fit_dense(net, loss, program, training, members, self.modules.device)
         return fit_stacked(net, self.modules(net), loss, training, members)
 
 
-def _random(job: FitJob) -> bool:
-    """Whether a loss or the samples' views draw random numbers, which a stack would draw in another order."""
+def _random(job: FitJob) -> str:
+    """Return what draws random numbers, which a stack would draw in another order; empty if nothing does."""
+    if getattr(job.loss, "random", False):
+        return f"the loss {type(job.loss).__name__} draws random numbers"
     views = job.training.augment
-    return bool(getattr(job.loss, "random", False)) or (views is not None and views.on)
+    return "the views of training.augment are random" if views is not None and views.on else ""
 
 
 def _shape(tree: Tree) -> Hashable:

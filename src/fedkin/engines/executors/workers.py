@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fedkin.engines.executors.jobs import Executor, Job, ScoreJob
+from fedkin.engines.executors.jobs import Executor, FitJob, Job, ScoreJob
 from fedkin.engines.executors.mapped import (
     Arena,
     Lent,
@@ -27,6 +27,7 @@ from fedkin.engines.executors.orders import Done, Letter, Order, apart, whose
 from fedkin.engines.executors.packed import PackedNet, pack
 from fedkin.engines.executors.scratch import Scratch
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
+from fedkin.engines.executors.ways import ALONE
 from fedkin.engines.executors.worker import serve
 from fedkin.errors import RunError
 from fedkin.federation import Client, Samples
@@ -172,6 +173,8 @@ class Workers(Executor):
         return sum(_AHEAD - len(worker.jobs) for worker in self.workers)
 
     def submit(self, job: Job) -> None:
+        if isinstance(job, FitJob):
+            self.noted.note(job.net or self.net, job.loss, ALONE, "run.mode = 'workers'")
         min(self.workers, key=lambda worker: len(worker.jobs)).send(job)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:

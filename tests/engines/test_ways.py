@@ -1,0 +1,142 @@
+"""A run says in which way each net was trained with each loss, and why not in a faster one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedkin.engines.executors import auto
+from fedkin.engines.executors.auto import Auto
+from fedkin.engines.executors.jobs import Executor, FitJob, OneByOne
+from fedkin.engines.executors.stacked import Stacked
+from fedkin.engines.executors.ways import Way
+from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
+from fedkin.learning.augment import Augment
+from fedkin.learning.losses import Batch, masked_mean
+from fedkin.methods.fedproto import PrototypeRegularised
+from own_nets import OTHERS
+from support import small_federation
+
+TRAINING = Training(batch_size=8, local_steps=2, lr=0.1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Looks at the weights."""
+
+    random: bool = False
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> Tensor:
+        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
+        return masked_mean(each, batch) + torch.stack([w.square().sum() for w in model.params.values()]).sum()
+
+
+@dataclass(frozen=True)
+class Branching:
+    """Branches on values, which torch cannot map."""
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> Tensor:
+        value = masked_mean(F.cross_entropy(model(batch.x), batch.y, reduction="none"), batch)
+        return value if value > 0 else -value
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU())
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(OTHERS["skip"][0](), nn.Dropout(0.5))
+
+
+def ways_of(
+    body: Callable[[], nn.Module], loss: Loss, kind: Callable[[Net, Any], Executor] = Stacked,
+    training: Training = TRAINING, extras: dict[str, Any] | None = None, clients: int = 6,
+) -> list[tuple[str, str, str]]:  # fmt: skip
+    """The loss, way and reason of each way that a small federation's fits took."""
+    net = Net.build(lambda: (body(), nn.Linear(6, 4)), 1)
+    federation = small_federation()
+    jobs = [FitJob(name, net.initial, loss, training, extras or {}, {}, 7) for name in list(federation)[:clients]]
+    executor = kind(net, federation)
+    for _ in range(2):
+        assert not [result for _, result in executor.run(jobs) if isinstance(result, Exception)]
+    label = f"{type(net.module.body).__name__}, {net.parameters()} parameters"
+    assert {way.net for way in executor.ways} == {label}
+    return [(way.loss, way.way, way.why) for way in executor.ways]
+
+
+def test_written_out() -> None:
+    assert ways_of(chain, CrossEntropy()) == [("CrossEntropy", "written out", "")]
+    start = {"start": Net.build(lambda: (chain(), nn.Linear(6, 4)), 1).initial}
+    assert ways_of(chain, Proximal(CrossEntropy(), 0.5), extras=start) == [
+        ("Proximal of CrossEntropy", "written out", "")
+    ]
+
+
+def test_a_loss_that_is_mapped_on_the_features() -> None:
+    extras = {"prototypes": torch.zeros(4, 6), "known": torch.ones(4)}
+    assert ways_of(chain, PrototypeRegularised(0.5), extras=extras) == [
+        ("PrototypeRegularised", "written out, its loss mapped by vmap", "")
+    ]
+
+
+def test_mapped_because_of_the_net_or_the_loss() -> None:
+    why = "body, a Skip, computes with the output of one and the output of two (add)"
+    assert ways_of(OTHERS["skip"][0], CrossEntropy()) == [("CrossEntropy", "mapped by vmap", why)]
+    assert ways_of(chain, Weights()) == [("Weights", "mapped by vmap", "the loss asks for the model's 'params'")]
+
+
+def test_one_by_one_because_of_net_loss_views_or_mode() -> None:
+    ((_, way, why),) = ways_of(dropping, CrossEntropy())
+    assert (way, why.split(",")[0]) == ("one by one", "the net has dropout (body.1)")
+    assert "body.0, a Skip, computes with" in why
+    assert ways_of(chain, Weights(random=True)) == [("Weights", "one by one", "the loss Weights draws random numbers")]
+    ((_, way, why),) = ways_of(chain, Branching())
+    assert way == "one by one"
+    assert "torch cannot map the net or the loss over clients (RuntimeError: " in why
+    views = TRAINING.model_copy(update={"augment": Augment(noise=0.1)})
+    assert ways_of(chain, CrossEntropy(), training=views)[0][1:] == (
+        "one by one", "the views of training.augment are random"
+    )  # fmt: skip
+    assert ways_of(chain, CrossEntropy(), OneByOne) == [("CrossEntropy", "one by one", "run.mode = 'one-by-one'")]
+    assert ways_of(OTHERS["skip"][0], CrossEntropy(), clients=1) == [
+        ("CrossEntropy", "one by one", "no other client in its stack")
+    ]
+
+
+@pytest.mark.parametrize("quicker", ["stacked", "one-by-one"])
+def test_auto_says_which_way_a_measured_step_chose(quicker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times are made up: first one client's, then those of all in a stack."""
+    times = iter([1.0, 0.1] if quicker == "stacked" else [0.1, 1.0])
+
+    def quickest(work: Callable[[], object]) -> float:
+        work()
+        return next(times)
+
+    monkeypatch.setattr(auto, "_quickest", quickest)
+    found = ways_of(OTHERS["skip"][0], CrossEntropy(), lambda net, clients: Auto(net, clients, 1))
+    reason = "body, a Skip, computes with the output of one and the output of two (add)"
+    assert found == [
+        ("CrossEntropy", "mapped by vmap", reason) if quicker == "stacked" else
+        ("CrossEntropy", "one by one", f"a measured step was quicker than mapped by vmap ({reason})")
+    ]  # fmt: skip
+
+
+def test_auto_says_why_nothing_was_stacked() -> None:
+    ((_, way, why),) = ways_of(dropping, CrossEntropy(), lambda net, clients: Auto(net, clients, 1))
+    assert way == "one by one"
+    assert why.startswith("the net has dropout (body.1), and body.0, a Skip, computes")
+
+
+def test_a_way_is_told_once_for_each_net_and_loss() -> None:
+    net, other = (Net.build(lambda: (chain(), nn.Linear(6, 4)), key) for key in (1, 2))
+    federation = small_federation()
+    executor = Stacked(net, federation)
+    job = FitJob(next(iter(federation)), net.initial, CrossEntropy(), TRAINING, {}, {}, 7)
+    list(executor.run([job, replace(job, net=other), job]))
+    assert executor.ways == [Way("Sequential, 64 parameters", "CrossEntropy", "written out", "")]
