@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 from fedkin.engines import LocalEngine, Setup
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.models import LeafCnn, LeNet, Mlp
+from fedkin.learning.models import CnnCifar, LeafCnn, LeNet, Mlp
 from fedkin.methods import FedAvg
 
 CLIENTS, SAMPLES, SAMPLED, BATCH, LR = 100, 300, 20, 32, 0.05
@@ -74,6 +74,7 @@ WORK: dict[str, tuple[Callable[[Task], Pair], Task, bool]] = {
     "skip-200": (lambda task: (Written(200, skip=True), nn.Linear(200, 10)), Task(10, (784,)), True),
     "table": (table, Task(2, (60,)), True),
     "lenet": (LeNet().build, Task(10, (3, 32, 32)), False),
+    "cnn-cifar": (CnnCifar().build, Task(10, (3, 32, 32)), False),
     "leaf-cnn": (LeafCnn().build, Task(62, (1, 28, 28)), False),
 }
 Side = Callable[[int], object]

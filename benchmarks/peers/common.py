@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 
 CLIENTS, SAMPLES, SAMPLED, BATCH, TEST = 100, 300, 20, 32, 2000
-SHAPES = {"mlp-32": (1, 28, 28), "mlp-200": (1, 28, 28), "lenet": (3, 32, 32), "leaf-cnn": (1, 28, 28)}
-CLASSES = {"mlp-32": 10, "mlp-200": 10, "lenet": 10, "leaf-cnn": 62}
-LR = {"mlp-32": 0.05, "mlp-200": 0.05, "lenet": 0.05, "leaf-cnn": 0.05}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "mlp-32": (784,), "mlp-200": (784,), "table": (60,), "lenet": (3, 32, 32), "cnn-cifar": (3, 32, 32),
+    "leaf-cnn": (1, 28, 28),
+}  # fmt: skip
+CLASSES = {"mlp-32": 10, "mlp-200": 10, "table": 2, "lenet": 10, "cnn-cifar": 10, "leaf-cnn": 62}
+LR = dict.fromkeys(SHAPES, 0.05)
 # Amplitudes of the patterns in noise of deviation 1: nets learn them within a few rounds, but never without errors.
-SIGNAL = {"mlp-32": 0.15, "mlp-200": 0.15, "lenet": 0.1, "leaf-cnn": 0.2}
+SIGNAL = {"mlp-32": 0.15, "mlp-200": 0.15, "table": 0.3, "lenet": 0.1, "cnn-cifar": 0.1, "leaf-cnn": 0.2}
 
 
 class BodyHead(nn.Module):
@@ -37,7 +40,20 @@ def build(row: str) -> BodyHead:
     torch.manual_seed(1)
     if row.startswith("mlp"):
         width = int(row.removeprefix("mlp-"))
-        return BodyHead(nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU()), nn.Linear(width, 10))
+        return BodyHead(nn.Sequential(nn.Linear(784, width), nn.ReLU()), nn.Linear(width, 10))
+    if row == "table":
+        layers: list[nn.Module] = []
+        for inside in (60, 64):
+            layers += [nn.Linear(inside, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2)]
+        return BodyHead(nn.Sequential(*layers), nn.Linear(64, 2))
+    if row == "cnn-cifar":
+        body = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(128 * 16, 512), nn.ReLU(),
+        )  # fmt: skip
+        return BodyHead(body, nn.Linear(512, 10))
     if row == "lenet":
         body = nn.Sequential(
             nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -53,22 +69,26 @@ def build(row: str) -> BodyHead:
 
 
 def make(row: str, folder: Path) -> None:
-    """Write the samples of the row: a smooth pattern per class plus noise, with one distribution at all clients."""
+    """Write the samples of the row: a pattern per class plus noise, with one distribution at all clients."""
     draw, shape, classes = np.random.default_rng(0), SHAPES[row], CLASSES[row]
     count = CLIENTS * SAMPLES + TEST
-    coarse = draw.standard_normal((classes, shape[0], shape[1] // 4, shape[2] // 4))
-    patterns = coarse.repeat(4, 2).repeat(4, 3).astype(np.float32)
+    if len(shape) == 3:
+        coarse = draw.standard_normal((classes, shape[0], shape[1] // 4, shape[2] // 4))
+        patterns = coarse.repeat(4, 2).repeat(4, 3).astype(np.float32)
+    else:
+        patterns = draw.standard_normal((classes, *shape)).astype(np.float32)
     y = draw.integers(0, classes, count)
     x = SIGNAL[row] * patterns[y] + draw.standard_normal((count, *shape), dtype=np.float32)
     np.save(folder / "x.npy", x)
     np.save(folder / "y.npy", y)
 
 
-def load(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return x [clients, samples, ...], y [clients, samples], and x, y of the test samples."""
+def load(folder: Path) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Return each client's own array x [samples, ...] and y [samples], and x, y of the test samples."""
     x, y = (torch.from_numpy(np.load(folder / name)) for name in ("x.npy", "y.npy"))
     own = CLIENTS * SAMPLES
-    return x[:own].unflatten(0, (CLIENTS, SAMPLES)), y[:own].unflatten(0, (CLIENTS, SAMPLES)), x[own:], y[own:]
+    each = [slice(start, start + SAMPLES) for start in range(0, own, SAMPLES)]
+    return [x[k].clone() for k in each], [y[k].clone() for k in each], x[own:].clone(), y[own:].clone()
 
 
 class Pace:

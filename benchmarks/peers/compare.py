@@ -1,14 +1,16 @@
-"""Time of rounds of FedAvg in fedkin, fluke, pfl-research, Flower's simulation, and a loop in PFLlib's style.
+"""Time of rounds of FedAvg in fedkin, fluke, pfl-research, FedJAX, Flower's simulation, and a loop in PFLlib's style.
 
     sh benchmarks/peers/setup.sh FOLDER
-    OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,mlp-200,lenet,leaf-cnn] [--rounds 9]
+    OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,table,lenet] [--rounds 9] [--json FILE]
 
 There are 100 clients with 300 samples each; 20 train in each round, for one epoch of SGD with batches of 32. All sides
 have the same net, initial values, samples and number of steps. Each side is a small experiment as its own users write
-it (side_*.py), in its own environment and process with one thread. The sides alternate round by round; the first round
-of each is left out. CPU time is that of a side's process and all processes that it started. A ratio is the median over
-rounds of (side / plain loop). Accuracy is the share p of the last model on 2,000 other samples, with 2 standard errors
-sqrt(p (1 - p) / n).
+it (side_*.py), in its own environment and process with one thread; each client has arrays of its own. The sides
+alternate round by round. CPU time is that of a side's process and all processes that it started. A ratio is the median
+over rounds of (side / plain loop) with quartiles, the first round left out; "with the first" is the ratio of
+the sums over all rounds. --json: figures of finished rows are kept in this file, and a row in it is not run again. A
+side without an environment in FOLDER, or that cannot do a row, is named and left out. Accuracy is the share p of the
+last model on 2,000 other samples, with 2 standard errors sqrt(p (1 - p) / n).
 """
 
 from __future__ import annotations
@@ -25,18 +27,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import TEST, build, load, make
+from common import SHAPES, TEST, build, load, make
 
 HERE = Path(__file__).parent
 SIDES: dict[str, tuple[str, list[str]]] = {
     "plain loop": ("", ["side_plain.py"]),
     "PFLlib-style": ("", ["side_plain.py", "objects"]),
+    "fedkin, auto": ("", ["side_fedkin.py", "auto"]),
     "one-by-one": ("", ["side_fedkin.py", "one-by-one"]),
     "stacked": ("", ["side_fedkin.py", "stacked"]),
     "fluke": ("fluke", ["side_fluke.py"]),
     "pfl": ("pfl", ["side_pfl.py"]),
+    "fedjax": ("fedjax", ["side_fedjax.py"]),
     "flower": ("flower", ["side_flower.py"]),
 }
+
+
+class Ended(Exception):
+    """A side that ended by itself."""
 
 
 class Side:
@@ -63,7 +71,7 @@ class Side:
         if not line:
             self.process.wait()
             last = Path(self.log.name).read_text(encoding="utf-8")[-2000:]
-            raise SystemExit(f"{self.name} ended with status {self.process.returncode}:\n{last}")
+            raise Ended(f"{self.name} ended with status {self.process.returncode}:\n{last}")
         return dict(json.loads(line))
 
     def round(self) -> tuple[float, float]:
@@ -121,13 +129,18 @@ def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict
             environment, arguments = SIDES[name]
             # The path is not resolved, because an environment is a link to the interpreter.
             python = environments.absolute() / environment / "bin" / "python" if environment else Path(sys.executable)
-            sides.append(Side(name, python, arguments, row, data, rounds + 1))
+            if python.exists():
+                sides.append(Side(name, python, arguments, row, data, rounds + 1))
+            else:
+                print(f"{name}: no environment in {environments}", file=sys.stderr)
         spent: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-        for number in range(rounds + 1):
-            for side in sides:
-                took = side.round()
-                if number:
-                    spent[side.name].append(took)
+        for _ in range(rounds + 1):
+            for side in list(sides):
+                try:
+                    spent[side.name].append(side.round())
+                except Ended as why:
+                    print(why, file=sys.stderr)
+                    sides.remove(side)
         made = {}
         for side in sides:
             made[side.name] = figures(spent[side.name], spent["plain loop"])
@@ -140,31 +153,44 @@ def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) 
     """Return median times, and median and quartiles of the ratios to the plain loop, paired by round."""
     made = {}
     for place, what in enumerate(("cpu", "wall")):
-        ratios = [one[place] / other[place] for one, other in zip(spent, plain, strict=True)]
+        each, other = [one[place] for one in spent], [one[place] for one in plain]
+        ratios = [a / b for a, b in zip(each[1:], other[1:], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        made |= {what: statistics.median(one[place] for one in spent), f"{what} ratio": middle,
-                 f"{what} low": low, f"{what} high": high}  # fmt: skip
+        made |= {what: statistics.median(each[1:]), f"{what} ratio": middle, f"{what} low": low, f"{what} high": high,
+                 f"{what} first": each[0], f"{what} whole": sum(each) / sum(other)}  # fmt: skip
     return made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environments", type=Path)
-    parser.add_argument("--rows", default="mlp-32,mlp-200,lenet,leaf-cnn")
-    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--rows", default=",".join(SHAPES))
+    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    done = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
+    names = ["plain loop", *[name for name in asked.sides if name != "plain loop"]]
     for row in asked.rows.split(","):
-        names = ["plain loop", *[name for name in asked.sides.split(",") if name != "plain loop"]]
-        print(f"\n{row}\n{'':14}{'CPU s':>9}{'ratio':>8}{'quartiles':>14}{'wall s':>9}{'ratio':>8}   accuracy")
-        for name, f in compare(row, names, asked.environments, asked.rounds).items():
-            p = f["accuracy"]
-            print(
-                f"{name:14}{f['cpu']:9.4f}{f['cpu ratio']:8.2f}{f['cpu low']:7.2f}-{f['cpu high']:.2f}"
-                f"{f['wall']:11.4f}{f['wall ratio']:8.2f}   {p:.3f} +- {2 * math.sqrt(p * (1 - p) / TEST):.3f}",
-                flush=True,
-            )
+        if row not in done:
+            done[row] = compare(row, names, asked.environments, asked.rounds)
+            if asked.json:
+                asked.json.write_text(json.dumps(done, indent=1))
+        show(row, done[row])
+
+
+def show(row: str, sides: dict[str, dict[str, float]]) -> None:
+    print(
+        f"\n{row}\n{'':14}{'CPU s':>9}{'ratio':>8}{'quartiles':>14}{'first s':>9}{'with it':>9}{'wall s':>9}   accuracy"
+    )
+    for name, f in sides.items():
+        p = f["accuracy"]
+        print(
+            f"{name:14}{f['cpu']:9.4f}{f['cpu ratio']:8.2f}{f['cpu low']:9.2f}-{f['cpu high']:.2f}{f['cpu first']:9.3f}"
+            f"{f['cpu whole']:9.2f}{f['wall']:9.4f}   {p:.3f} +- {2 * math.sqrt(p * (1 - p) / TEST):.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import torch
 from common import BATCH, CLASSES, LR, SAMPLED, SHAPES, Pace, build, load
 
 from fedkin.engines import LocalEngine, Setup
@@ -14,14 +13,13 @@ from fedkin.methods import FedAvg
 
 pace = Pace()
 x, y, test_x, test_y = load(pace.folder)
-flat, labels, rows = x.flatten(0, 1), y.flatten(), torch.arange(y.numel()).view_as(y)
 test = Samples(test_x, test_y)
-clients = [Client(f"c{k:03d}", Samples(flat, labels, own), test) for k, own in enumerate(rows)]
+clients = [Client(f"c{k:03d}", Samples(*own), test) for k, own in enumerate(zip(x, y, strict=True))]
 module = build(pace.row)
 training = Training(per_round=SAMPLED, batch_size=BATCH, local_epochs=1, lr=LR[pace.row])
 federation = Federation(clients, Task(CLASSES[pace.row], SHAPES[pace.row]))
 setup = Setup(FedAvg(), federation, Net(module.body, module.head), training)
-engine = LocalEngine(setup.having(mode=sys.argv[4], workers=2))
+engine = LocalEngine(setup.having(mode=sys.argv[4], workers=1))
 for number in range(1, pace.rounds + 1):
     pace.begin()
     engine.round(number)

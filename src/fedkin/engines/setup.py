@@ -14,6 +14,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
+from fedkin.learning.layout import decide
 from fedkin.learning.measures import Measure
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
@@ -102,6 +103,9 @@ class Plan:
         made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}
         for net in known.values():
             net.check(self.task)
+        # Decided here, so that the net is laid out when other processes get it.
+        for net in made.values():
+            decide(net, self.task)
         nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
         return replace(self, net=made[id(self.net)], nets=nets)
 

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
+from fedkin.learning.computing import half
 from fedkin.learning.devices import arranged
 
 __all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
@@ -41,6 +42,7 @@ class Frozen(nn.Module):
         super().__init__()
         self.net = net.requires_grad_(False).eval()
         self.keep = keep
+        self.channels_last = False  # until the layout of the net is decided
         self.kept = Kept()
         self.told: tuple[Any, tuple[int, ...], Tensor] | None = None
 
@@ -56,16 +58,16 @@ class Frozen(nn.Module):
                 return found
             self.kept.missed()
         if not self.keep or torch.compiler.is_compiling():
-            with torch.no_grad():
+            with torch.no_grad(), half(_device(x), on=False):
                 return self.net(x)
         return self.computed(x)
 
     def computed(self, x: Any) -> Tensor:
         """Return the features of a batch, computed one sample at a time."""
         rows = len(pytree.tree_leaves(x)[0])
-        with torch.no_grad():
+        with torch.no_grad(), half(_device(x), on=False):
             one = [pytree.tree_map(lambda part, row=row: part[row : row + 1], x) for row in range(max(rows, 1))]
-            return torch.cat([self.net(arranged(part)) for part in one])
+            return torch.cat([self.net(arranged(part, self.channels_last)) for part in one])
 
     def tell(self, x: Any, features: Tensor) -> None:
         """Take the features of the batch x, which it will be asked for."""
@@ -97,6 +99,11 @@ class Frozen(nn.Module):
             for start in range(0, len(a), size)
         )
         return torch.cat([features] * times) if alike else None
+
+
+def _device(x: Any) -> torch.device:
+    device: torch.device = pytree.tree_leaves(x)[0].device
+    return device
 
 
 def _versions(x: Any) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
-from fedkin.learning.devices import CPU, arranged
+from fedkin.learning.computing import DEFAULT, Computing, half
+from fedkin.learning.devices import CPU, device_of
 from fedkin.learning.frozen import trunk_of
 from fedkin.untrusted import said
 
@@ -32,14 +33,19 @@ class BodyHead(nn.Module):
         self.body, self.head = body, head
         for name, module in (extra or {}).items():
             self.add_module(name, module)
+        self.computing = DEFAULT
+        self.last: bool | None = None  # whether it is laid out with channels last; None: not known yet
 
     def features(self, x: Any) -> Tensor:
         """Return features [batch, d] of inputs [batch, ...], or of a dict of inputs."""
-        return self.body(x)  # type: ignore[no-any-return]
+        if self.computing.precision == "float32":
+            return self.body(x)  # type: ignore[no-any-return]
+        with half(device_of(self)):
+            return self.body(x).float()  # type: ignore[no-any-return]
 
     def forward(self, x: Any) -> Tensor:
         """Return outputs [batch, classes]."""
-        return self.head(self.body(x))  # type: ignore[no-any-return]
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
     @property
     def params(self) -> dict[str, Tensor]:
@@ -121,28 +127,31 @@ class Net:
 
     def __init__(
         self, body: nn.Module, head: nn.Module, dtype: torch.dtype = torch.float32,
-        extra: Mapping[str, nn.Module] | None = None,
+        extra: Mapping[str, nn.Module] | None = None, computing: Computing = DEFAULT,
     ) -> None:  # fmt: skip
         # All modules are copied together, so that weights that body and head share stay shared.
         self.module = BodyHead(*copy.deepcopy((body, head, dict(extra or {})))).to(dtype)
         self.dtype = dtype
+        self.computing = self.module.computing = computing
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         named = self._named()
-        self.initial: Params = _Fixed({name: named[name].detach().clone() for name in self.module.travels})
+        self.initial: Params = _Fixed(
+            {name: named[name].detach().clone(memory_format=torch.contiguous_format) for name in self.module.travels}
+        )
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
-        for tensor in self.frozen.values():
-            tensor.data = arranged(tensor.data)
+        self.last: bool | None = None  # whether it is computed with channels last; None: not decided yet
 
     @classmethod
     def build(
-        cls, make: Callable[[], tuple[nn.Module, nn.Module]], key: int, dtype: torch.dtype = torch.float32
-    ) -> Net:
+        cls, make: Callable[[], tuple[nn.Module, nn.Module]], key: int, dtype: torch.dtype = torch.float32,
+        computing: Computing = DEFAULT,
+    ) -> Net:  # fmt: skip
         """Return the net that `make` builds, with PyTorch's initialisation drawn from `key`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             body, head = make()
-        return cls(body, head, dtype)
+        return cls(body, head, dtype, computing=computing)
 
     def extended(self, make: Callable[[], Mapping[str, nn.Module]], key: int) -> Net:
         """Return this net with further modules, initialised from `key`; body and head keep their values.
@@ -155,7 +164,7 @@ class Net:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             made = make()
-        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made})
+        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made}, self.computing)
 
     @property
     def extra(self) -> dict[str, nn.Module]:

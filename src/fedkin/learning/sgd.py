@@ -13,8 +13,9 @@ from torch import Tensor
 from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved
+from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain
 from fedkin.learning.frozen import recalled
+from fedkin.learning.layout import batch_of, settled
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
 from fedkin.learning.training import Fitted, Training
@@ -31,8 +32,9 @@ def load(module: BodyHead, params: Params) -> None:
     """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
     own = _held(module)
     check_fit(params, own)
+    last = module.last is not False
     for name, tensor in own.items():
-        tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True))
+        tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True), last)
 
 
 def fit(
@@ -43,6 +45,7 @@ def fit(
 
     weights: what a sample of each class counts. `samples` are on the device of the module; results are on the CPU.
     """
+    last = settled(net, module, samples)
     load(module, params)
     device = device_of(module)
     extras, carry = moved(extras, device), moved(carry, device)
@@ -68,8 +71,11 @@ def fit(
                 masks[size] = torch.ones(size, dtype=net.dtype, device=device)
             y = samples.labels(where)
             weight = None if counts is None else counts[y]
-            x = samples.inputs(where, net.dtype)
-            batch = Batch(arranged(x if view is None else view(x)), y, masks[size], True, weight)
+            if view is None:
+                x = batch_of(samples, where, net.dtype, last)
+            else:
+                x = arranged(view(samples.inputs(where, net.dtype)), last)
+            batch = Batch(x, y, masks[size], True, weight)
             recall(batch.x, where)
             result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
@@ -85,8 +91,8 @@ def fit(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     _unchanged(module, constant)
-    learned = {name: tensor.detach().to(CPU) for name, tensor in _held(module).items()}
-    return Fitted(learned, moved(carry, CPU), mean, steps, seen)
+    learned = {name: tensor.detach().to(CPU).contiguous() for name, tensor in _held(module).items()}
+    return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
 
 
 def _descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
@@ -122,6 +128,7 @@ def infer(
     samples: Samples,
 ) -> Tensor:  # fmt: skip
     """Return the outputs of the net for all samples, [n, ...], in evaluation mode, on the CPU."""
+    settled(net, module, samples)
     load(module, params)
     return outputs(net, module, what, samples)
 
@@ -146,11 +153,12 @@ def _passes(
     """Return the outputs, computed for `many` samples at a time."""
     module.eval()
     device = device_of(module)
+    last = settled(net, module, samples)
     parts = []
     with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall:
         for start in range(0, len(samples), many):
             rows = slice(start, start + many)
-            x, y = arranged(samples.inputs(rows, net.dtype)), samples.labels(rows)
+            x, y = arranged(samples.inputs(rows, net.dtype), last), samples.labels(rows)
             recall(x, rows)
             if what == "logits":
                 out = module(x)
@@ -159,7 +167,7 @@ def _passes(
             else:
                 out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
             parts.append(out.to(CPU))
-    return torch.cat(parts)
+    return torch.cat(parts).contiguous()
 
 
 def _held(module: BodyHead) -> dict[str, Tensor]:

@@ -31,6 +31,8 @@ def why_alone(net: Net) -> str:
 
 
 def _reason(net: Net) -> str:
+    if net.computing.precision != "float32":
+        return f"run.precision = {net.computing.precision!r} is computed one client at a time"
     trunk = trunk_of(net.module.body)
     if trunk is not None and trunk.keep:
         return "the features of the frozen body are computed once for each sample, and kept"

@@ -72,6 +72,8 @@ def program_of(net: Net) -> Program | str:
 
 def _read(net: Net) -> Program:
     module = net.module
+    if net.computing.precision != "float32":
+        raise NotWritten(f"run.precision is {net.computing.precision!r}")
     if type(module.head) is not nn.Linear:
         raise NotWritten(f"the head is a {type(module.head).__name__}")
     for name, part in module.named_modules():

@@ -130,7 +130,7 @@ class FedSr(FedAvg):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             body = GaussianBody(copy.deepcopy(net.module.body), width)
-        made = Net(body, net.module.head, net.dtype, net.extra)
+        made = Net(body, net.module.head, net.dtype, net.extra, net.computing)
         return made.extended(lambda: {"reference": ClassReference(task.classes, width)}, key)
 
     # -- at a client ------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
+from fedkin.learning.computing import check_precision
+from fedkin.learning.devices import opened
 from fedkin.learning.measures import code_of
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
@@ -68,11 +70,18 @@ class Agreement:
         return cls(task=task, net=net, columns=columns, metrics=metrics, **texts)
 
 
-def agreed(settings: str, task: Task, plan_of: PlanOf) -> tuple[Plan | None, Agreement]:
-    """Return the plan of these settings, and what this participant has; no plan if it can make none."""
+def agreed(
+    settings: str, task: Task, plan_of: PlanOf, device: str | None = None
+) -> tuple[Plan | None, Agreement]:  # fmt: skip
+    """Return the plan of these settings, and what this participant has; no plan if it can make none.
+
+    device: where it trains, which must have the precision (None: it does not train).
+    """
     try:
         with _DRAWING:
             plan = plan_of(settings, task).equipped()
+        if device is not None:
+            check_precision(plan.net.computing.precision, opened(device))
     except FedkinError as error:
         return None, Agreement(settings, task, cannot=said(error))
     common = {name: t for name, t in plan.net.initial.items() if plan.nets is None or not name.startswith("body.")}

@@ -109,7 +109,7 @@ class Node:
             pass
         there, self.federation = Agreement.of(terms), str(terms.get("name", ""))
         settings = there.settings if self.settings is None else self.settings
-        plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of)
+        plan, mine = agreed(settings, self.task if there.task is None else there.task, self.plan_of, self.device)
         own = replace(mine, task=self._task(there.task), columns=tuple(map(str, self.client.about.get("columns", ()))))
         words = unlike(own, there)
         if words or plan is None:

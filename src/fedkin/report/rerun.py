@@ -36,6 +36,7 @@ def rerun(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, Any]:
                 "rounds": run.summary["rounds"],
                 "engine": run.summary.get("engine"),
                 "dtype": run.summary.get("dtype"),
+                "precision": run.summary.get("precision", run.summary.get("dtype")),
                 "parameters": run.summary.get("parameters"),
                 "seconds": (run.summary.get("seconds") or {}).get("total"),
             }

@@ -302,7 +302,7 @@ def _settings(data: Data) -> str:
     )
     made = {**again["versions"], **again["machine"]}
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in made.items())
-    keys = ("label", "seed", "rounds", "engine", "dtype", "parameters", "seconds")
+    keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
     heads = [(name, "") for name in ("method", *keys[1:])]
     title = data["metric"]["title"]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 from torch import nn
 
 from fedkin.engines import Faults, Privacy, Setup
@@ -21,6 +20,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
+from fedkin.learning.computing import check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
@@ -140,9 +140,9 @@ def prepared(
         raise ConfigError("metrics: given in settings too: name all of them in one place")
     chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
     check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
-    opened(chosen.device)
+    check_precision(chosen.precision, opened(chosen.device))
     named = _named(model, head)
-    net, nets = _nets(named, head, federation, seed, chosen.torch_dtype)
+    net, nets = _nets(named, head, federation, seed, chosen)
     method.check(federation)
     local.count(len(federation.at(1).seen))
     wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")
@@ -257,9 +257,11 @@ def _named(model: AnyModel, head: str | None) -> Model | Modules:
 
 
 def _nets(
-    model: Model | Modules, head: str | None, federation: Federation, seed: int, dtype: torch.dtype
+    model: Model | Modules, head: str | None, federation: Federation, seed: int, run: RunSettings
 ) -> tuple[Net, dict[str, Net] | None]:
     if isinstance(model, Model):
-        return nets_for(model, federation, seed, dtype)
+        return nets_for(model, federation, seed, run.torch_dtype, run.computing)
     made = model
-    return Net.build(lambda: pair_of(made, federation.task, head), key(seed, "net"), dtype), None
+    return Net.build(
+        lambda: pair_of(made, federation.task, head), key(seed, "net"), run.torch_dtype, run.computing
+    ), None

@@ -47,10 +47,20 @@ def _count(value: Any) -> int | None:
 
 
 def cautions(
-    method: Mapping[str, Any], rounds: int, lines: Sequence[Mapping[str, Any]], scores: Mapping[str, Score], metric: str
+    method: Mapping[str, Any],
+    rounds: int,
+    lines: Sequence[Mapping[str, Any]],
+    scores: Mapping[str, Score],
+    metric: str,
+    precision: str = "float32",
 ) -> list[str]:
     """Warnings about a run, each a sentence with what to do. lines: those of rounds.jsonl; scores: the last ones."""
     found = []
+    if precision != "float32":
+        found.append(
+            f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
+            "run.precision = 'float32'"
+        )
     warmup, graph = method.get("warmup"), method.get("graph")
     off = isinstance(graph, Mapping) and graph.get("on") is False
     if isinstance(warmup, (int, float)) and warmup >= 1 and rounds and warmup >= rounds and not off:

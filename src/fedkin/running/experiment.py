@@ -17,6 +17,7 @@ from fedkin.engines import ENGINES, Faults, Privacy, Setup
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning.computing import check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
@@ -150,8 +151,8 @@ class Experiment:
         self.method.check(federation)
         run = self.run
         check_trackers(run.trackers)
-        opened(run.device)
-        net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype)
+        check_precision(run.precision, opened(run.device))
+        net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype, run.computing)
         check_padding(self.data, dict.fromkeys([net, *(nets or {}).values()]))
         setup = Setup(
             self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults, privacy=self.privacy

@@ -258,7 +258,7 @@ def _summary(
     calibrated = calibration_of(outcomes_of(everyone.task.metric, part))
     settings = setup.method.model_dump(mode="json")
     told = given(settings, run.network)
-    warned = cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name)
+    warned = cautions(settings, setup.training.rounds, rounds, scores, everyone.task.metric.name, run.precision)
     return {
         "name": name,
         "method": setup.method.name,
@@ -282,6 +282,7 @@ def _summary(
         **({"ways": ways} if ways else {}),
         "device": run.device,
         "dtype": run.dtype,
+        **({} if run.precision == "float32" else {"precision": run.precision}),
         "parameters": setup.net.parameters(),
         "versions": versions(),
         "machine": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from fedkin.engines.roster import Roster
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.keys import key
+from fedkin.learning.computing import DEFAULT, Computing
 from fedkin.learning.models import Model
 from fedkin.learning.models.backbones import Tokens
 from fedkin.learning.net import Net
@@ -24,7 +25,7 @@ __all__ = ["check_padding", "nets_for", "public_from"]
 
 
 def nets_for(
-    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype
+    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype, computing: Computing = DEFAULT
 ) -> tuple[Net, dict[str, Net] | None]:
     """Return the server's net, and each client's own net (None if all clients have the server's net).
 
@@ -33,20 +34,21 @@ def nets_for(
     """
     deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
     if deal is None:
-        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype), None
+        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, computing), None
     dealt = deal(sorted(federation), seed)
     made: dict[str, Net] = {}
     head: nn.Module | None = None
     for own in sorted({repr(own): own for own in dealt.values()}.items()):
         name, body = own
-        net = Net.build(lambda body=body: body.build(federation.task), key(seed, "net", name), dtype)  # type: ignore[misc]
+        make = partial(body.build, federation.task)
+        net = Net.build(make, key(seed, "net", name), dtype, computing)
         if head is None:
             head = net.module.head
         elif repr(head) != repr(net.module.head):
             raise ConfigError(
                 f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
             )
-        made[name] = Net(net.module.body, head, dtype)
+        made[name] = Net(net.module.body, head, dtype, computing=computing)
     nets = {id: made[repr(own)] for id, own in dealt.items()}
     return nets[min(nets)], nets if len(made) > 1 else None
 

@@ -60,7 +60,17 @@ _SEEING = ("size", "grey", "classes", "mean", "std", "test_fraction", "seed")
 _ENCODING = "encoding.json"
 _SECTIONS = ("model", "training", "method", "faults", "privacy")
 # The settings of [run] that all participants must have in common; the others are the server's own.
-_COMMON = ("seed", "dtype", "network", "errors", "largest_n", "message_limit_mb", "metrics")
+_COMMON = (
+    "seed",
+    "dtype",
+    "precision",
+    "channels_last",
+    "network",
+    "errors",
+    "largest_n",
+    "message_limit_mb",
+    "metrics",
+)
 
 
 def experiment_of(join: Join, metrics: Sequence[str] = ()) -> Experiment:
@@ -151,7 +161,7 @@ def plan_of(text: str, task: Task) -> Plan:
         raise ConfigError("the settings of the federation are not readable") from None
     _refuse_hub(chosen)
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
-    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype)
+    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.computing)
     measures = tuple(MEASURES[name] for name in run.metrics)
     return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures)
 
@@ -264,7 +274,7 @@ def exchange(
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
     settings = settings_of(experiment, names)
-    plan, mine = agreed(settings, task, plan_of)
+    plan, mine = agreed(settings, task, plan_of, device)
     if plan is None:
         raise ConfigError(mine.cannot)
     if (done := finished(experiment, folder, resume, restart)) is not None:

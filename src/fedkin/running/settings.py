@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import nearest
+from fedkin.learning.computing import Computing, Precision
 from fedkin.learning.measures import MEASURES
 from fedkin.running.trackers import TRACKERS
 from fedkin.untrusted import printable
@@ -21,6 +22,9 @@ class RunSettings(EngineSettings):
     """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.
 
     engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
+    precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
+    it; parameters, messages, heads and losses stay in float32. "float32" computes in `dtype`. channels_last: compute
+    convolutions on a CPU with channels last, which is faster; nets that cannot do so are computed with channels first.
     evaluate_every, checkpoint_every: in rounds.
     embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
     round always stores them (0: only the last round).
@@ -36,6 +40,8 @@ class RunSettings(EngineSettings):
     seed: int = Field(0, ge=0, lt=10**18)
     engine: str = "local"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "float32"
+    channels_last: bool = True
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     embeddings_every: int = Field(0, ge=0)
@@ -74,6 +80,12 @@ class RunSettings(EngineSettings):
             raise ValueError(f"engine = 'ray' is for processors; leave it out with device = {self.device!r}")
         return self
 
+    @model_validator(mode="after")
+    def _one_precision(self) -> Self:
+        if self.precision == "bf16" and self.dtype != "float32":
+            raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
+        return self
+
     def keeps_features(self, round: int) -> bool:
         """Whether `embeddings_every` selects this round."""
         return self.embeddings_every > 0 and round % self.embeddings_every == 0
@@ -82,6 +94,11 @@ class RunSettings(EngineSettings):
     def torch_dtype(self) -> torch.dtype:
         """The torch type of `dtype`."""
         return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
+    def computing(self) -> Computing:
+        """How nets are computed."""
+        return Computing(self.precision, self.channels_last)
 
 
 def modern(table: dict[str, Any]) -> dict[str, Any]:

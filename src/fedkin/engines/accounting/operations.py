@@ -15,10 +15,12 @@ from torch.utils.flop_counter import flop_registry
 
 from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted
+from fedkin.learning.devices import arranged
 from fedkin.learning.frozen import trunk_of
+from fedkin.learning.layout import settled
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
-from fedkin.learning.sgd import arranged, infer, load
+from fedkin.learning.sgd import infer, load
 
 __all__ = ["Operations", "Work", "counting"]
 
@@ -96,10 +98,11 @@ class Operations:
             if isinstance(job, InferJob):
                 infer(net, module, job.params, job.what, samples)
             else:
+                last = settled(net, module, samples)
                 load(module, job.params)
                 module.train()
                 batch = Batch(
-                    arranged(samples.inputs(slice(None), net.dtype)), samples.labels(slice(None)),
+                    arranged(samples.inputs(slice(None), net.dtype), last), samples.labels(slice(None)),
                     torch.ones(size, dtype=net.dtype), True,
                 )  # fmt: skip
                 with torch.random.fork_rng(devices=[]):
