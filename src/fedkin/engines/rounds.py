@@ -202,8 +202,7 @@ class Rounds(Engine):
     def _offers(self) -> dict[str, Message]:
         """Return the offers to all evaluated clients: honest clients, and clients that never take part."""
         unseen, offer = self._welcomed(self.roster.unseen), self.server_side.offer
-        ids = (id for id in self.roster if id not in self.adversaries)
-        return {id: unseen[id] if id in unseen else offer(id) for id in ids}
+        return {id: unseen[id] if id in unseen else offer(id) for id in self.roster if id not in self.adversaries}
 
     def _offer(self, id: str) -> dict[str, Message]:
         return {id: self.server_side.offer(id)} if self.roster[id].seen else self._welcomed((id,))
