@@ -26,6 +26,7 @@ from fedkin.report.templates import (
     RISKS,
     SHARING,
     TESTS,
+    UNDRAWN,
     chart,
 )
 from fedkin.report.traffic import traffic_tables
@@ -67,7 +68,7 @@ def sections(data: Data) -> list[Section]:
         section("clients", "Clients", "Client by client", _clients(data, gains, graphs)),
         section("measures", "Metrics", "Further metrics", data["measures"]) if data["measures"] else None,
         section("risks", "Risks", "Are the risks true, and worth acting on", _risks(data)) if risks else None,
-        section("graph", "Graph", "The client graph", GRAPH if graphs else _UNDRAWN) if graphs or undrawn else None,
+        section("graph", "Graph", "The client graph", GRAPH if graphs else UNDRAWN) if graphs or undrawn else None,
         section("tests", "Tests", "Why these groups: the tests", TESTS) if tested else None,
         section("moves", "Moves", "Who moved group, and when", MOVES) if grouped else None,
         section("matrix", "Matrix", "Similarity of clients", MATRIX) if graphs else None,
@@ -93,8 +94,6 @@ def section(id: str, nav: str, heading: str, body: str) -> Section:
 
 _NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
 settings is among these runs.</p>"""
-_UNDRAWN = """<p class="note">The graphs of so many clients are not drawn here. They are in the run's folder
-<code>graphs/</code>; <code>fedkin.graph.load_graph</code> reads them.</p>"""
 _ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
 all of these runs are Local's.</p>"""
 
@@ -308,7 +307,7 @@ def _settings(data: Data) -> str:
     title = data["metric"]["title"]
     # Older records name the GPU "card".
     gpu = " on the same GPU" if {"gpu", "card"} & set(again["machine"]) else ""
-    more = "Add --data-root DIR if the data does not lie in ./data. " if again["needsData"] else ""
+    more = "Add --data-root DIR if the data does not lie in ./data. " if again["command"] and again["needsData"] else ""
     how = (
         "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
         f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
@@ -316,7 +315,6 @@ def _settings(data: Data) -> str:
         else "<p>A program in Python handed these samples over, so no command can read them: run that program again. "
         "The settings are below.</p>"
     )
-    more = more if again["command"] else ""
     return (
         f'{how}<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on '
         f"the machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"

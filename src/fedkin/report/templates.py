@@ -16,6 +16,7 @@ __all__ = [
     "RISKS",
     "SHARING",
     "TESTS",
+    "UNDRAWN",
     "chart",
 ]
 
@@ -135,3 +136,6 @@ GAIN = f"""<p id="gain-text"></p>
 CLIENTS = """<details id="every-client"><summary>Every client as a table</summary>
 <div class="scroll" id="clients-table" tabindex="0" role="region" aria-label="Every client"></div>
 </details>"""
+
+UNDRAWN = """<p class="note">The graphs of so many clients are not drawn here. They are in the run's folder
+<code>graphs/</code>; <code>fedkin.graph.load_graph</code> reads them.</p>"""
