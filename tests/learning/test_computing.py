@@ -15,7 +15,7 @@ import fedkin
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.computing import Computing, check_precision
+from fedkin.learning.computing import Computing, _has_bf16, check_precision
 from fedkin.learning.devices import CPU
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.layout import batch_of, decide, settled
@@ -27,7 +27,7 @@ from fedkin.running.networked import plan_of
 
 TASK = Task(3, (3, 12, 12))
 BF16 = pytest.mark.skipif(
-    not any(torch.cpu.get_capabilities().get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16")),
+    not _has_bf16(CPU),
     reason="this processor has no instructions for bfloat16",
 )
 
@@ -135,6 +135,62 @@ def test_a_frozen_body_that_views_its_maps_works() -> None:
     assert _fit(net).loss > 0
 
 
+class Normed(nn.Module):
+    """A normalisation of channels, whose attribute of its own says where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channels_last = False
+        self.norm = nn.LayerNorm(10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own: Tensor = self.norm(x if self.channels_last else x.permute(0, 2, 3, 1))
+        return own if self.channels_last else own.permute(0, 3, 1, 2)
+
+
+def test_an_attribute_of_a_users_module_stays() -> None:
+    net = _net(lambda: nn.Sequential(nn.Conv2d(3, 10, 3), Normed(), nn.Flatten()))
+    decide(net, TASK)
+    module = net.scratch()
+    assert settled(net, module, _samples()) is True
+    assert module.body[1].channels_last is False  # type: ignore[index]
+    torch.testing.assert_close(
+        infer(net, module, net.initial, "logits", _samples()), net.module.eval()(_samples().inputs(slice(None)))
+    )
+
+
+def test_a_hook_that_views_is_tried() -> None:
+    def make() -> nn.Module:
+        body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        body.register_forward_hook(lambda module, given, made: made.view(made.size(0), -1))
+        return body
+
+    net = _net(make)
+    decide(net, TASK)
+    assert net.last is False
+    assert _fit(net).loss > 0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("last", [True, False])
+def test_kept_features_have_the_bits_of_computed_ones(
+    channels: int, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    trunk = Frozen(nn.Sequential(nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)))
+    pair = nn.Sequential(trunk, nn.Flatten(), nn.Linear(8 * 144, 16)), nn.Linear(16, 3)
+    samples = Samples(torch.randn(40, channels, 16, 16), torch.arange(40) % 3)
+    made = []
+    for limit in (2 << 30, 0):
+        monkeypatch.setattr("fedkin.learning.frozen._LIMIT", limit)
+        net = Net(*pair, computing=Computing(channels_last=last))
+        decide(net, Task(3, (channels, 16, 16)))
+        draw = np.random.default_rng(0)
+        plan = Training(batch_size=10, lr=0.01)
+        made.append(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, plan, {}, {}, draw).params)
+    assert all(torch.equal(tensor, made[1][name]) for name, tensor in made[0].items())
+
+
 def test_a_net_without_convolutions_keeps_its_inputs() -> None:
     net = _net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(432, 4)))
     assert settled(net, net.scratch(), _samples()) is False
@@ -219,7 +275,7 @@ def test_bf16_with_float64_is_refused() -> None:
 
 
 def test_bf16_is_refused_where_the_processor_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False}, raising=False)
     with pytest.raises(ConfigError, match=r"run\.precision: 'bf16', but the processor .* no instructions"):
         check_precision("bf16", CPU)
     with pytest.raises(ConfigError, match=r"set run\.precision = 'float32'"):
@@ -233,7 +289,7 @@ def test_participants_of_a_network_agree_on_the_precision() -> None:
 
 
 def test_a_participant_whose_processor_has_no_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     text = """
 [method]
 name = "fedavg"

@@ -14,9 +14,12 @@ from torch.nn import functional as F
 from fedkin.errors import FedkinError
 from fedkin.federation import Samples
 from fedkin.federation.samples import Scale
+from fedkin.learning.computing import Computing
 from fedkin.learning.evaluation import score
+from fedkin.learning.layout import decide
 from fedkin.learning.net import Net
-from fedkin.learning.scoring import NO_MARKS
+from fedkin.learning.scoring import NO_MARKS, marks
+from fedkin.learning.sgd import infer, outputs
 from fedkin.tasks import Task
 
 SIZES = (20, 1, 40, 0, 3, 17, 20, 128, 129, 300, 31, *(20, 33) * 30)
@@ -72,7 +75,7 @@ class Chain(nn.Module):
         self.layer = nn.Linear(width, 9)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(F.relu(self.layer(x.reshape(x.size(0), -1))), 0.5, self.training)
+        return F.dropout(F.relu(self.layer(x.view(x.size(0), -1))), 0.5, self.training)
 
 
 def dense(*between: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -208,10 +211,16 @@ def test_a_net_that_draws_random_numbers_draws_as_one_client_after_another() -> 
     assert together == [score(net, module, net.initial, [samples], CLASSES)[0] for samples in sets]
 
 
-@pytest.mark.parametrize("body", [lambda: nn.Linear(64, 9), lambda: Chain(64)], ids=["layers", "a class"])
-def test_a_hundred_clients_take_few_passes_of_few_rows(passes: list[int], body: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [(lambda: nn.Linear(64, 9), (64,)), (lambda: Chain(64), (64,)), (lambda: Chain(192), (3, 8, 8))],
+    ids=["layers", "a class", "images"],
+)
+def test_a_hundred_clients_take_few_passes_of_few_rows(
+    passes: list[int], body: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
     net = Net.build(lambda: (body(), nn.Linear(9, 10)), 3)
-    module, task = net.scratch(), Task(10, (64,))
+    module, task = net.scratch(), Task(10, shape)
     sets = given(task, (20,) * 100)
     first = score(net, module, net.initial, sets, task)
     assert sum(passes) < 2.2 * 2000  # its trials take no more rows than the samples
@@ -308,3 +317,32 @@ def test_samples_that_do_not_fit_the_net_raise_an_error() -> None:
     sets = [*given(CLASSES, (20, 20)), Samples(torch.zeros(20, 5), torch.zeros(20, dtype=torch.int64))]
     with pytest.raises((RuntimeError, FedkinError)):
         score(net, net.scratch(), net.initial, sets, CLASSES)
+
+
+class Viewed(nn.Module):
+    """Convolutions and a view of their feature map, which cannot have channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        return x.view(x.size(0), -1)
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 4, 3), nn.Flatten())
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("body", [Viewed, flat])
+def test_a_score_is_the_first_job_of_a_module(body: Callable[[], nn.Module], last: bool) -> None:
+    net = Net.build(lambda: (body(), nn.Linear(64, 10)), 3, computing=Computing(channels_last=last))
+    decide(net, IMAGES)
+    samples, fresh = given(IMAGES, (20,))[0], net.scratch()
+    mark = score(net, fresh, net.initial, [samples], IMAGES)[0]
+    assert fresh.last is net.last is (last and body is flat)
+    alone = infer(net, net.scratch(), net.initial, "logits", samples)
+    assert torch.equal(outputs(net, fresh, "logits", samples), alone)
+    assert mark == marks(IMAGES, alone, samples.labels())

@@ -21,6 +21,7 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
 from fedkin.learning.devices import CPU, arranged, device_of
+from fedkin.learning.layout import settled
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.scoring import NO_MARKS, Marks, marks, marks_of
 from fedkin.learning.sgd import ROWS, load, outputs
@@ -107,18 +108,18 @@ def _passes(
         return
     x = sets[able[0]].x
     assert isinstance(x, Tensor)
-    shape = tuple(x.shape[1:])
+    shape, last = tuple(x.shape[1:]), settled(net, module, sets[able[0]])
     sizes = {place: len(sets[place]) for place in able}
     scored = sum(sizes.values())
     rows = _power(
         scored // 2, _MOST, _BYTES // (net.dtype.itemsize * max(1, prod(shape))), _HELD // program.head.out_features
     )
-    fine = _tried(net, shape, rows, Counter(sizes.values()), scored) if rows else set()
+    fine = _tried(net, shape, last, rows, Counter(sizes.values()), scored) if rows else set()
     module.eval()
     for places in _packed({place: n for place, n in sizes.items() if n in fine}, rows):
         used = sum(sizes[place] for place in places)
         inputs = _joined([sets[place] for place in places], rows - used, net.dtype)
-        yield places, module(arranged(inputs))[:used]
+        yield places, module(arranged(inputs, last))[:used]
 
 
 def _able(program: Program, sets: Sequence[Samples]) -> list[int]:
@@ -183,7 +184,9 @@ def _labels(samples: Sequence[Samples]) -> Tensor:
     return torch.cat([s.y if s.rows is None else s.labels() for s in samples])
 
 
-def _tried(net: Net, shape: tuple[int, ...], rows: int, sizes: Counter[int], most: int) -> set[int]:
+def _tried(
+    net: Net, shape: tuple[int, ...], last: bool, rows: int, sizes: Counter[int], most: int
+) -> set[int]:  # fmt: skip
     """Return those of the sizes whose outputs have the same bits alone and within a pass of `rows` rows.
 
     Trials compute at most `most` rows; the draws that are left over are made in later calls, and count together.
@@ -196,13 +199,15 @@ def _tried(net: Net, shape: tuple[int, ...], rows: int, sizes: Counter[int], mos
         done = known.get(keys[n], 0 if n < rows else -1)
         while 0 <= done < _DRAWS and sizes[n] >= _FEW and most >= 2 * rows:
             module = module or net.scratch().eval()
-            done = done + 1 if _alike(net, module, shape, rows, n, done) else -1
+            done = done + 1 if _alike(net, module, shape, last, rows, n, done) else -1
             most -= 2 * rows
         known[keys[n]] = done
     return {n for n in sizes if known[keys[n]] == _DRAWS}
 
 
-def _alike(net: Net, module: BodyHead, shape: tuple[int, ...], rows: int, n: int, draw: int) -> bool:
+def _alike(
+    net: Net, module: BodyHead, shape: tuple[int, ...], last: bool, rows: int, n: int, draw: int
+) -> bool:  # fmt: skip
     """Compare runs of n rows, which together are all rows of a pass of drawn values, with the same rows alone."""
     make = torch.Generator().manual_seed(draw)
     named = dict(module.named_parameters())
@@ -211,6 +216,6 @@ def _alike(net: Net, module: BodyHead, shape: tuple[int, ...], rows: int, n: int
         fan = own[0].numel() if own.ndim > 1 else 1
         own.data = torch.randn(own.shape, generator=make, dtype=net.dtype) / fan**0.5
     x = torch.randn(rows, *shape, generator=make, dtype=net.dtype)
-    whole = module(arranged(x))
+    whole = module(arranged(x, last))
     starts = {*range(0, rows - n, n), rows - n}
-    return all(torch.equal(module(arranged(x[at : at + n].clone())), whole[at : at + n]) for at in starts)
+    return all(torch.equal(module(arranged(x[at : at + n].clone(), last)), whole[at : at + n]) for at in starts)

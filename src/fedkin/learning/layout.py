@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from fedkin.federation import Samples
 from fedkin.federation.samples import prepared
 from fedkin.learning.devices import CPU, arranged, device_of
+from fedkin.learning.frozen import Frozen
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.whole import made_up
+from fedkin.learning.written import altered
 from fedkin.tasks import Task
 
 __all__ = ["batch_of", "decide", "settled"]
@@ -58,10 +60,16 @@ def _decide(net: Net, x: Any) -> None:
 
 
 def _lay(module: BodyHead, last: bool) -> None:
+    """Lay the module's tensors out so, also those that were loaded before."""
     module.last = last
     for part in module.modules():
-        if hasattr(part, "channels_last"):
-            setattr(part, "channels_last", last)  # noqa: B010  (torch types attributes of modules otherwise)
+        if isinstance(part, Frozen):
+            part.channels_last = last
+    for tensor in _tensors(module):
+        own = tensor.data
+        laid = arranged(own, last)
+        if laid is not own:
+            tensor.data = laid
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -70,8 +78,10 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _plain(module: BodyHead) -> bool:
-    """Whether all parts are layers of torch, none of which depends on the layout."""
-    return all(type(part).__module__.startswith("torch.nn.modules.") for part in module.modules() if part is not module)
+    """Whether all parts are layers of torch as torch wrote them, none of which depends on the layout."""
+    return not any(altered(part) for part in module.modules()) and all(
+        type(part).__module__.startswith("torch.nn.modules.") for part in module.modules() if part is not module
+    )
 
 
 def _fits(net: Net, x: Any) -> bool:
@@ -90,8 +100,6 @@ def _failure(net: Net, x: Any, last: bool) -> Exception | None:
     """Return the error of passes forward and backward, in training and in evaluation."""
     module = net.scratch()
     _lay(module, last)
-    for tensor in _tensors(module):
-        tensor.data = arranged(tensor.data, last)
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             for training in (True, False):
@@ -104,9 +112,12 @@ def _failure(net: Net, x: Any, last: bool) -> Exception | None:
 
 
 def batch_of(samples: Samples, rows: Tensor, dtype: torch.dtype, last: bool) -> Any:
-    """Return the inputs of these rows; with channels last they are gathered straight into that layout."""
+    """Return the inputs of these rows; with channels last they are gathered straight into that layout.
+
+    Their strides are those that `arranged` gives, since torch chooses its convolution by them.
+    """
     x, own = samples.x, samples.rows
-    if not (last and isinstance(x, Tensor) and x.ndim == 4 and x.device == CPU):
+    if not (last and isinstance(x, Tensor) and x.ndim == 4 and x.device == CPU and _one_layout(x)):
         return arranged(samples.inputs(rows, dtype), last)
     where = rows if own is None else own[rows]
     if bool((where < 0).any()):  # rows from the end, which index_select does not know
@@ -114,3 +125,8 @@ def batch_of(samples: Samples, rows: Tensor, dtype: torch.dtype, last: bool) -> 
     block = torch.empty((len(where), *x.shape[1:]), dtype=x.dtype, memory_format=torch.channels_last)
     torch.index_select(x, 0, where, out=block)
     return arranged(prepared(block, samples.scale, dtype), last)
+
+
+def _one_layout(x: Tensor) -> bool:
+    """Whether images in one layout are not also in the other, with other strides of axes of length 1."""
+    return x.shape[1] > 1 and x.shape[2] * x.shape[3] > 1

@@ -29,10 +29,13 @@ _ROWS_ON_A_GPU = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
-    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
+    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module.
+
+    They get the layout of the module; if that is not known yet, `settled` lays them out.
+    """
     own = _held(module)
     check_fit(params, own)
-    last = module.last is not False
+    last = bool(module.last)
     for name, tensor in own.items():
         tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True), last)
 

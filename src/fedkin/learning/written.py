@@ -12,7 +12,7 @@ from fedkin.learning.layers import ACTIVATIONS, Activation, BatchNorm, Dropout, 
 from fedkin.learning.net import Net
 from fedkin.learning.traced import NotWritten, chain_of
 
-__all__ = ["LossNotWritten", "NotWritten", "Program", "program_of"]
+__all__ = ["LossNotWritten", "NotWritten", "Program", "altered", "program_of"]
 
 
 class LossNotWritten(NotWritten):
@@ -77,10 +77,8 @@ def _read(net: Net) -> Program:
     if type(module.head) is not nn.Linear:
         raise NotWritten(f"the head is a {type(module.head).__name__}")
     for name, part in module.named_modules():
-        if any(getattr(part, f"_{kind}_hooks") for kind in _HOOKS):
-            raise NotWritten(f"{name or 'the net'} has a hook")
-        if replaced := _METHODS & vars(part).keys():
-            raise NotWritten(f"{name or 'the net'} has a {min(replaced)} of its own")
+        if what := altered(part):
+            raise NotWritten(f"{name or 'the net'} has a {what}")
     parts: list[tuple[str, nn.Module]] = []
     flat = False
     for name, part in _chain("body", module.body):
@@ -97,6 +95,14 @@ def _read(net: Net) -> Program:
         odd = sorted({*found} ^ {*net.trainable}) or found
         raise NotWritten(f"{odd[0]} is frozen, shared by two layers, or in no layer of the chain")
     return program
+
+
+def altered(part: nn.Module) -> str:
+    """Return what this one module has beside its class: a hook, or a method of its own; empty if nothing."""
+    if any(getattr(part, f"_{kind}_hooks") for kind in _HOOKS):
+        return "hook"
+    replaced = _METHODS & vars(part).keys()
+    return f"{min(replaced)} of its own" if replaced else ""
 
 
 _HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
