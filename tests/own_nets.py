@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 (as a user may)
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ class _Of(nn.Module):
         super().__init__()
         self.one, self.two, self.act = nn.Linear(5, 6), nn.Linear(6, 6), nn.ReLU(inplace=True)
         self.count, self.seen = 0, list[Any]()
+        self.inside, self.array, self.deep = SimpleNamespace(n=0), np.zeros(1), {"n": [0]}
+        self.numbers = iter(range(1000))
 
 
 def _own(forward: Callable[[Any, Tensor], Any]) -> Callable[[], nn.Module]:
@@ -188,6 +191,66 @@ def always(self: Any, x: Tensor) -> Tensor:
     return self.two(F.dropout(self.one(x), 0.5))  # type: ignore[no-any-return]
 
 
+def clamped(self: Any, x: Tensor) -> Tensor:
+    self.one.weight.data.clamp_(-1, 1)
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def renormed(self: Any, x: Tensor) -> Tensor:
+    self.one.weight.data = torch.renorm(self.one.weight.data, 2, 0, 4.0)
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def kept_small(self: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        for weight in self.parameters():
+            if (weight.norm() > 3).any():
+                weight.mul_(3 / weight.norm())
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def by_weights(self: Any, x: Tensor) -> Tensor:
+    x = self.one(x)
+    return self.two(F.relu(x) if self.one.weight.abs().max() < 1 else torch.tanh(x))  # type: ignore[no-any-return]
+
+
+def by_function(self: Any, x: Tensor) -> Tensor:
+    x = self.one(x)
+    return self.two(F.relu(x) if torch.max(self.two.bias) < 1 else torch.tanh(x))  # type: ignore[no-any-return]
+
+
+def of_its_type(self: Any, x: Tensor) -> Tensor:
+    if isinstance(x, Tensor):
+        x = x.clamp(-3, 3)
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def without_nan(self: Any, x: Tensor) -> Tensor:
+    if torch.is_tensor(x):
+        x = torch.nan_to_num(x)
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def counted_inside(self: Any, x: Tensor) -> Tensor:
+    self.inside.n += 1
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def counted_by_numpy(self: Any, x: Tensor) -> Tensor:
+    self.array += 1
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def counted_by_iterator(self: Any, x: Tensor) -> Tensor:
+    next(self.numbers)
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def counted_deep(self: Any, x: Tensor) -> Tensor:
+    self.deep["n"][0] += 1
+    return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
 class Still(_Of):
     """In evaluation mode for ever."""
 
@@ -224,5 +287,16 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "lengths": (_own(lengths), "write .size(0)"),
     "softened": (_own(softened), "calls softmax on the output of two"),
     "always": (_own(always), "drops in evaluation too"),
+    "clamped": (_own(clamped), "a Clamped, reads or changes one.weight itself (data)"),
+    "renormed": (_own(renormed), "reads or changes one.weight itself (data)"),
+    "kept small": (_own(kept_small), "reads or changes one.weight itself (norm)"),
+    "by weights": (_own(by_weights), "reads or changes one.weight itself (abs)"),
+    "by function": (_own(by_function), "reads or changes two.bias itself (max)"),
+    "of its type": (_own(of_its_type), "asks the input for its clamp"),
+    "without nan": (_own(without_nan), "calls nan_to_num on the input"),
+    "counted inside": (_own(counted_inside), "changes the module"),
+    "counted by numpy": (_own(counted_by_numpy), "changes the module"),
+    "counted by iterator": (_own(counted_by_iterator), "changes the module"),
+    "counted deep": (_own(counted_deep), "changes the module"),
     "still": (Still, "Still has a train or __call__ of its own"),
 }

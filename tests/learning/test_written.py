@@ -129,6 +129,14 @@ def test_what_a_class_does_is_read_once() -> None:
     assert [name for name, _ in program.parts] == ["body.first", "body.relu", "body.dropout"]
 
 
+def test_it_is_read_when_the_plan_is_equipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, other threads of the process may draw random numbers."""
+    body = nn.Sequential(nn.Flatten(), CHAINS["looped"]())
+    setup = replace(small_setup(Local()), net=Net(body, nn.Linear(7, 4))).equipped()
+    monkeypatch.setattr("fedkin.learning.written._read", None)
+    assert isinstance(program_of(setup.net), Program)
+
+
 class Whole(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from fedkin.learning.layout import decide
 from fedkin.learning.measures import Measure
 from fedkin.learning.net import Net
 from fedkin.learning.training import Training
+from fedkin.learning.written import program_of
 from fedkin.settings import parse
 from fedkin.views import no_public_data
 
@@ -103,9 +104,11 @@ class Plan:
         made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}
         for net in known.values():
             net.check(self.task)
-        # Decided here, so that the net is laid out when other processes get it.
+        # Decided here, so that the net is laid out when other processes get it; and read here, before other threads
+        # train and draw random numbers.
         for net in made.values():
             decide(net, self.task)
+            program_of(net)
         nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
         return replace(self, net=made[id(self.net)], nets=nets)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import RLock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -54,6 +55,7 @@ class Program(NamedTuple):
 
 
 _KNOWN: WeakKeyDictionary[Net, Program | str] = WeakKeyDictionary()
+_READING = RLock()  # what a module's own `forward` does is read by the random states of the process
 
 
 def program_of(net: Net) -> Program | str:
@@ -62,12 +64,13 @@ def program_of(net: Net) -> Program | str:
     >>> program_of(Net(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(2, 2)))
     'body.1 is a Softmax'
     """
-    if net not in _KNOWN:
-        try:
-            _KNOWN[net] = _read(net)
-        except NotWritten as why:
-            _KNOWN[net] = str(why)
-    return _KNOWN[net]
+    with _READING:
+        if net not in _KNOWN:
+            try:
+                _KNOWN[net] = _read(net)
+            except NotWritten as why:
+                _KNOWN[net] = str(why)
+        return _KNOWN[net]
 
 
 def _read(net: Net) -> Program:
