@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fedkin
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.computing import Computing, _has_bf16, check_precision
@@ -267,6 +267,44 @@ def test_bf16_is_computed_one_client_at_a_time_when_stacked() -> None:
     torch.manual_seed(2)
     own[1].reset_parameters()  # type: ignore[operator]
     assert _equal(_run(own, precision="bf16"), _run(own, precision="bf16", mode="stacked"))
+
+
+@BF16
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_frozen_part_behind_another_is_computed_in_float32(keep: bool) -> None:
+    torch.manual_seed(0)
+    frozen = nn.Linear(16, 8)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), Frozen(frozen, keep))
+    net = Net(body, nn.Linear(8, 3), computing=Computing("bf16"))
+    assert _fit(net).loss > 0
+    z = infer(net, net.scratch(), net.initial, "features", _samples())
+    assert not torch.equal(z, z.bfloat16().float())
+    given = body[1](_samples().inputs(slice(None)).flatten(1))
+    torch.testing.assert_close(z, frozen(given), atol=0.05, rtol=0.05)
+
+
+def _past_the_features(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:
+    return nn.functional.cross_entropy(model.head(model.body(batch.x)), batch.y)
+
+
+def _in_the_body(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:
+    return nn.functional.cross_entropy(model.head(model.in_body(model.body, batch.x)), batch.y)
+
+
+@BF16
+def test_bf16_reaches_what_a_loss_calls_or_is_refused() -> None:
+    def fitted(loss: Any, how: str) -> Any:
+        net = _net(lambda: _body("plain"), precision=how)
+        plan, draw = Training(batch_size=5, lr=0.1), np.random.default_rng(1)
+        return fit(net, net.scratch(), net.initial, loss, _samples(), plan, {}, {}, draw).params
+
+    with pytest.raises(MethodError, match=r"the loss calls the body.*model\.features\(x\).*precision = 'float32'"):
+        fitted(_past_the_features, "bf16")
+    assert _far(fitted(_past_the_features, "float32"), fitted(_in_the_body, "float32")) == 0
+    assert _far(fitted(_in_the_body, "bf16"), fitted(CrossEntropy(), "bf16")) == 0
+    net = _net(lambda: _body("plain"), precision="bf16")
+    with pytest.raises(MethodError, match="the loss calls the body"):
+        infer(net, net.scratch(), net.initial, lambda model, batch: model.body(batch.x), _samples())
 
 
 def test_bf16_with_float64_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,9 @@ from torch import Tensor
 from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError
 from fedkin.flow import PeerMethod, ServerMethod
+from fedkin.learning import Net
+from fedkin.learning.computing import Computing, _has_bf16
+from fedkin.learning.devices import CPU
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
@@ -38,6 +43,21 @@ def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
         _rests(method, 1 if name == "ifca-same" else 0, "head." if name == "fedproto" else "\0")
     else:
         promise.check(method)
+
+
+@pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_trains_in_bf16(name: str) -> None:
+    """Not in float32 without a word, because its loss goes past the features of the model."""
+    setup = small_setup(METHODS[name](), dtype=torch.float32)
+    body, head = setup.net.module.body, setup.net.module.head
+    made = []
+    for how in ("float32", "bf16"):
+        engine = LocalEngine(replace(setup, net=Net(body, head, computing=Computing(how))))
+        engine.round(1)
+        made.append(engine.model(min(setup.federation)))
+    unlike = [key for key in made[0] if key.startswith("body.") and not torch.equal(made[0][key], made[1][key])]
+    assert unlike
 
 
 @pytest.mark.parametrize("name", ["local", "fedavg", "sfmtl-graph"])

@@ -57,6 +57,7 @@ class Frozen(nn.Module):
             if found is not None:
                 return found
             self.kept.missed()
+        x = _whole(x)
         if not self.keep or torch.compiler.is_compiling():
             with torch.no_grad(), half(_device(x), on=False):
                 return self.net(x)
@@ -99,6 +100,13 @@ class Frozen(nn.Module):
             for start in range(0, len(a), size)
         )
         return torch.cat([features] * times) if alike else None
+
+
+def _whole(x: Any) -> Any:
+    """Return inputs in float32 where torch computes in bfloat16, as layers before this part then give that."""
+    if not torch.is_autocast_enabled(_device(x).type):
+        return x
+    return pytree.tree_map(lambda part: part.float() if part.dtype == torch.bfloat16 else part, x)
 
 
 def _device(x: Any) -> torch.device:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError
@@ -38,10 +41,34 @@ class BodyHead(nn.Module):
 
     def features(self, x: Any) -> Tensor:
         """Return features [batch, d] of inputs [batch, ...], or of a dict of inputs."""
+        return self.in_body(self.body, x)  # type: ignore[no-any-return]
+
+    def in_body(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """Return what a function of the body's gives for x (a tensor, or several), in the precision of bodies.
+
+        For losses that need more of the body than its features.
+        """
         if self.computing.precision == "float32":
-            return self.body(x)  # type: ignore[no-any-return]
-        with half(device_of(self)):
-            return self.body(x).float()  # type: ignore[no-any-return]
+            return function(x)
+        with half(device_of(self)), _watched(False):
+            return pytree.tree_map(_in_float32, function(x))
+
+    @contextmanager
+    def guarded(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Yield a function that makes a context in which only `features` and `in_body` may call parts of the body.
+
+        Otherwise these would be computed in float32, whatever the precision of the run.
+        """
+        if self.computing.precision == "float32":
+            yield nullcontext
+            return
+        others = {part for name, child in self.named_children() if name != "body" for part in child.modules()}
+        hooks = [part.register_forward_pre_hook(_inside_only) for part in {*self.body.modules()} - others]
+        try:
+            yield lambda: _watched(True)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def forward(self, x: Any) -> Tensor:
         """Return outputs [batch, classes]."""
@@ -103,6 +130,30 @@ class BodyHead(nn.Module):
 def _inside(name: str, modules: tuple[str, ...]) -> bool:
     """Whether a parameter or a buffer belongs to one of these modules, or to a module inside them."""
     return any(name.startswith(f"{module}.") for module in modules)
+
+
+_WATCHED = ContextVar("watched", default=False)  # whether parts of bodies may not be called
+
+
+@contextmanager
+def _watched(on: bool) -> Iterator[None]:
+    before = _WATCHED.set(on)
+    try:
+        yield
+    finally:
+        _WATCHED.reset(before)
+
+
+def _in_float32(out: Any) -> Any:
+    return out.float() if isinstance(out, Tensor) and out.is_floating_point() else out
+
+
+def _inside_only(part: nn.Module, given: Any) -> None:
+    if _WATCHED.get():
+        raise MethodError(
+            f"the loss calls the body, or a {type(part).__name__} in it, itself, which run.precision = 'bf16' does not "
+            "reach: let it call model.features(x) or model.in_body(function, x), or set run.precision = 'float32'"
+        )
 
 
 class Net:

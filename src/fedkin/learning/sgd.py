@@ -66,6 +66,7 @@ def fit(
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         recalled(module.body, samples, net.dtype, changed) as recall,
+        module.guarded() as guard,
     ):
         torch.manual_seed(int(rng.integers(2**63)))
         for where in drawn(list(training.batches(len(samples), rng)), device):
@@ -80,7 +81,8 @@ def fit(
                 x = arranged(view(samples.inputs(where, net.dtype)), last)
             batch = Batch(x, y, masks[size], True, weight)
             recall(batch.x, where)
-            result = loss(module, batch, extras, carry)
+            with guard():
+                result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
             descend()
@@ -158,7 +160,7 @@ def _passes(
     device = device_of(module)
     last = settled(net, module, samples)
     parts = []
-    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall:
+    with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall, module.guarded() as guard:
         for start in range(0, len(samples), many):
             rows = slice(start, start + many)
             x, y = arranged(samples.inputs(rows, net.dtype), last), samples.labels(rows)
@@ -168,7 +170,8 @@ def _passes(
             elif what == "features":
                 out = module.features(x)
             else:
-                out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
+                with guard():
+                    out = what(module, Batch(x, y, torch.ones(len(y), dtype=net.dtype, device=device)))
             parts.append(out.to(CPU))
     return torch.cat(parts).contiguous()
 

@@ -97,7 +97,7 @@ class SimpleRepresentation:
     weighted: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
-        mean, sd = model.body.moments(batch.x)
+        mean, sd = model.in_body(model.body.moments, batch.x)
         z = mean + sd * torch.randn_like(mean)
         size = z.square().sum(1) if self.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
         value = F.cross_entropy(model.head(z), batch.y, reduction="none") + self.l2r * size

@@ -23,8 +23,9 @@ class RunSettings(EngineSettings):
 
     engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
     precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
-    it; parameters, messages, heads and losses stay in float32. "float32" computes in `dtype`. channels_last: compute
-    convolutions on a CPU with channels last, which is faster; nets that cannot do so are computed with channels first.
+    it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
+    "float32" computes in `dtype`. channels_last: compute convolutions on a CPU with channels last, which is faster;
+    nets that cannot do so are computed with channels first.
     evaluate_every, checkpoint_every: in rounds.
     embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
     round always stores them (0: only the last round).
