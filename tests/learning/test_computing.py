@@ -260,6 +260,16 @@ def test_bf16_is_told_in_the_summary_and_its_warnings(tmp_path: Path) -> None:
 
 
 @BF16
+def test_a_loaded_run_predicts_in_its_precision(tmp_path: Path) -> None:
+    body = nn.Sequential(*_layers(), nn.Flatten())
+    for how in ("bf16", "float32"):
+        _run(body, tmp_path / how, precision=how)
+        model: Any = fedkin.load(tmp_path / how, model=_model(body)).model("c0")
+        z = model.features(_samples().inputs(slice(None))).detach()
+        assert torch.equal(z, z.bfloat16().float()) == (how == "bf16")
+
+
+@BF16
 def test_bf16_is_computed_one_client_at_a_time_when_stacked() -> None:
     net = _net(lambda: _body("plain"), precision="bf16")
     assert "run.precision = 'bf16'" in why_alone(net)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError
 from fedkin.federation import Scale
 from fedkin.federation.encoding import Encoding
+from fedkin.learning.computing import DEFAULT
+from fedkin.learning.net import BodyHead
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
 from fedkin.running.loaded import Loaded
@@ -174,6 +176,8 @@ def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     moments = (0.0, 1.0) if target is None else (target.mean, target.deviation)
     names = list(task.shapes) if several else []
     model = models.model(client).float()
+    if isinstance(model, BodyHead):
+        model.computing = DEFAULT  # float32, on whatever machine the program runs
     return Answer(model, task.kind, before, names, *moments, target is not None), inputs
 
 

@@ -18,6 +18,7 @@ from fedkin.federation.frame import Target, as_table
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
 from fedkin.keys import key
+from fedkin.learning.computing import Computing
 from fedkin.learning.models import MODELS
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.whole import Modules, pair_of
@@ -58,7 +59,7 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None,
 
 
 class Loaded(Mapping[str, nn.Module]):
-    """The models of a run by client id, in evaluation mode. See `fedkin.load`.
+    """The models of a run by client id, in evaluation mode, in the precision of the run. See `fedkin.load`.
 
     encoding, target: how columns became inputs, and what the targets mean; None if the run had arrays.
     """
@@ -165,7 +166,9 @@ class Loaded(Mapping[str, nn.Module]):
                 f"{self.folder}: its net was made from modules of your own, which only you can make again: "
                 f"fedkin.load({str(self.folder)!r}, model=(body, head)) with the same ones; it was {was}"
             )
-        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype))
+        run = reading.settings_in(self.folder / "experiment.toml").get("run", {})
+        computing = Computing(run.get("precision", "float32"))
+        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype, computing))
         frozen = self.kept.frozen(number)
         made, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
         if odd := sorted(name for name in {*made, *wanted} if made.get(name) != wanted.get(name)):

@@ -90,6 +90,8 @@ class Auto(Executor):
     def _why(self, alone: Way) -> str:
         """Return why this net is not stacked."""
         met = [each for each in self.tried() if (each.net, each.loss) == (alone.net, alone.loss)]
+        if not met:
+            return "not among the first jobs, which were measured"
         if all(each.way == ALONE for each in met):
             return "; ".join(each.why for each in met)
         stacked = " or ".join(f"{each.way}{each.why and f' ({each.why})'}" for each in met)
