@@ -16,13 +16,14 @@ from fedkin.engines.executors import auto
 from fedkin.engines.executors.auto import Auto
 from fedkin.engines.executors.jobs import Executor, FitJob, OneByOne
 from fedkin.engines.executors.stacked import Stacked
-from fedkin.engines.executors.ways import Way
+from fedkin.engines.executors.ways import ALONE, Way
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.methods.fedproto import PrototypeRegularised
+from fedkin.methods.local import Local
 from own_nets import OTHERS
-from support import small_federation
+from support import small_federation, small_setup
 
 TRAINING = Training(batch_size=8, local_steps=2, lr=0.1)
 
@@ -171,3 +172,9 @@ def test_a_way_is_told_once_for_each_net_and_loss() -> None:
     job = FitJob(next(iter(federation)), net.initial, CrossEntropy(), TRAINING, {}, {}, 7)
     list(executor.run([job, replace(job, net=other), job]))
     assert executor.ways == [Way("Sequential, 64 parameters", "CrossEntropy", "written out", "")]
+
+
+def test_auto_says_of_a_net_that_was_not_measured_that_it_was_not() -> None:
+    setup = small_setup(Local())
+    quick = Auto(setup.net, setup.federation, 1)
+    assert quick._why(Way("Net", "Own", ALONE, "")) == "not among the first jobs, which were measured"
