@@ -15,10 +15,15 @@ from pydantic_core import PydanticCustomError
 from fedkin.errors import ConfigError, WrongSetting, nearest
 from fedkin.untrusted import shown
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
 __all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
 
 
-class _Said(type(BaseModel)):  # type: ignore[misc]
+class _Said(ModelMetaclass):
     """Settings made in Python are refused in fedkin's words; pydantic itself makes them without this call."""
 
     if not TYPE_CHECKING:
