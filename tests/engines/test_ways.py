@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,17 +115,47 @@ def test_auto_says_which_way_a_measured_step_chose(quicker: str, monkeypatch: py
     """The times are made up: first one client's, then those of all in a stack."""
     times = iter([1.0, 0.1] if quicker == "stacked" else [0.1, 1.0])
 
-    def quickest(work: Callable[[], object]) -> float:
-        work()
+    def quickest(self: Auto, work: Callable[[int], object], steps: int) -> float:
+        work(1)
         return next(times)
 
-    monkeypatch.setattr(auto, "_quickest", quickest)
+    monkeypatch.setattr(Auto, "_quickest", quickest)
     found = ways_of(OTHERS["skip"][0], CrossEntropy(), lambda net, clients: Auto(net, clients, 1))
     reason = "body, a Skip, computes with the output of one and the output of two (add)"
     assert found == [
         ("CrossEntropy", "mapped by vmap", reason) if quicker == "stacked" else
-        ("CrossEntropy", "one by one", f"a measured step was quicker than mapped by vmap ({reason})")
+        ("CrossEntropy", "one by one", f"measured steps were quicker than mapped by vmap ({reason})")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("once", "chosen"), [(20.0, "stacked"), (80.0, "one-by-one")])
+def test_auto_shares_what_a_stack_costs_once_over_its_steps(
+    once: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a made-up clock a client's step takes 1 alone, and a tenth in a stack, which costs `once` besides."""
+    now = [0.0]
+    monkeypatch.setattr("fedkin.engines.executors.auto.time.thread_time", lambda: now[0])
+    monkeypatch.setattr("fedkin.engines.executors.auto.time.perf_counter", lambda: now[0])
+    collect = Stacked.collect
+
+    def alone(job: FitJob, *others: object) -> None:
+        now[0] += 0.001 * job.training.steps(50)
+
+    def stacked(self: Stacked) -> object:
+        fits = [job for job in self.jobs if isinstance(job, FitJob)]
+        now[0] += 0.001 * (once + 0.1 * sum(job.training.steps(50) for job in fits))
+        return collect(self)
+
+    monkeypatch.setattr(auto, "attempt", alone)
+    monkeypatch.setattr(Stacked, "collect", stacked)
+    net = Net.build(lambda: (chain(), nn.Linear(6, 4)), 1)
+    federation = small_federation()
+    executor = Auto(net, federation, 1)
+    job = FitJob("", net.initial, CrossEntropy(), TRAINING.model_copy(update={"local_steps": 40}), {}, {}, 7)
+    for id in itertools.islice(itertools.cycle(federation), executor.room):
+        executor.submit(replace(job, id=id))
+    executor.collect()
+    assert executor.chosen == chosen
 
 
 def test_auto_says_why_nothing_was_stacked() -> None:

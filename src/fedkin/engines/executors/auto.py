@@ -1,4 +1,4 @@
-"""The mode "auto": it measures one step of each mode on the first jobs, and chooses the fastest mode."""
+"""The mode "auto": it measures a few steps of each mode on the first jobs, and chooses the fastest mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from fedkin.learning.net import Net
 __all__ = ["Auto", "cores"]
 
 _SAMPLE = 16  # number of jobs for the measurement
+_ALONE = 4  # of them one by one: one alone would find its data and weights in the caches each time
 _ROUNDS = 3  # number of repetitions, of which the fastest is taken
+_STEPS = 4  # that are measured together, so that what a Fit costs besides its steps is shared as in a whole one
+_LONG = 0.1  # seconds of a run from which its steps are measured one at a time
 # Seconds for copying a job to another process and back, which matter for short jobs.
 _HANDOVER = 1e-3
 
@@ -90,7 +93,7 @@ class Auto(Executor):
         if all(each.way == ALONE for each in met):
             return "; ".join(each.why for each in met)
         stacked = " or ".join(f"{each.way}{each.why and f' ({each.why})'}" for each in met)
-        return f"a measured step was quicker than {stacked}"
+        return f"measured steps were quicker than {stacked}"
 
     def close(self) -> None:
         if self.inner is not None:
@@ -106,38 +109,51 @@ class Auto(Executor):
 
     def _measure(self, fits: list[FitJob]) -> None:
         """Measure seconds per client and step in each mode that can do these jobs."""
-        once = [
-            replace(job, training=job.training.model_copy(update={"local_steps": 1, "local_epochs": None}))
-            for job in fits
-        ]
         first = fits[0]
         steps = first.training.steps(len(samples_of(first, self.federation)))
-        alone = _quickest(lambda: attempt(once[0], self.net, self.modules, self.federation))
-        self.seconds["one-by-one"] = alone
+        few = fits[:_ALONE]
+
+        def alone(count: int) -> None:
+            for job in few:
+                attempt(_cut(job, count), self.net, self.modules, self.federation)
+
+        self.seconds["one-by-one"] = self._quickest(alone, steps) / len(few)
         stack = Stacked(self.net, self.federation, self.modules, quiet=True)
         self.tried = stack.noted
-        if stack.width > 1 and len(once) > 1:
+        if stack.width > 1 and len(fits) > 1:
 
-            def together() -> None:
-                for job in once:
-                    stack.submit(job)
+            def together(count: int) -> None:
+                for job in fits:
+                    stack.submit(_cut(job, count))
                 stack.collect()
 
-            self.seconds["stacked"] = _quickest(together) / len(once)
+            self.seconds["stacked"] = self._quickest(together, steps) / len(fits)
         else:
             for job in fits:
                 net = job.net or self.net
                 self.tried.note(net, job.loss, ALONE, stack.why_alone(net, job) or "only one client trains")
         if self.count > 1 and len(self.federation) > 1:
-            self.seconds["workers"] = alone / self.count + _HANDOVER / steps
+            self.seconds["workers"] = self.seconds["one-by-one"] / self.count + _HANDOVER / steps
+
+    def _quickest(self, work: Callable[[int], object], steps: int) -> float:
+        """Return the seconds of a step of this work, which takes a number of steps of each client: the least of a few.
+
+        It is the time of this thread's processor where that does all the work, else other programs would decide.
+        """
+        lone = self.modules.device == CPU and torch.get_num_threads() == 1
+        clock = time.thread_time if lone else time.perf_counter
+
+        def spent(count: int) -> float:
+            start = clock()
+            work(count)
+            return (clock() - start) / count
+
+        work(1)
+        found = spent(1)
+        count = 1 if found > _LONG else min(steps, _STEPS)
+        return min([found] * (count == 1) + [spent(count) for _ in range(_ROUNDS - (count == 1))])
 
 
-def _quickest(work: Callable[[], object]) -> float:
-    """Return the least time of a few runs, after a warm-up run."""
-    work()
-    spent = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - start)
-    return min(spent)
+def _cut(job: FitJob, steps: int) -> FitJob:
+    """The job with so many steps."""
+    return replace(job, training=job.training.model_copy(update={"local_steps": steps, "local_epochs": None}))
