@@ -166,7 +166,7 @@ class Flt(SigningMethod):
         if anew:
             order, signed, planted = stage.inputs(server)
             found = relate(signed, self.graph, stage.seed_of(server), planted)  # 13 to 19
-            stage.keep(server, order, found, self.average)
+            stage.keep(server, order, signed, found, self.average, self.graph)
             if found.recall is not None:
                 server.info = {"neighbour_recall": found.recall}
         else:
