@@ -249,9 +249,12 @@ def test_drawn_clients_keep_their_fitted_places_among_the_others(low: None, monk
         np.testing.assert_array_equal(places[row], one * 2.0 if row in some else one + 5.0)
     np.testing.assert_array_equal(np.concatenate(known), np.concatenate(sets)[some] * 2.0)
     seen: list[Any] = []
-    monkeypatch.setattr(
-        "fedkin.methods.flt.crowd.neighbours", lambda places, *more: seen.append(places) or neighbours(places, *more)
-    )
+
+    def spy(places: Any, *more: Any) -> Any:
+        seen.append(places)
+        return neighbours(places, *more)
+
+    monkeypatch.setattr("fedkin.methods.flt.crowd.neighbours", spy)
     crowd.spread(sets, [sets[row] for row in some], labels[some], some, 1.0, how, 0)
     near_in_a_crowd(sets[140:], sets[:140], [], labels[:140], 1.0, how, 0)
     for every, rows in ((seen[0], some), (seen[1], crowd.drawn(140, 0))):

@@ -6,7 +6,7 @@ the group whose drawn members are nearest on average, as newcomers do.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,8 @@ def to_groups(between: Array, labels: Labels) -> Array:
     groups, member = np.unique(labels, return_inverse=True)
     n = len(labels)
     belongs = sp.csr_array((np.ones(n), (np.arange(n), member)), shape=(n, len(groups)))
-    return np.asarray((belongs.T @ between.T).T / np.bincount(member))
+    total: Any = belongs.T @ between.T
+    return np.asarray(total.T / np.bincount(member))
 
 
 def spread(

@@ -87,8 +87,8 @@ def _adopt_models(
     for group in np.unique(found.groups[alone]).tolist():
         asks, there = alone[found.groups[alone] == group], old[found.groups[old] == group]
         if len(there):
-            some = ([signed[row] for row in rows.tolist()] for rows in (asks, there))
-            _, near = crowd.joining(*some, found.groups[there], settings, seed_of(server))
+            wanted, known = ([signed[row] for row in rows.tolist()] for rows in (asks, there))
+            _, near = crowd.joining(wanted, known, found.groups[there], settings, seed_of(server))
             giver[asks] = there[near]
     initial = str(1 + max(map(int, state["models"])))
     if (giver[new] < 0).any():
