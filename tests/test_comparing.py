@@ -86,6 +86,9 @@ def test_one_method_with_several_settings_has_labels(tmp_path: Path) -> None:
     assert found["mu=0"][3].rounds != found["mu=9"][3].rounds
     assert (tmp_path / "c" / "mu=9-seed3").is_dir()
     swept = fedkin.sweep(plan, FedProx, {"method.mu": [0.0, 9.0]}, seeds=3)
+    figures = [one.results[3].summary["accuracy"]["mean"] for one in swept]
+    means = [f"fedprox mu={mu} {figure:.3f}" for mu, figure in zip((0.0, 9.0), figures, strict=True)]
+    assert repr(swept) == f"Sweep(accuracy, 1 seed, 2 combinations: {', '.join(means)})"
     assert [one.results[3].rounds for one in swept] == [by_seed[3].rounds for by_seed in found.values()]
     command = sweep_by_command(plan, ["fedprox"], [Choice("method.mu", (0.0, 9.0))], [3], tmp_path, tmp_path / "s")
     assert [one.results[3].rounds for one in command] == [one.results[3].rounds for one in swept]

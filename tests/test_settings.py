@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import Field, field_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.keys import key, rng
@@ -26,6 +28,62 @@ class Outer(Settings):
 def test_typo_in_an_inner_section_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"^method\.graph\.resolutoin: no such setting; did you mean 'resolution'\?$"):
         parse(Outer, {"graph": {"resolutoin": 2.0}}, "method")
+
+
+class Bounded(Settings):
+    near: int = Field(3, ge=1)
+    graph: Inner = Inner()
+
+
+class Bad(Bounded):
+    far: int = "x"  # type: ignore[assignment]
+
+
+class OutOfRange(Settings):
+    inner: Bounded = Field(default_factory=lambda: Bounded(near=2))
+    share: float = Field(2.0, le=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"near": "x"}, r"Bounded\.near: input should be a valid integer.*; got 'x'"),
+        ({"near": 0}, r"Bounded\.near: input should be greater than or equal to 1; got 0"),
+        ({"naer": 2}, r"Bounded\.naer: no such setting; did you mean 'near'\?"),
+        ({"graph": {"resolutoin": 2}}, r"Bounded\.graph\.resolutoin: no such setting; did you mean 'resolution'\?"),
+        ({"near": True}, r"Bounded: near: expected no true or false, got True"),
+    ],
+)
+def test_settings_made_in_python_are_refused_in_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}$") as caught:
+        Bounded(**given)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_made_within_a_check_is_blamed_on_the_setting() -> None:
+    class Outside(Settings):
+        graph: Inner = Inner()
+
+        @field_validator("graph", mode="before")
+        @classmethod
+        def _made(cls, value: Any) -> Any:
+            return Inner(resolution=value) if isinstance(value, str) else value
+
+    with pytest.raises(ConfigError, match=r"^method\.graph: Inner\.resolution: .* valid number.*; got 'high'$"):
+        parse(Outside, {"graph": "high"}, "method")
+
+
+@pytest.mark.parametrize("make", [lambda: Bad(), lambda: parse(Bad, {"near": 2}, "method")])
+def test_a_bad_default_is_blamed_on_its_class(make: Any) -> None:
+    said = f"{re.escape(__file__)}: class Bad: the default of 'far': input should be a valid integer.*; got 'x'"
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        make()
+
+
+def test_a_default_out_of_its_range_is_blamed_on_its_class() -> None:
+    with pytest.raises(ConfigError, match=r"the default of 'share': .*less than or equal to 1; got 2"):
+        parse(OutOfRange, {"inner": {"near": 4}}, "method")
 
 
 def test_every_bad_field_is_named_at_once() -> None:

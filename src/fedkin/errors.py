@@ -2,6 +2,7 @@
 
 FedkinError
   ConfigError   an experiment file, a setting or a command-line option
+    WrongSetting  one that is given in Python: it is a ValueError too
   DataError     a data file, an array or a client's samples
   GraphError    a matrix, labels or a graph file given to fedkin.graph
   MethodError   something that a method yields or receives and cannot be used
@@ -13,7 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["ConfigError", "DataError", "FedkinError", "GraphError", "MethodError", "NoField", "RunError", "nearest"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "FedkinError",
+    "GraphError",
+    "MethodError",
+    "NoField",
+    "RunError",
+    "WrongSetting",
+    "nearest",
+]
 
 
 class FedkinError(Exception):
@@ -25,6 +36,10 @@ class ConfigError(FedkinError):
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.args))
+
+
+class WrongSetting(ConfigError, ValueError):
+    """Settings made in Python with a value that is unknown, missing or out of range."""
 
 
 class DataError(FedkinError):

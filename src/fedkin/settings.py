@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from inspect import get_annotations
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedkin.errors import ConfigError, nearest
+from fedkin.errors import ConfigError, WrongSetting, nearest
 from fedkin.untrusted import shown
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 __all__ = ["Settings", "Span", "choose", "expect", "one_of", "parse", "place", "span", "tunables"]
 
 
-class Settings(BaseModel):
+class _Said(ModelMetaclass):
+    """Settings made in Python are refused in fedkin's words; pydantic itself makes them without this call."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **table: Any) -> Any:
+            try:
+                return super().__call__(*args, **table)
+            except ValidationError as error:
+                raise WrongSetting(*(_explain(cls, item, cls.__name__, table) for item in error.errors())) from None
+
+
+class Settings(BaseModel, metaclass=_Said):
     """Base of every group of settings: frozen, compared by value; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
@@ -114,7 +133,7 @@ def parse(model: type[S], table: Mapping[str, Any], where: str) -> S:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(*(_explain(model, item, where) for item in error.errors())) from None
+        raise ConfigError(*(_explain(model, item, where, table) for item in error.errors())) from None
 
 
 def expect(value: object, kinds: type | tuple[type, ...], where: str, what: str) -> None:
@@ -141,8 +160,8 @@ def choose(registry: Mapping[str, T], name: object, where: str) -> T:
     return registry[name]
 
 
-def _explain(model: type[BaseModel], item: Any, where: str) -> str:
-    """One validation error as `section.field: what was wrong, what was expected`."""
+def _explain(model: type[BaseModel], item: Any, where: str, table: Mapping[str, Any]) -> str:
+    """One validation error as `section.field: what was wrong, what was expected`; where: of the table's section."""
     location = [str(part) for part in item["loc"]]
     if item["type"] == "renamed":
         old, new = (_dotted([where, *location, item["ctx"][age]]) for age in ("old", "new"))
@@ -153,11 +172,30 @@ def _explain(model: type[BaseModel], item: Any, where: str) -> str:
         return f"{name}: no such setting; {nearest(location[-1], _fields(model, location[:-1]))}"
     if item["type"] == "missing":
         return f"{name}: missing, and it has no default"
+    name = _default(model, location, table) or name
     message = item["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
+    if message == item["msg"]:
+        message = message[:1].lower() + message[1:]
     given = item.get("input")
-    got = "" if isinstance(given, Mapping) else f"; got {shown(repr(given), 200)}"
+    got = "" if isinstance(given, Mapping) or "; got " in message else f"; got {shown(repr(given), 200)}"
     return f"{name}: {message}{got}"
+
+
+def _default(model: type[BaseModel], location: list[str], table: Any) -> str | None:
+    """Say of which class a value is the default; None if the table has it."""
+    for place, part in enumerate(location):
+        if not isinstance(table, Mapping) or part not in model.model_fields:
+            return None
+        if part not in table:
+            kind = next(kind for kind in model.__mro__ if part in get_annotations(kind))
+            file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+            name = _dotted(location[place:])
+            return f"{f'{file}: ' if file else ''}class {kind.__name__}: the default of {name!r}"
+        table, inner = table[part], model.model_fields[part].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return None
+        model = inner
+    return None
 
 
 def _dotted(parts: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
+from fedkin.advice.advising import _judgeable
+from fedkin.advice.folds import Rows
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run
@@ -45,6 +48,13 @@ def test_no_verdict_on_a_client_with_two_events(found: Advice) -> None:
     assert found["hal"].advice == "not known: 2 events"
     assert "for hal nothing can be said yet (2 events)" in found.sentence
     assert found["hal"].gain is None
+
+
+def test_with_times_it_says_which_events_were_counted(made: Federation) -> None:
+    rows = {id: Rows(when=np.arange(made[id].size, dtype=float)) for id in made}
+    folds, unknown, _ = _judgeable(made, Plan(), 0, rows)
+    assert "hal" not in folds
+    assert re.fullmatch(r"[012] events? in the latest 25% of its rows", unknown["hal"])
 
 
 def test_one_model_for_all_would_hurt_the_loner_and_the_notes_say_so(found: Advice) -> None:

@@ -214,7 +214,7 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["run", "small.toml", "--set", "training.per_round=99"], "99 clients a round, but the federation has 6"),
         (["run", "small.toml", "--set", "data.source=mnist"], "data/MNIST/raw"),
         (["run", "small.toml", "--set", "training.lr=1e30"], "lower training.lr"),
-        (["run", "--resume", "nowhere"], "--resume nowhere: no experiment.toml in it"),
+        (["run", "--resume", "nowhere"], "--resume nowhere: no such folder"),
         (["run", "small.toml", "--resume", "x"], "no other option changes it"),
         (["run", "small.toml", "--out", "small.toml"], "it exists and is not an empty folder"),
         (["compare", "small.toml", "--methods", "local,sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
@@ -283,6 +283,24 @@ def test_compare_uses_the_experiments_seed_unless_told(experiment: Path) -> None
     words = ["compare", str(experiment), "--methods", "local", "--rounds", "1", "--json", "--set", "run.seed=5"]
     (summary,) = json.loads(CliRunner().invoke(app, words).stdout)
     assert summary["seed"] == 5
+
+
+def test_resume_of_a_mistyped_folder_names_the_nearest(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    home = experiment.parent
+    for name, marker in (("digits-fedavg", "experiment.toml"), ("other", "experiment.toml"), ("compared", "plan.json")):
+        (home / "runs" / name).mkdir(parents=True)
+        (home / "runs" / name / marker).write_text("")
+    (home / "runs" / "compared" / "experiment.toml").write_text("")
+    for words, near in (
+        (["run", "--resume", "runs/digits-fedvag"], "no such folder; did you mean runs/digits-fedavg?"),
+        (["run", "--resume", "run/digits-fedavg"], "no such folder"),
+        (["run", "--resume", "runs"], "nothing to go on with; beside it there are 2, such as runs/digits-fedavg"),
+        (["compare", "--resume", "runs/comparde"], "no such folder; did you mean runs/compared?"),
+    ):
+        status, _, err = said(*words, monkeypatch=monkeypatch, capsys=capsys)
+        assert (status, near in err) == (2, True), err
 
 
 def test_resume_knows_where_the_data_lay(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,3 +135,15 @@ def test_a_table_is_not_told_of_where_a_metric_lacks(
     invite(place / f"none-{file}", town, table, server, ["ann", "bob"])
     said = refused(command, f"none-{file}", *words[2:], "--metric", "own_wrong.py:wrong_share")
     assert said == "--metric: the experiment does not ask for 'wrong-share': for none"
+
+
+def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Town, refused: Refused) -> None:
+    text = tomli_w.dumps({**TABLE, "method": {"name": "dfedavgm"}})
+    book = {"ann": Member(locator="tls/north.example.org:7447"), "bob": Member(locator="tls/127.0.0.1:7448")}
+    join = Join(version=VERSION, federation="tiny", server="", ca=certificate_pem([town.ca]).decode(),
+                experiment=text, experiment_hash=hash_of(text), members=book)  # fmt: skip
+    write_join(join, place / "hosts.toml")
+    said = refused("peer", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
+    assert said.startswith("--key: the certificate of 'ann' is for ")
+    assert "the others dial it at tls/north.example.org:7447: make both anew with" in said
+    assert "fedkin net init DIR --name ann --host north.example.org, and have DIR/ann.csr signed" in said

@@ -15,7 +15,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import MethodError, NoField
-from fedkin.flow import Ask, Fit, Message, phase
+from fedkin.flow import Ask, Fit, Message, PeerMethod, phase
 from fedkin.forms import COUNT, NET
 from fedkin.methods.fedavg import FedAvg
 from support import small_federation
@@ -98,6 +98,39 @@ class Loss(FedAvg):
         return Message(params=fitted.params, n=client.size)
 
 
+class Uses(FedAvg):
+    name: ClassVar[str] = "uses"
+
+    def use(self, client: Any) -> Any:  # type: ignore[override]  # here
+        return client.initial
+
+
+class Checks(FedAvg):
+    name: ClassVar[str] = "checks"
+
+    def check(self) -> None:  # type: ignore[override]  # here
+        return None
+
+
+class Trains(FedAvg):
+    name: ClassVar[str] = "trains"
+
+    @phase(params=NET, n=COUNT)  # here
+    def train(self, client: Any, message: Message, more: Any) -> Any:  # type: ignore[override]
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params, n=client.size)
+
+
+class Alone(PeerMethod):
+    name: ClassVar[str] = "alone"
+
+    def round(self, peer: Any) -> Any:
+        yield from Fit(peer.initial)
+
+    def use(self, peer: Any, message: Any) -> Any:  # type: ignore[override]  # here
+        return peer.initial
+
+
 def broken(model: Any, batch: Any, extras: Mapping[str, Any], carry: Any) -> Any:
     return extras["start"]  # here: the line of Loss
 
@@ -118,10 +151,14 @@ def line_of(part: Any) -> str:
         (Returns, "must return a Message, got dict", None),
         (Silent, "a server's round yields Ask, and this one never yields", None),
         (Typo, "no phase 'trian': declare the method of that name with @phase; did you mean 'train'?", None),
+        (Uses, "'use' takes (self, client); expected use(self, client, message), as it is called", None),
+        (Checks, "'check' takes (self); expected check(self, federation), as it is called", None),
+        (Trains, "'train' takes (self, client, message, more); expected train(self, client, message), as", None),
+        (Alone, "'use' takes (self, peer, message); expected use(self, peer), as it is called", None),
         (Loss, "KeyError in the net or the loss: 'start'", KeyError),
     ],
 )
-def test_a_mistake_is_one_line_with_the_place(method: type[FedAvg], words: str, cause: type[Exception] | None) -> None:
+def test_a_mistake_is_one_line_with_the_place(method: type[Any], words: str, cause: type[Exception] | None) -> None:
     with pytest.raises(MethodError) as caught:
         fedkin.run(method(), small_federation(), rounds=1)
     said = str(caught.value)
@@ -142,6 +179,23 @@ class Watching:
 
     def stopping(self) -> bool:
         return False
+
+
+def test_functions_may_take_more_than_they_are_given() -> None:
+    class Wide(FedAvg):
+        name: ClassVar[str] = "wide"
+
+        def use(self, client: Any, *more: Any, **others: Any) -> Any:
+            return super().use(client, *more, **others)
+
+        def offer(self, server: Any, id: str, extra: int = 3) -> Message:
+            return super().offer(server, id)
+
+        @staticmethod
+        def sample(server: Any) -> list[str]:
+            return sorted(server.clients)
+
+    assert fedkin.run(Wide(), small_federation(), rounds=1).rounds
 
 
 def test_what_others_raise_and_faults_of_fedkins_own_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

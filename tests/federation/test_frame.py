@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said(options: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("column", "said"),
-    [("died", "target 'died' is unknown in 2 rows, the first is row 3, of client"),
+    [("died", "target 'died' is unknown in 2 rows, the first, of client '.*', is row 3; leave"),
      ("hospital", "column 'hospital' is empty in 2 rows, the first is row 3")],
 )  # fmt: skip
 def test_rows_without_target_or_client_are_counted(column: str, said: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.errors import ConfigError
 from fedkin.learning.augment import Augment
 
 NOTHING = {"crop": 1.0, "flip": 0.0, "jitter": 0.0, "grey": 0.0, "blur": 0.0}
@@ -141,5 +141,5 @@ def test_inputs_are_not_changed_in_place() -> None:
 
 def test_settings_are_checked() -> None:
     for wrong in ({"crop": 0.0}, {"flip": 1.5}, {"hue": 0.7}, {"sigma": (2.0, 0.1)}, {"blurr": 0.1}):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigError):
             Augment(**wrong)

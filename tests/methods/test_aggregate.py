@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedkin.engines import LocalEngine, Witness
-from fedkin.errors import ConfigError
+from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Federation
 from fedkin.flow import Message, Params, PeerMethod, ServerMethod
 from fedkin.learning import weighted_mean
@@ -335,3 +335,11 @@ def test_a_typo_is_refused_with_the_nearest_name(name: str) -> None:
 def test_a_method_without_the_setting_refuses_it() -> None:
     with pytest.raises(ConfigError, match="aggregate"):
         parse(METHODS["local"], {"aggregate": "median"}, "method")
+
+
+def test_a_mean_of_lists_is_refused_with_what_is_expected() -> None:
+    params: Any = [{"w": torch.ones(1)}, {"w": torch.zeros(1)}]
+    with pytest.raises(MethodError, match=r"weighted_mean: expected {id: params} and {id: weight}"):
+        weighted_mean(params, {"a": 1, "b": 1})
+    with pytest.raises(MethodError, match="weighted_mean: expected"):
+        weighted_mean({"a": params[0]}, params)

@@ -252,8 +252,8 @@ def other_seed(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    def older(settings: str, task: Task, of: agreement.PlanOf) -> Any:
-        plan, own = agreement.agreed(settings, task, of)
+    def older(*given: Any) -> Any:
+        plan, own = agreement.agreed(*given)
         return plan, replace(own, version="0.0.9")
 
     patch.setattr("fedkin.network.node.agreed", older)
@@ -270,8 +270,8 @@ def no_metric(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    def changed(settings: str, task: Task, of: agreement.PlanOf) -> Any:
-        plan, own = agreement.agreed(settings, task, of)
+    def changed(*given: Any) -> Any:
+        plan, own = agreement.agreed(*given)
         return plan, replace(own, metrics=tuple((name, higher, "0123456789abcdef") for name, higher, _ in own.metrics))
 
     patch.setattr("fedkin.network.node.agreed", changed)
@@ -304,7 +304,7 @@ def test_what_differs_is_refused_on_both_sides(
 
     class Waiting(Ending):
         def stopping(self) -> bool:
-            return refused.is_set()
+            return refused.is_set() or not there.threads["c00"].is_alive()
 
     def say(line: str) -> None:
         heard.append(line)

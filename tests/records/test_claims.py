@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import RunError
+from fedkin.records.checking import check
 from fedkin.records.claims import begun, claimed, free
+from fedkin.records.listing import read
+from fedkin.report.reading import find_runs
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
 
@@ -40,6 +43,15 @@ def test_a_folder_in_which_nothing_was_begun_is_begun_with_other_settings(tmp_pa
     assert (tmp_path / "experiment.toml").read_text() == other
     begin(tmp_path, other, resume=True)
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_state_folder_of_a_client_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text("{}")
+    (tmp_path / "0123").mkdir()
+    (tmp_path / "0123" / "round-000001.safetensors").write_bytes(b"")
+    for use in (begin, check, read, lambda folder: find_runs([folder])):
+        with pytest.raises(RunError, match=r"the state folder of a client \(fedkin join\).*fedkin net status"):
+            use(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "film.part", "a/b.3-0123abcd.part"])

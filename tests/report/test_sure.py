@@ -189,6 +189,7 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
             row["surely"] = {"gained": 0.3333, "lost": 0.0, "apart": 39.6667, "few": 0.0}
     shown = printed(comparison(rows))
     assert "0/0/40" in shown
+    assert "each rounded: the sum may miss a client" in " ".join(shown.split())
     assert "…" not in shown
 
 
@@ -200,6 +201,7 @@ def test_a_table_that_is_too_wide_goes_on_below(places: dict[str, Path]) -> None
         row["surely"] = {"gained": 10.0, "lost": 10.0, "apart": 10.0, "few": 10.0}
     shown = printed(comparison(rows))
     assert "…" not in shown
+    assert "rounded" not in shown
     assert shown.count("fedavg") == 2
     assert all(head in shown for head in ("worst 10%", "unseen", "gap", "gain", "surely", "sent"))
 

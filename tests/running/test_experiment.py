@@ -83,6 +83,7 @@ def test_settings_from_the_command_line(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ("training.lr", "expected section.field=value"),
+        ("mu=1", r"no section 'mu'; a setting is named with its section, such as method\.mu; known: "),
         ("trainin.lr=1", r"no section 'trainin'; did you mean 'training'"),
         ("training.lr.x=1", "'lr' is a value, not a section"),
         (".lr=1", "expected section.field=value"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.advice.choice import Judged, Trials
-from fedkin.advice.folds import Folds, Rows, folds_of
+from fedkin.advice.folds import LATEST, Folds, Rows, folds_of
 from fedkin.advice.gains import Marks, known, marks_of, outcomes_of
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.shapes import CANDIDATES, Shape, shapes_of
@@ -148,6 +148,8 @@ def _judgeable(
         if enough and trains:
             folds[id], named[id] = made, name
         else:
+            if made.by_time:
+                has += f" in the latest {LATEST:.0%} of its rows"
             unknown[id] = has if trains else "too few that belong together"
     return folds, unknown, named
 

@@ -11,7 +11,10 @@ import numpy.typing as npt
 from fedkin.federation import Samples, Task
 from fedkin.keys import rng
 
-__all__ = ["Folds", "Rows", "folds_of"]
+__all__ = ["LATEST", "Folds", "Rows", "folds_of"]
+
+# The share of a client's samples, the latest, that is validated where times are known.
+LATEST = 0.25
 
 Labels = npt.NDArray[np.int64]
 
@@ -56,7 +59,7 @@ class Folds:
 
 
 def folds_of(
-    samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None, share: float = 0.25
+    samples: Samples, task: Task, count: int, name: str, seed: int, rows: Rows | None = None, share: float = LATEST
 ) -> Folds:
     """The folds of one client's training samples: with classes, each class is dealt evenly.
 

@@ -127,21 +127,22 @@ def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[st
     for key, value in facts.items():
         console.print(f"{key}: {value}")
     console.print(inspect.getdoc(entry) or "")
-    table = Table("setting", "default", "type", box=None, pad_edge=False, title_justify="left")
+    table = Table("setting", "default", "expected", box=None, pad_edge=False, title_justify="left")
     _rows(table, entry, section)
     if table.row_count:
         console.print(table)
 
 
 def _rows(table: Table, entry: type[BaseModel], prefix: str) -> None:
+    """One row per setting; those of inner sections with their dotted names."""
     from pydantic import BaseModel
 
-    """One row per setting; those of inner sections with their dotted names."""
+    from fedkin.cli.kinds import kind_in_words, value_in_words
+
     for field, info in entry.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             _rows(table, kind, f"{prefix}.{field}")
             continue
-        default = "(required)" if info.is_required() else str(info.get_default(call_default_factory=True))
-        shown = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-        table.add_row(f"{prefix}.{field}", default, shown)
+        default = "(required)" if info.is_required() else value_in_words(info.get_default(call_default_factory=True))
+        table.add_row(f"{prefix}.{field}", default, kind_in_words(kind, info.metadata))

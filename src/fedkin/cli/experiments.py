@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def planned(
                 f"--resume {resume}: nothing was begun in it; give the first command again, --out {resume}"
             )
         if not (resume / marker).is_file():
-            raise ConfigError(f"--resume {resume}: no {marker} in it, so there is nothing to go on with")
+            what = f"no {marker} in it, so there is nothing to go on with" if resume.exists() else "no such folder"
+            raise ConfigError(f"--resume {resume}: {what}{_like(resume, marker)}")
         if marker != "plan.json" and (resume / "plan.json").is_file():
             raise ConfigError(
                 f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin "
@@ -99,6 +101,18 @@ def planned(
     else:
         folder = _new(Path("runs"), plan.name)
     return plan, folder
+
+
+def _like(folder: Path, marker: str) -> str:
+    """The runs beside a folder, or in it, that have nearly its name, as a hint; empty if there are none."""
+    beside = folder if folder.is_dir() else folder.parent
+    found = {*beside.glob(f"*/{marker}")} if beside.is_dir() else {*beside.parent.glob(f"*/*/{marker}")}
+    runs = [str(path.parent) for path in found if marker == "plan.json" or not (path.parent / "plan.json").is_file()]
+    close = get_close_matches(str(folder), runs, n=1, cutoff=0.6)
+    one = close or (runs if len(runs) == 1 else [])
+    if one:
+        return f"; did you mean {one[0]}?"
+    return f"; beside it there are {len(runs)}, such as {min(runs)}" if runs else ""
 
 
 def _command(plan: Path) -> str:

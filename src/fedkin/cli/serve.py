@@ -192,8 +192,29 @@ def _link(
         if identity.name == invited.router:
             raise ConfigError(f"{identity.name} is the router, which takes no part: fedkin net router")
         listen, dial = [], []
+    elif listen:
+        _check_host(invited, identity)
     with (
         ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link,
         refusals(say, link.refused.add) if listen else nullcontext(),
     ):
         yield link
+
+
+def _check_host(invited: Join, identity: Identity) -> None:
+    """Raise ConfigError if others dial this participant at a host for which its certificate is not."""
+    from fedkin.network.book import host_and_port
+    from fedkin.network.identity import hosts_of
+
+    me, place = identity.name, invited.members[identity.name].locator
+    others = [name for name, member in invited.members.items() if name != me]
+    # Of two peers with addresses, the one with the lower name is dialled.
+    dialled = me == invited.server or any(name > me or not invited.members[name].locator for name in others)
+    if not place or not dialled:
+        return
+    host, hosts = host_and_port(place)[0].lower(), [each.lower() for each in hosts_of(identity.chain[0])]
+    if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
+        raise ConfigError(
+            f"--key: the certificate of {me!r} is for {' and '.join(hosts) or 'no host'}, and the others dial it at "
+            f"{place}: make both anew with fedkin net init DIR --name {me} --host {host}, and have DIR/{me}.csr signed"
+        )

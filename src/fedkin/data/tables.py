@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fedkin.data.letters import check_text
 from fedkin.data.origins import missing
 from fedkin.errors import DataError
 from fedkin.keys import rng
-from fedkin.untrusted import Refused, most, said, within
+from fedkin.untrusted import most, said, within
 
 __all__ = [
     "Flags", "Floats", "arrays", "code_like", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv",
@@ -84,6 +85,7 @@ def read_any_csv(
     """
     import pyarrow.csv as pc
 
+    check_text(path)
     delimiter = delimiter or _delimiter(path)
     parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter)
     options = pc.ConvertOptions(strings_can_be_null=True)
@@ -92,10 +94,6 @@ def read_any_csv(
     whole = _TIMES * size if path.suffix == ".gz" else size + 1
     reading = pc.ReadOptions(block_size=max(1 << 20, min(whole, (1 << 31) - 1)))
     with pc.open_csv(path, reading, parsing, options) as batches:
-        # Asking for a name that is not UTF-8 raises ValueError; a column with such cells is read as bytes.
-        for name, kind in zip(batches.schema.names, batches.schema.types, strict=True):
-            if pa.types.is_binary(kind):
-                raise Refused(f"column {name!r} holds a text that is not UTF-8")
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     table = table if delimiter == "," else _with_commas(table)
     once = {name for name in {*names, *codes} if table.column_names.count(name) == 1}
@@ -125,7 +123,9 @@ def read_any_csv(
 
 def with_code_like(table: pa.Table, found: Mapping[str, str]) -> pa.Table:
     """The table, which remembers a value of each column of whole numbers that are written like codes."""
-    return table.replace_schema_metadata({_CODES: json.dumps(dict(found))}) if found else table
+    if not found:
+        return table
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _CODES: json.dumps(dict(found))})
 
 
 def code_like(table: pa.Table) -> dict[str, str]:

@@ -57,8 +57,9 @@ def place_of(flow: Any) -> str:
 
 
 def place_in(method: object, name: str) -> str:
-    """Return "FILE, line N: " of where a method defines one of its flows; empty for fedkin's own."""
-    function = unwrap(getattr(type(method), name, None) or _nothing)
+    """Return "FILE, line N: " of where a method, or a class of them, defines a function; empty for fedkin's own."""
+    kind = method if isinstance(method, type) else type(method)
+    function = unwrap(getattr(kind, name, None) or _nothing)
     code = getattr(function, "__code__", None)
     if code is None or code.co_filename.startswith(_OURS):
         return ""

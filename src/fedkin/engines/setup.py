@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedkin.engines.adversaries import Attacks
+from fedkin.engines.calls import check_calls
 from fedkin.engines.faults import Faults
 from fedkin.engines.privacy import Privacy
 from fedkin.engines.settings import EngineSettings
@@ -46,6 +47,7 @@ class Plan:
     measures: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
+        check_calls(type(self.method))
         self.privacy.check([self.net, *(self.nets or {}).values()])
         if self.method.needs_classes:
             self.task.need_labels("method.name", repr(self.method.name))

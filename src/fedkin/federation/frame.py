@@ -16,6 +16,7 @@ from fedkin.federation.checks import check_ids
 from fedkin.federation.columns import Column, codes, is_number, kinds_of, numbers, texts
 from fedkin.federation.encoding import Encoding
 from fedkin.federation.profiles import Moments, Profile, profile
+from fedkin.federation.rows import row_at
 from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
 from fedkin.tasks import Task
 
@@ -202,7 +203,9 @@ def _names(table: pa.Table, name: str, where: str) -> Names:
         raise DataError(f"{where}: column {name!r}: expected texts or whole numbers, got fractions")
     empty = np.flatnonzero(place < 0)
     if len(empty):
-        raise DataError(f"{where}: column {name!r} is empty in {len(empty)} rows, the first is row {empty[0]}")
+        raise DataError(
+            f"{where}: column {name!r} is empty in {len(empty)} rows, the first is {row_at(table, empty[0])}"
+        )
     return np.array(found, dtype=np.str_)[place]
 
 
@@ -218,9 +221,8 @@ def _held(table: pa.Table, reading: Reading, client: Names, where: str) -> Flags
         when = numbers(table, reading.time)
         empty = np.flatnonzero(np.isnan(when))
         if len(empty):
-            raise DataError(
-                f"{where}: column {reading.time!r} is empty in {len(empty)} rows, the first is row {empty[0]}"
-            )
+            first = row_at(table, empty[0])
+            raise DataError(f"{where}: column {reading.time!r} is empty in {len(empty)} rows, the first is {first}")
         return hold_out_last(client, when, reading.test_fraction)
     told = _names(table, split, where)
     held: Flags = told == "test"
@@ -246,8 +248,8 @@ def _values(table: pa.Table, name: str, client: Names, where: str) -> npt.NDArra
     empty = [row for row, value in enumerate(values) if value is None or value in ("nan", "inf", "-inf")]
     if empty:
         raise DataError(
-            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first is row {empty[0]}, of client "
-            f"{str(client[empty[0]])!r}; leave such rows out"
+            f"{where}: target {name!r} is unknown in {len(empty)} rows, the first, of client "
+            f"{str(client[empty[0]])!r}, is {row_at(table, empty[0])}; leave such rows out"
         )
     return values
 

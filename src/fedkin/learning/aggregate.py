@@ -23,6 +23,8 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     >>> mean["w"]
     tensor([0.7500])
     """
+    if not (isinstance(params, Mapping) and isinstance(weights, Mapping)):
+        raise MethodError("weighted_mean: expected {id: params} and {id: weight}, with the same ids")
     ids = sorted(params)
     total = float(sum(weights[id] for id in ids))
     if not total > 0:

@@ -14,7 +14,7 @@ from fedkin.errors import RunError
 from fedkin.folders import holder
 from fedkin.records import reading, schema
 from fedkin.records.checkpoints import Checkpoints
-from fedkin.records.claims import begun, free
+from fedkin.records.claims import begun, free, is_state, told_state
 from fedkin.records.files import read_json
 from fedkin.records.finishing import untidy
 from fedkin.records.seals import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
@@ -45,6 +45,8 @@ def check(folder: Path) -> list[Checked]:
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; name that of a run, a comparison or a tuning")
     found = list(_checked(folder))
+    if not found and is_state(folder):
+        raise RunError(told_state(folder))
     if not found:
         raise RunError(f"{folder}: no run, comparison or tuning is in it")
     return found

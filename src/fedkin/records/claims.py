@@ -14,9 +14,11 @@ from fedkin.records.seals import SEAL, faults, seal_of, write_seal
 from fedkin.records.tables import flat
 from fedkin.untrusted import said, shown, text_in, toml_of
 
-__all__ = ["begun", "check_claim", "claimed", "free"]
+__all__ = ["begun", "check_claim", "claimed", "free", "is_state", "told_state"]
 
 _EXPERIMENT, _PLAN, _ROOT = "experiment.toml", "plan.json", "data-root.json"
+# What each participant of a federation over a network keeps about it.
+_STATUS = "status.json"
 
 
 @contextmanager
@@ -32,6 +34,8 @@ def claimed(
     again. Raises RunError.
     """
     if not free(folder) and not begun(folder):
+        if is_state(folder):
+            raise RunError(f"{told_state(folder)}; name another folder (--state, --out)")
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     with held(folder):
         if begun(folder):
@@ -53,6 +57,19 @@ def claimed(
 def begun(folder: Path) -> bool:
     """Whether a run, a comparison or a tuning was begun in this folder."""
     return (folder / _EXPERIMENT).exists()
+
+
+def is_state(folder: Path) -> bool:
+    """Whether this is the folder in which a client keeps its state of a federation over a network."""
+    return (folder / _STATUS).is_file() and not begun(folder)
+
+
+def told_state(folder: Path) -> str:
+    """Say what such a folder is, and what reads it."""
+    return (
+        f"{folder}: the state folder of a client (fedkin join), which has no records of a run: the server has them; "
+        f"fedkin net status {folder} says how it went"
+    )
 
 
 def free(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedkin.errors import RunError
 from fedkin.methods import METHODS
+from fedkin.records.claims import is_state, told_state
 from fedkin.records.metrics import metric_of
 from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.tables import flat
@@ -80,6 +81,8 @@ def listed(folders: Iterable[Path]) -> list[Listed]:
 def read(folder: Path) -> Listed:
     """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
     path = folder / "experiment.toml"
+    if is_state(folder):
+        raise RunError(told_state(folder))
     if not path.is_file():
         raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
     if not _is_run(folder):

@@ -17,6 +17,7 @@ from fedkin.analysis.paired import Outcomes
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
 from fedkin.records import reading, schema
+from fedkin.records.claims import is_state, told_state
 from fedkin.records.files import read_json
 from fedkin.records.metrics import metric_of
 from fedkin.records.outcomes import read_outcomes
@@ -173,6 +174,8 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             inside = next(filter(None, (sorted(path.parent for path in paths) for paths in found_in)), [])
         else:
             raise RunError(f"{place}: no such run folder")
+        if not inside and is_state(place):
+            raise RunError(told_state(place))
         if not inside:
             raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
         found += [folder for folder in inside if folder not in found]

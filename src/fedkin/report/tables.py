@@ -134,9 +134,11 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         "sent": [megabytes(row["bytes_sent"][0]) for row in rows],
     }
     given = [f"{row['method']}: {row['given']}" for row in rows if row.get("given")]
-    few = any(row["surely"]["few"] for row in rows if row.get("surely"))
+    sure = [row["surely"] for row in rows if row.get("surely")]
+    few = any(one["few"] for one in sure)
+    rounded = any(value != round(value) for one in sure for value in one.values())
     shown = {head: cells for head, cells in columns.items() if head == "mean" or set(cells) != {"-"}}
-    title, legend = f"test {metric.title} over clients{many}", _legend(shown, metric, few, given) or None
+    title, legend = f"test {metric.title} over clients{many}", _legend(shown, metric, few, given, rounded) or None
     parts = _that_fit(shown, max(len(row["method"]) for row in rows))
     return Group(*(
         _part([row["method"] for row in rows], part, title if part is parts[0] else None,
@@ -173,7 +175,7 @@ def _part(names: Sequence[str], columns: Mapping[str, list[str]], title: str | N
     return table
 
 
-def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str]) -> str:
+def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str], rounded: bool) -> str:
     """The meaning of the column heads that are shown."""
     gain = f"the {metric.title} above training alone" if metric.share else "how much better than training alone"
     worse = "below it" if metric.share else "worse off"
@@ -183,7 +185,8 @@ def _legend(shown: Iterable[str], metric: Metric, few: bool, given: Iterable[str
         "hurt": f"hurt: share of clients {worse}",
         "surely": "surely: clients that gain/are hurt/cannot be told apart"
         + ("/have too few events or samples" if few else "")
-        + ", by 95 % intervals",
+        + ", by 95 % intervals"
+        + (" (means over seeds, each rounded: the sum may miss a client)" if rounded else ""),
         "gap": "gap: how much worse unseen clients do",
     }
     told = [f"*given: {', '.join(given)}"] if given else []

@@ -14,6 +14,7 @@ import tomli_w
 from torch import nn
 
 from fedkin.engines import Faults, Privacy, Setup
+from fedkin.engines.calls import check_calls
 from fedkin.engines.executors.starting import leave_if_imported
 from fedkin.engines.facts import facts_of
 from fedkin.errors import ConfigError
@@ -143,6 +144,7 @@ def prepared(
     check_precision(chosen.precision, opened(chosen.device))
     named = _named(model, head)
     net, nets = _nets(named, head, federation, seed, chosen)
+    check_calls(type(method))
     method.check(federation)
     local.count(len(federation.at(1).seen))
     wrong = faults if isinstance(faults, Faults) else parse(Faults, faults or {}, "faults")

@@ -68,10 +68,10 @@ def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
     *sections, last = path.split(".")
     if not all([*sections, last]):
         raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
-    if (sections[0] if sections else last) not in SECTIONS:
-        raise ConfigError(
-            f"{where}: no section {(sections or [last])[0]!r}; {nearest((sections or [last])[0], SECTIONS)}"
-        )
+    first = (sections or [last])[0]
+    if first not in SECTIONS:
+        whole = "" if sections else f"a setting is named with its section, such as method.{last}; "
+        raise ConfigError(f"{where}: no section {first!r}; {whole}{nearest(first, SECTIONS)}")
     place = table
     for section in sections:
         place = place.setdefault(section, {})

@@ -13,7 +13,7 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.records.tables import flat
 from fedkin.running.compared import differences, line, table
 from fedkin.running.result import Result, framed
-from fedkin.running.sweep import Swept, rows, words
+from fedkin.running.sweep import Swept, rows
 
 __all__ = ["Comparison", "Sweep"]
 
@@ -68,7 +68,7 @@ class Comparison(Mapping[str, Mapping[int, Result]]):
     def __repr__(self) -> str:
         seeds = next(iter(self.results.values()))
         told = ", ".join(f"{row['method']} {_figure(row['mean'])}" for row in self.rows)
-        return f"Comparison({self._metric}, {len(seeds)} seed{'s'[: len(seeds) > 1]}: {told})"
+        return f"Comparison({self._metric}, {_counted(len(seeds), 'seed')}: {told})"
 
     def _repr_html_(self) -> str:
         return _html(self._metric, self.rows, self.folder, self.report)
@@ -103,12 +103,19 @@ class Sweep(Sequence[Swept]):
         return _frame([line(row) for row in self.rows])
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{one.method} {words(one.settings)}" for one in self.found[:4])
-        return f"Sweep({len(self.found)} combinations: {told}{', ...' if len(self.found) > 4 else ''})"
+        told = [f"{row['method']} {row['settings']} {_figure(row['mean'])}" for row in rows(self.found[:4])]
+        results = self.found[0].results
+        many = f"{_counted(len(results), 'seed')}, {_counted(len(self.found), 'combination')}"
+        more = ", ..." if len(self.found) > 4 else ""
+        return f"Sweep({next(iter(results.values())).metric.title}, {many}: {', '.join(told)}{more})"
 
     def _repr_html_(self) -> str:
         named = [{**row, "method": f"{row['method']}, {row['settings']}"} for row in self.rows]
         return _html(named[0]["metric"], named, self.folder, self.report)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _frame(lines: Sequence[Mapping[str, Any]]) -> Any:

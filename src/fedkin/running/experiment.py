@@ -14,6 +14,7 @@ import tomli_w
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
+from fedkin.engines.calls import check_calls
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
@@ -148,6 +149,7 @@ class Experiment:
     def setup(self, federation: Federation, data_root: Path | None = None) -> Setup:
         """Return the setup for a runner; raises ConfigError for settings that do not fit the federation."""
         self.training.count(len(federation.at(1).seen))
+        check_calls(type(self.method))
         self.method.check(federation)
         run = self.run
         check_trackers(run.trackers)

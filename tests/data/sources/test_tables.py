@@ -92,7 +92,7 @@ def test_an_experiment_file_runs_on_a_folder_of_files(written: Path) -> None:
             "one.csv",
             "a,died,s\n1,0,x\n2,,x\n",
             {"client": "s"},
-            "target 'died' is unknown in 1 rows, the first is row 1",
+            "target 'died' is unknown in 1 rows, the first, of client 'x', is row 2 of one.csv, counted from 1",
         ),
     ],
 )
@@ -101,6 +101,35 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str, text: str | None, opti
         (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         read("csv", tmp_path / name, **options)
+
+
+def test_a_row_of_a_folder_is_counted_in_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "east.csv").write_text("a,died\n1,0\n2,1\n3,1\n")
+    (tmp_path / "north.csv").write_text("a,died\n007,0\n2,\n3,1\n")
+    with pytest.raises(DataError, match=r"the first, of client 'north', is row 2 of north\.csv, counted from 1 below"):
+        read("csv", tmp_path)
+
+
+def _latin(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("a,died,s\n1,0,x\n".encode("utf-16"), "UTF-16.*save it as UTF-8"),
+        ("a,died,s\n1,0,x\n".encode("utf-16-be"), "UTF-16.*save it as UTF-8"),
+        ("a,died,s\n1,0,x\n".encode("utf-32"), "UTF-32.*save it as UTF-8"),
+        (_latin("größe,died,s\n1,0,x\n2,1,y\n"), "line 1: .*gr.*not UTF-8.*Latin-1.*save it as UTF-8"),
+        (_latin("a,died,s\n1,0,x\n2,1,Köln\n"), "line 3: .*not UTF-8.*Latin-1.*save it as UTF-8"),
+    ],
+)
+def test_another_encoding_is_named(tmp_path: Path, data: bytes, said: str, packed: bool) -> None:
+    path = tmp_path / ("one.csv.gz" if packed else "one.csv")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(DataError, match=said):
+        read("csv", path, client="s")
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
@@ -304,7 +333,7 @@ def test_a_column_of_measures_or_dates_is_still_no_column_of_clients(tmp_path: P
 
 def test_a_client_that_is_missing_is_still_refused(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text(_PADDED + ",3.5,0\nNA,3.5,1\n")
-    with pytest.raises(DataError, match="column 'site' is empty in 2 rows, the first is row 20"):
+    with pytest.raises(DataError, match=r"column 'site' is empty in 2 rows, the first is row 21 of one\.csv"):
         read("csv", tmp_path / "one.csv", client="site")
 
 

@@ -76,7 +76,12 @@ class TableSource(Source):
         place = locate(root, self.path)
         if not place.exists():
             raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
-        return self._folder(place) if place.is_dir() else (self._file(place), self.client)
+        if place.is_dir():
+            return self._folder(place)
+        from fedkin.federation.rows import with_files
+
+        table = self._file(place)
+        return with_files(table, [(place.name, table.num_rows)]), self.client
 
     def table(self, root: Path) -> tuple[pa.Table, str]:
         """(all rows, the column of the clients); raises DataError naming the file and what was expected."""
@@ -118,6 +123,7 @@ class TableSource(Source):
         import pyarrow as pa
 
         from fedkin.data.tables import code_like, with_code_like
+        from fedkin.federation.rows import with_files
 
         files = sorted(path for path in place.iterdir() if path.is_file() and path.name.endswith(self.endings))
         if not files:
@@ -139,6 +145,7 @@ class TableSource(Source):
         except (TypeError, ValueError, pa.ArrowException) as error:
             which = _unlike(files, tables) or said(error)
             raise DataError(f"{place}: a column has values of different kinds in two files ({which})") from None
+        whole = with_files(whole, [(path.name, table.num_rows) for path, table in zip(files, tables, strict=True)])
         return with_code_like(whole, found), self.client or FILE
 
 
