@@ -142,6 +142,21 @@ def test_the_closest_of_some_rows_are_those_of_all() -> None:
     np.testing.assert_array_equal(g.closest(x, 7, recall=1).columns[[4, 250]], some.columns)
 
 
+def test_two_far_groups_hide_no_small_distances_inside_them() -> None:
+    rng = np.random.default_rng(0)
+    x = np.where(rng.integers(2, size=1500) == 1, 1000.0, -1000.0)[:, None] + 0.05 * rng.normal(size=(1500, 4))
+    truth = np.linalg.norm(x[:, None] - x, axis=2)
+    np.fill_diagonal(truth, np.inf)
+    true = np.sort(truth, axis=1)[:, :10]
+    np.testing.assert_allclose(g.closest(x, 10, recall=1).distances, true, rtol=1e-6)
+    np.testing.assert_allclose(g.closest(x, 10, rows=[3, 900]).distances, true[[3, 900]], rtol=1e-6)
+    found = g.closest(x, 10)
+    assert found.recall is not None
+    hits = float((found.distances <= true[:, -1:] * (1 + 1e-9)).mean())
+    assert hits == pytest.approx(found.recall, abs=0.03)
+    assert hits > 0.93
+
+
 def test_with_fewer_rows_than_neighbours_all_others_are_the_closest_and_equal_rows_are_at_zero() -> None:
     found = g.closest([[1.0, 2.0], [1.0, 2.0], [4.0, 6.0]], 9)
     assert found.columns.tolist() == [[1, 2], [0, 2], [0, 1]]

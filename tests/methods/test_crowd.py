@@ -14,8 +14,9 @@ from fedkin.errors import ConfigError
 from fedkin.methods.blocks import crowd
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.fedu import FedU
+from fedkin.methods.tfl.method import Tfl
 from fedkin.methods.tfl.topology import Topology, learned
-from methods.flt_world import engine_after, grouped
+from methods.flt_world import engine_after, grouped, member
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +44,99 @@ def test_neighbours_are_those_of_the_matrix_of_all_pairs(sparsify: str) -> None:
     np.testing.assert_allclose(found.toarray()[both], dense[both], atol=1e-5)
 
 
+@pytest.mark.parametrize("spread", [1e-2, 3e-4])
+def test_models_near_a_common_one_have_the_neighbours_of_the_matrix_of_all_pairs(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    labels, common = rng.integers(4, size=300), rng.normal(size=200)
+    near = common + spread * (rng.normal(size=(4, 200))[labels] + 0.3 * rng.normal(size=(300, 200)))
+    x = [torch.from_numpy(row).float() for row in near]
+    found = crowd.neighbour_affinity(x, "cosine", "knn:10", 0).toarray() > 0
+    truth = np.asarray(g.sparsify_stage("knn:10")(g.cosine(torch.stack(x).double().numpy()))) > 0
+    assert (found & truth).sum() > 0.9 * truth.sum()
+
+
+def test_other_names_and_another_order_of_clients_give_the_same_neighbours_and_the_same_centralities() -> None:
+    x, _ = vectors(400)
+    order = np.random.default_rng(1).permutation(400)
+    back = np.argsort(order)
+    others = [x[row] for row in order]
+    one, two = (crowd.neighbour_affinity(each, "cosine", "knn:5", 1) for each in (x, others))
+    np.testing.assert_array_equal(one.toarray(), two[back][:, back].toarray())
+    for control in ("none", "shuffled", "random"):
+        how = Topology(similarity="cosine", epsilon=0.0, control=control, scale="normalised")
+        first, second = learned(x, how, seed=1), learned(others, how, seed=1)
+        np.testing.assert_array_equal(first.edges.toarray(), second.edges[back][:, back].toarray())
+        np.testing.assert_allclose(first.centrality, second.centrality[back], rtol=1e-9)
+        assert len(set(first.centrality.tolist())) > 50
+
+
 def test_a_threshold_holds_among_neighbours_and_other_stages_are_refused_in_words() -> None:
     x, _ = vectors(60)
     found = crowd.neighbour_affinity(x, "cosine", "epsilon:0.9", 0)
     assert found.nnz > 0
     assert found.data.min() >= 0.9
-    for similarity, sparsify in (("dot", "none"), ("cosine", "gamma:auto")):
-        with pytest.raises(ConfigError, match="neighbours are found by similarity 'cosine'"):
+    for similarity, sparsify, said in (
+        ("dot", "none", "graph.similarity: 'dot' compares all pairs of 60 clients; above 8, .* by 'cosine'"),
+        ("cosine", "gamma:auto", "graph.sparsify: 'gamma:auto' compares all pairs of 60 clients; above 8, take 'none'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
             crowd.neighbour_affinity(x, similarity, sparsify, 0)
+
+
+def with_late_ones(n: int) -> Any:
+    return grouped(n, extra=[member(30 + number, "abc"[number % 3], joins=3) for number in range(6)])
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (FedU(neighbours="all", graph={"source": "rbf"}), "graph.source: 'rbf' compares all pairs of 12 clients"),
+        (FedU(neighbours="all", graph={"source": "cosine", "sparsify": "gamma:auto"}), "graph.sparsify: 'gamma:auto'"),
+        (Tfl(), "graph.similarity: 'dot' compares all pairs of 12 clients"),
+        (Tfl(graph={"similarity": "cosine"}), "graph.scale: 'raw' betweenness of 12 clients"),
+        (Tfl(graph={"similarity": "cosine", "centrality": "degree"}), "graph.scale: 'raw' degree of 12 clients"),
+    ],
+)
+def test_what_compares_all_pairs_is_refused_before_the_run_with_the_clients_that_come_later(
+    method: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        method.check(with_late_ones(6))
+    method.check(grouped(8))
+
+
+def test_graphs_of_neighbours_or_clusters_and_of_the_few_that_answered_are_not_refused() -> None:
+    for method in (
+        FedU(neighbours="all", graph={"source": "cosine", "sparsify": "knn:3"}), FedU(graph={"source": "rbf"}),
+        FedU(neighbours="all"), Tfl(graph={"similarity": "cosine", "scale": "normalised"}), Tfl(graph={"clusters": 3}),
+        Tfl(graph={"similarity": "cosine", "centrality": "closeness"}),
+    ):  # fmt: skip
+        method.check(with_late_ones(6))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedU(neighbours="all"), FedU(neighbours="all", graph={"source": "planted"}),
+        FedU(neighbours="all", graph={"source": "cosine", "control": "oracle"}),
+        Tfl(graph={"similarity": "cosine", "scale": "normalised", "control": "uniform"}),
+    ],
+)  # fmt: skip
+def test_a_graph_of_all_pairs_of_too_many_clients_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    monkeypatch.setattr("fedkin.methods.blocks.crowd.COMPLETE", 11)
+    with pytest.raises(ConfigError, match=r"method\.graph\.\w+: '\w+' links all pairs of clients, and 12 clients"):
+        method.check(with_late_ones(6))
+    method.check(grouped(11))
+
+
+def test_no_client_is_the_whole_prior_of_many() -> None:
+    x, _ = vectors(300)
+    found = learned(x, Topology(similarity="cosine", scale="normalised", epsilon=0.0), seed=1)
+    prior = g.softmax(found.centrality, 1.0)
+    assert prior.max() < 10 / 300
+    assert prior.max() > prior.min()
 
 
 def test_a_step_along_a_sparse_graph_is_that_along_the_same_dense_one() -> None:

@@ -90,7 +90,7 @@ def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: s
         server = a_server(method, federation.relabel(names))
         server.state["signatures"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
         rows, centres, _ = stage.inputs(server)
-        stage.keep(server, rows, relate(centres, method.graph, 0), method.average)
+        stage.keep(server, rows, centres, relate(centres, method.graph, 0), method.average, method.graph)
         state = server.state
         found.append({id: (state["group"][names[id]], state["row"][names[id]]) for id in ids})
     assert found[0] == found[1]

@@ -11,10 +11,12 @@ import torch
 
 from fedkin import codec
 from fedkin import graph as g
+from fedkin.federation import Federation, Task
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
 from fedkin.methods.flt import crowd, relatedness
 from fedkin.methods.flt.averaging import along_edges
+from fedkin.methods.flt.crowd import neighbours
 from fedkin.methods.flt.method import Flt, relate
 from fedkin.methods.flt.newcomers import near_in_a_crowd, nearest
 from fedkin.methods.flt.relatedness import RelatednessSettings
@@ -124,15 +126,21 @@ def test_newcomers_join_the_group_and_the_neighbours_that_all_distances_say(low:
     np.testing.assert_array_equal(labels[:150][closest], labels[160:])
 
 
-@pytest.mark.parametrize("average", ["groups", "neighbours"])
-def test_a_whole_run_with_newcomers_goes_along_neighbours_and_resumes(monkeypatch: Any, average: Any) -> None:
+@pytest.fixture
+def lowest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkin.methods.flt.crowd.LARGEST", 9)
     monkeypatch.setattr("fedkin.methods.flt.crowd.NEAR", 3)
+
+
+def given(average: Any, **how: Any) -> Flt:
+    return Flt(k=2, average=average, encoder={"kind": "none"}, graph={"groups": 3, **how})
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_a_whole_run_with_newcomers_goes_along_neighbours(lowest: None, average: Any) -> None:
     more = {"extra": [member(20, "a", joins=2), member(21, "b", seen=False)]}
-    method = Flt(k=2, average=average, encoder={"kind": "none"}, graph={"groups": 3})
-    engine = engine_after(method, grouped(15, **more), 1)
+    engine = engine_after(given(average), grouped(15, **more), 1)
     graph = engine.server.graph
-    assert sp.issparse(graph.weights) or len(graph.ids) <= 1000
     assert set(engine.server.state["adjacency"]) == {"starts", "columns", "weights"}
     assert 0 < engine.server.info["neighbour_recall"] <= 1
     truth = [engine.setup.federation[id].group for id in graph.ids]
@@ -140,12 +148,117 @@ def test_a_whole_run_with_newcomers_goes_along_neighbours_and_resumes(monkeypatc
     engine.round(2)
     assert len(engine.server.state["row"]) == 16
     assert engine.evaluate().keys() == set(engine.setup.federation)
-    kept = codec.decode(codec.encode(engine.state()))
-    other = engine_after(method, grouped(15, **more), 0)
-    other.restore(kept)
-    engine.round(3)
-    other.round(3)
-    assert_equal_models(models(engine), models(other))
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+@pytest.mark.parametrize("how", [{}, {"embedding": "pca"}])
+def test_a_run_resumed_before_most_clients_joined_ends_as_the_one_that_went_through(
+    lowest: None, average: Any, how: Any
+) -> None:
+    late = [member(20, "a", joins=3), member(24, "c", joins=4), member(21, "b", seen=False)]
+    more = {"extra": [*late, *(member(30 + number, "abc"[number % 3], joins=5) for number in range(20))]}
+    method = given(average, **how)
+    whole, half, other = (engine_after(method, grouped(15, **more), rounds) for rounds in (6, 2, 0))
+    assert whole.server.state["founders"] == 37  # groups were made anew: newcomers outnumbered those of the first
+    other.restore(codec.decode(codec.encode(half.state())))
+    for number in range(3, 7):
+        other.round(number)
+    assert_equal_models(models(whole), models(other))
+    assert codec.encode(whole.state()) == codec.encode(other.state())
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+@pytest.mark.parametrize("control", ["none", "self", "shuffled", "random", "oracle", "uniform"])
+def test_clients_that_never_took_part_get_the_model_of_a_group_that_there_is_with_each_control(
+    lowest: None, recwarn: pytest.WarningsRecorder, average: Any, control: Any
+) -> None:
+    unseen = [member(40 + number, "abc"[number % 3], seen=False) for number in range(6)]
+    engine = engine_after(given(average, control=control), grouped(30, extra=unseen), 1)
+    assert engine.evaluate().keys() == set(engine.setup.federation)
+    assert not [said for said in recwarn if issubclass(said.category, RuntimeWarning)]
+
+
+def test_of_clients_that_are_each_a_group_the_nearest_founder_is_joined_drawn_or_not(low: None) -> None:
+    sets, _ = planted(200, 1)
+    made, new = sets[:150], [one + 1e-3 for one in sets[:20]]
+    how = RelatednessSettings(groups=4, gamma=1.0, control="self")
+    labels = np.arange(150)
+    _, joins, closest = near_in_a_crowd(new, made, [], labels, 1.0, how, 0)
+    np.testing.assert_array_equal(joins, labels[:20])
+    np.testing.assert_array_equal(closest, labels[:20])
+
+
+def test_groups_without_a_drawn_member_are_passed_over(low: None, recwarn: pytest.WarningsRecorder) -> None:
+    sets, labels = planted(200, 1)
+    some = np.flatnonzero(labels[:150] > 0)
+    joins, near = crowd.joining(sets[150:], [sets[row] for row in some], labels[some], RelatednessSettings(), 0)
+    kept = labels[150:] > 0
+    np.testing.assert_array_equal(joins[kept], labels[150:][kept])
+    np.testing.assert_array_equal(labels[some][near][kept], labels[150:][kept])
+    assert set(joins.tolist()) == {1, 2, 3}
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_newcomers_linked_to_newcomers_only_take_a_model_of_their_own_group(
+    lowest: None, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    monkeypatch.setattr("fedkin.methods.flt.crowd.LARGEST", 20 if many else 1000)
+    late = [member(30 + number, "abc"[number % 3], joins=2) for number in range(60)]
+    engine = engine_after(given("neighbours"), grouped(24, extra=late), 1)
+    before = dict(engine.server.state["model"])
+    seen: list[dict[str, str]] = []
+
+    def spy(state: Any, *more: Any) -> Any:
+        seen.append(dict(state["model"]))
+        return along_edges(state, *more)
+
+    monkeypatch.setattr("fedkin.methods.flt.method.along_edges", spy)
+    engine.round(2)
+    assert len(seen[0]) == 84
+    federation = engine.setup.federation
+    owners: dict[str, set[Any]] = {}
+    for id, number in before.items():
+        owners.setdefault(number, set()).add(federation[id].group)
+    assert [id for id in seen[0] if federation[id].group not in owners[seen[0][id]]] == []
+
+
+@pytest.mark.parametrize("average", ["groups", "neighbours"])
+def test_a_new_group_of_newcomers_only_starts_from_the_initial_model(lowest: None, average: Any) -> None:
+    first = [member(number, "ab"[number % 2]) for number in range(8)]
+    late = [member(30 + number, "c", joins=2) for number in range(9)]
+    federation = Federation([*first, *late], Task(6, (8,)), "later")
+    engine = engine_after(given(average), federation, 1)
+    engine.round(2)
+    initial = engine.server.initial
+    for one in late:
+        assert all(torch.equal(engine.model(one.id)[name], initial[name]) for name in initial)
+
+
+def test_drawn_clients_keep_their_fitted_places_among_the_others(low: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With UMAP, a point that is placed again does not lie where it was fitted, and gamma is of the fitted places."""
+    sets, labels = planted(150, 1)
+
+    def moving(fitted: Any, settings: Any, seed: int, new: Any = None) -> Any:
+        return [one + 5.0 for one in new] if new is not None else [one * 2.0 for one in fitted]
+
+    monkeypatch.setattr("fedkin.methods.flt.crowd.embedded", moving)
+    how, some = RelatednessSettings(groups=4), crowd.drawn(150, 0)
+    places, known = crowd.placed(sets, [sets[row] for row in some], some, how, 0)
+    for row, one in enumerate(sets):
+        np.testing.assert_array_equal(places[row], one * 2.0 if row in some else one + 5.0)
+    np.testing.assert_array_equal(np.concatenate(known), np.concatenate(sets)[some] * 2.0)
+    seen: list[Any] = []
+
+    def spy(places: Any, *more: Any) -> Any:
+        seen.append(places)
+        return neighbours(places, *more)
+
+    monkeypatch.setattr("fedkin.methods.flt.crowd.neighbours", spy)
+    crowd.spread(sets, [sets[row] for row in some], labels[some], some, 1.0, how, 0)
+    near_in_a_crowd(sets[140:], sets[:140], [], labels[:140], 1.0, how, 0)
+    for every, rows in ((seen[0], some), (seen[1], crowd.drawn(140, 0))):
+        np.testing.assert_array_equal(np.concatenate(every)[rows], np.concatenate(sets)[rows] * 2.0)
 
 
 def test_averages_along_a_sparse_graph_are_those_along_the_same_dense_one() -> None:

@@ -113,11 +113,36 @@ def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> N
     assert sum(len(frame["from"]) for frame in drawn["frames"]) <= budget.edges
 
 
+def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=12, rounds=4))
+    ids, budget = sorted(run.clients), GraphBudget.shared([run])
+    whole = graphs.graph_of(run, ids, budget)
+    monkeypatch.setattr(graphs, "LARGEST", 12)
+    more = sorted([*ids, *(f"absent-{number}" for number in range(30)), "zz"])
+    assert not graphs.undrawn(run, more)
+    found = graphs.graph_of(run, more, budget)
+    assert whole is not None
+    assert found is not None
+    here = [more.index(id) for id in ids]
+    held = {client for frame in found["frames"] for client in frame["clients"]}
+    assert len(found["x"]) == len(found["y"]) == len(more)
+    places = [(found["x"][client], found["y"][client]) for client in sorted(held)]
+    assert len(set(places)) == len(held)
+    for one, other in zip(whole["frames"], found["frames"], strict=True):
+        assert other["clients"] == [here[client] for client in one["clients"]]
+        assert other["matrix"] == one["matrix"]
+    monkeypatch.setattr(graphs, "LARGEST", len(held) - 1)
+    assert graphs.undrawn(run, more)
+    assert graphs.graph_of(run, more, budget) is None
+
+
 def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(
     thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "_LARGEST", 999)
     for module in ("graphs", "sharing"):
+        monkeypatch.setattr(f"fedkin.report.{module}.LARGEST", 999)
         monkeypatch.setattr(f"fedkin.report.{module}.dense", lambda matrix: pytest.fail("a matrix of all pairs"))
     text = write_report([thousand], tmp_path / "report.html").read_text(encoding="utf-8")
     run = data_in(text)["runs"][0]

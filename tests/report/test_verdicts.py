@@ -227,6 +227,21 @@ def test_clients_cut_apart_but_joined_for_their_shares() -> None:
     assert found["groups"][0]["said"] == "differ in inputs (p 1e-7), class shares (p 1e-5)"
 
 
+def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -> None:
+    tests = Evidence((Node(None, {"x": 0.3}, verdict="same"),), {"a": 0, "b": 0}, 0.05)
+    ids, groups = tuple("abno"), dict.fromkeys("abno", 0)
+    graph = Graph(ids, np.zeros((4, 4)), groups=groups).tested(dict.fromkeys(ids, "same"), tests)
+    found = settled(graph)
+    said = "(2 of 4 clients were tested; the others were placed in a group after that)"
+    page = drawn(graph, None, {id: place for place, id in enumerate(ids)}, None)
+    assert page is not None
+    assert page["words"].endswith(said)
+    assert lines("kin", found, tests, None)[0].endswith(said)
+    two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
+    assert "(not all clients were tested;" in in_words(two)
+    assert "tested" not in in_words(two[1:])
+
+
 def test_who_joined_later_is_counted() -> None:
     verdict, groups = dict.fromkeys("abn", "same") | {"z": "alone"}, {"a": 0, "b": 0, "n": 0, "z": 1}
     first, second = settled_from({"a": 0, "b": 0}, verdict, groups, Node(None, {"x": 0.3}, verdict="same"))

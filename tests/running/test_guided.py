@@ -16,9 +16,11 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.files import read_json
+from fedkin.report.reproduced import _tuning
 from fedkin.running.candidates import RATE, Equal
 from fedkin.running.experiment import Experiment
 from fedkin.running.guided import Guide
+from fedkin.running.papers import Equally, PaperTable
 from fedkin.running.tuning import HoldOut, best, tune
 from fedkin.settings import Span
 from tiny import TABLE, CutAt
@@ -42,6 +44,20 @@ def test_without_optuna_it_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest
 def test_halving_and_optuna_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="give one of them"):
         Equal.parse("9", halving=True, optuna=True)
+
+
+@pytest.mark.parametrize(("candidates", "chosen"), [(4, 1), (6, 3), (9, 6), (12, 8)])
+def test_how_many_are_chosen_and_that_none_would_be_is_refused(candidates: int, chosen: int) -> None:
+    assert Equal(candidates, optuna=True).chosen == chosen
+    assert Equal(candidates).chosen == 0
+    how = Equally(candidates=candidates, rates=(0.01, 0.1), optuna=True)
+    table = PaperTable.model_construct(title="a table", source="a paper", seeds=(0,), tune=how)
+    assert f" {chosen} of them chosen by Optuna" in _tuning(table)
+    for few in (2, 3):
+        with pytest.raises(ConfigError, match=f"with {few} candidates it would choose none.*take 4 or more"):
+            Equal.parse(str(few), optuna=True)
+        with pytest.raises(ValueError, match="it would choose none"):
+            Equally(candidates=few, rates=(0.01, 0.1), optuna=True)
 
 
 @pytest.mark.slow

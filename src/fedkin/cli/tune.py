@@ -43,8 +43,8 @@ def tune(
         "long, and so on."
     ),
     optuna: bool = typer.Option(
-        False, "--optuna", help="With --equal: two thirds of the candidates are chosen by Optuna, by the figures of "
-        "those before; needs fedkin[optuna]."
+        False, "--optuna", help="With --equal, N at least 4: a third of the candidates, at least three, spread evenly; "
+        "Optuna chooses the others by the figures of those before. Needs fedkin[optuna]."
     ),
     methods: str | None = METHODS,
     hold_out: str = typer.Option(
@@ -93,6 +93,8 @@ def tune(
     else:
         screen().print(_table(found, plan.data.load(root).task.metric))
         console = screen(soft_wrap=True)
+        if not isinstance(tried, list) and tried.optuna:
+            console.print(f"{tried.chosen} of each method's {tried.candidates} candidates were chosen by Optuna")
         console.print(f"judged on {hold} of the training data, seeds {', '.join(map(str, seeded))}")
         console.print(f"experiment with what was chosen: {folder / 'tuned.toml'}")
     _check(found)

@@ -98,7 +98,8 @@ class Closest(NamedTuple):
 def closest(x: Any, k: int, *, rows: Any = None, recall: float = 0.95, seed: int = 0) -> Closest:
     """The k other rows of `x` [n, d] that are nearest by Euclidean distance, this share of them or more.
 
-    rows: only of these, exactly. Where fewer are found than k, a row is its own neighbour, at a distance of inf.
+    All is computed in double precision: distances below about 1e-7 of the largest length of a centred row are not told
+    apart. rows: only of these, exactly. Where fewer are found than k, a row is its own neighbour, at a distance of inf.
 
     >>> found = closest([[0.0], [1.0], [5.0]], 1, recall=1)
     >>> found.columns.ravel(), found.distances.ravel()
@@ -108,8 +109,8 @@ def closest(x: Any, k: int, *, rows: Any = None, recall: float = 0.95, seed: int
     x = as_vectors(x)
     k = as_neighbours(k, len(x))
     centred = x - x.mean(axis=0)
-    points = centred.astype(np.float32)
-    asks, told = _with_ones(points), _with_squares(points)
+    # In single precision |x|^2 / 2 would swallow the small distances inside groups that are far from each other.
+    asks, told = _with_ones(centred), _with_squares(centred)
     if rows is not None or recall == 1:
         wanted = np.arange(len(x)) if rows is None else np.asarray(rows, dtype=np.int64)
         return Closest(*_by_distance(centred, wanted, *_all_compared(asks, told, wanted, k)), None)
@@ -118,7 +119,7 @@ def closest(x: Any, k: int, *, rows: Any = None, recall: float = 0.95, seed: int
         columns, scores = _all_compared(asks, told, some, k)
         return np.repeat(some, k), columns.ravel(), scores.ravel()
 
-    space = Space(points, _with_ones, _with_squares, _means, exact, -np.inf)
+    space = Space(centred, _with_ones, _with_squares, _means, exact, -np.inf)
     found = found_in_cells(space, k, recall, rng(seed, "cells"))
     return Closest(*_by_distance(centred, np.arange(len(x)), found.columns, found.scores), found.recall)
 

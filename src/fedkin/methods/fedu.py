@@ -79,7 +79,17 @@ class FedU(ServerMethod):
     graph: StatedGraph = StatedGraph()
 
     def check(self, federation: Federation) -> None:
-        needs_planted(federation, control=self.graph.control, source=self.graph.source)
+        how, clients = self.graph, len(federation.seen)
+        needs_planted(federation, control=how.control, source=how.source)
+        # Of those that answered in a round, there may be few of many clients.
+        if self.neighbours == "all":
+            crowd.check_all_pairs(clients, control=how.control, source=how.source)
+            self.check_measure(clients)
+
+    def check_measure(self, clients: int) -> None:
+        """Raise ConfigError for a graph of models that is not made of so many."""
+        if self.graph.source not in ("uniform", "planted"):
+            crowd.check_measure(clients, "source", self.graph.source, self.graph.sparsify)
 
     def start(self, server: ServerView[State]) -> None:
         server.state["models"] = {}
@@ -126,6 +136,7 @@ class FedU(ServerMethod):
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
             if len(ids) > crowd.LARGEST:
+                self.check_measure(len(ids))
                 a = crowd.neighbour_affinity(vectors, how.source, how.sparsify, server.key("cells"))
                 return graph.control_stage(how.control)(a, planted=planted, seed=server.key("control"))
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))

@@ -20,9 +20,9 @@ from fedkin.report.packing import NOTHING, pack
 from fedkin.report.reading import Run
 from fedkin.report.verdicts import drawn, keepers
 
-__all__ = ["GraphBudget", "dense", "graph_of", "undrawn"]
+__all__ = ["LARGEST", "GraphBudget", "dense", "graph_of", "undrawn"]
 
-_LARGEST = 5000  # clients of a graph that is drawn
+LARGEST = 5000  # clients of a graph that is drawn
 # Per run: more rounds do not make the slider clearer, nor more cells a matrix.
 _ROUNDS = 40
 _HISTORY = 200
@@ -77,7 +77,19 @@ class GraphBudget:
 
 def undrawn(run: Run, ids: Sequence[str]) -> bool:
     """Whether the run has graphs of more clients than the page can draw: their matrices would not fit into memory."""
-    return bool(run.graphs) and len(ids) > _LARGEST
+    return bool(run.graphs) and len(_in_graphs(run, ids)) > LARGEST
+
+
+def _in_graphs(run: Run, ids: Sequence[str]) -> list[int]:
+    """Numbers of the clients that are drawn: all of a few, of many those of some graph."""
+    if len(ids) <= LARGEST:
+        return list(range(len(ids)))
+    known: set[str] = set()
+    for round in sorted(run.graphs):
+        known.update(run.graph(round).ids)
+        if len(known) > LARGEST:
+            break
+    return [number for number, id in enumerate(ids) if id in known]
 
 
 def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
@@ -87,7 +99,8 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
     `history` and `moves` use the groups of all rounds, `verdicts` those of the last graph.
     """
-    if not run.graphs or undrawn(run, ids):
+    there = _in_graphs(run, ids) if run.graphs else []
+    if not there or len(there) > LARGEST:
         return None
     number = {id: i for i, id in enumerate(ids)}
     # Some methods' graphs hold all clients, not only a round's participants.
@@ -97,7 +110,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
     kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
     # A large graph's tree needs its own matrix: one is enough.
     trees = evenly(kept, max(1, budget.leaves // present) if present <= budget.side else 1)
-    follower, ties = Follower(), _Ties(len(ids))
+    follower, ties = Follower(), _Ties(there)
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
     # Graphs are read one at a time: each of 1,000 clients is 8 MB.
@@ -109,7 +122,8 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
             most = _Most(per_node, budget.side, round in trees)
             frame = _frame(graph, named.get(round), number, most, ties)
             frames.append({"round": round, "until": until[round], **frame})
-    place = layout(ties.strongest(), iterations=120 if len(ids) <= 300 else 60)
+    place = np.zeros((len(ids), 2))
+    place[there] = layout(ties.strongest(), iterations=120 if len(there) <= 300 else 60)
     return {
         "x": np.round(place[:, 0], 3).tolist(),
         "y": np.round(place[:, 1], 3).tolist(),
@@ -166,13 +180,15 @@ class _Most:
 class _Ties:
     """Mean weight of each pair over the rounds in which both were present: determines clients' positions."""
 
-    def __init__(self, clients: int) -> None:
-        self.total = np.zeros((clients, clients))
-        self.rounds = np.zeros((clients, clients))
+    def __init__(self, clients: Sequence[int]) -> None:
+        self.clients = np.array(clients)
+        self.total = np.zeros((len(clients), len(clients)))
+        self.rounds = np.zeros((len(clients), len(clients)))
 
     def add(self, weights: npt.NDArray[np.float64], clients: npt.NDArray[np.int64]) -> None:
         scale = float(weights.max())
-        place = np.ix_(clients, clients)
+        own = np.searchsorted(self.clients, clients)
+        place = np.ix_(own, own)
         self.total[place] += weights / scale if scale > 0 else 0.0
         self.rounds[place] += 1
 

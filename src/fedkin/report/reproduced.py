@@ -115,7 +115,7 @@ def _tuning(table: PaperTable) -> str:
     how = table.tune
     length = "by successive halving" if how.halving else "at full length"
     if how.optuna:
-        length += ", two thirds of them chosen by Optuna"
+        length += f", {how.equal().chosen} of them chosen by Optuna"
     return (
         f"Seeds {seeds}. Every row was tuned with the same budget: {how.candidates} candidates for the rate (from "
         f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, {length}, with seeds "

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedkin.analysis.overlap import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
 from fedkin.report.drawing import blocks, evenly
-from fedkin.report.graphs import GraphBudget, dense, undrawn
+from fedkin.report.graphs import LARGEST, GraphBudget, dense
 from fedkin.report.packing import pack
 from fedkin.report.reading import Run
 
@@ -33,7 +33,7 @@ def sharing_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, A
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
     and overlap over pairs; `until`: the last round in which the last graph was valid.
     """
-    known = None if undrawn(run, ids) or not run.graphs else _shared(run, ids)
+    known = None if not run.graphs or len(ids) > LARGEST else _shared(run, ids)
     if known is None:
         return None
     by, overlap = known

@@ -30,7 +30,7 @@ function clientNames(clients, count) {
 function verdictTable({ groups, more, alone }) {
   const rows = groups.map(({ group, verdict, size, placed, words, said, clients }) =>
     `<tr><th scope="row"><span class="chip">${groupMark(group)} ${groupName(group)}</span></th><td>${size.toLocaleString("en")}</td><td class="text"><b>${escaped(verdict)}</b></td>` +
-    `<td class="text">${escaped(words)}${placed ? ` <span class="quiet">(${many(placed, "client")} joined later)</span>` : ""}</td><td class="text">${said ? withP(said) : "–"}</td>` +
+    `<td class="text">${escaped(words)}${placed ? ` <span class="quiet">(${many(placed, "client")} in no test, placed after them)</span>` : ""}</td><td class="text">${said ? withP(said) : "–"}</td>` +
     `<td class="text">${clientNames(clients, size)}</td></tr>`);
   if (more[0]) rows.push(`<tr><th scope="row" class="quiet">${many(more[0], "more group")}</th><td>${more[1].toLocaleString("en")}</td><td></td><td></td><td></td><td></td></tr>`);
   if (alone[0]) rows.push(`<tr><th scope="row">no group</th><td>${alone[0].toLocaleString("en")}</td><td class="text"><b>alone</b></td><td class="text">${escaped(alone[2])}</td><td class="text">–</td><td class="text">${clientNames(alone[1], alone[0])}</td></tr>`);
@@ -51,8 +51,8 @@ function drawTree(tests) {
   };
   rewrite($("tests-tree"), nodes.length ? `<ul>${part(0)}</ul>` : "");
   $("tests-tree").dataset.run = state.run;
-  $("tests-note").textContent = `From all clients at the top: clients whose samples a test tells apart at p < ${tests.alpha.toPrecision(2).replace(/\.?0+$/, "")} are cut in two and tested again, until no test tells the rest apart, or they differ by class shares or a shift of each client only. ` +
-    "Each p-value is corrected for the number of tests at its node. Bars: the share of all clients." +
+  $("tests-note").textContent = `From all tested clients at the top: clients whose samples a test tells apart at p < ${tests.alpha.toPrecision(2).replace(/\.?0+$/, "")} are cut in two and tested again, until no test tells the rest apart, or they differ by class shares or a shift of each client only. ` +
+    "Each p-value is corrected for the number of tests at its node. Bars: the share of all tested clients." +
     (nodes.length < tests.all ? ` ${nodes.length} of ${tests.all.toLocaleString("en")} nodes are drawn, those with most clients; parts that are not drawn are counted where they begin.` : "") +
     (way.size ? " Outlined: the tests on the way to the client that is followed." : "");
 }

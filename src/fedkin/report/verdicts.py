@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Settled:
     """A group with its verdict. number: on the page, from 0. node: of the tree of tests, whose clients are this group.
 
     verdict: "same", "shares", "offsets", "alone", or "near": clients that tests tell apart, but hardly.
-    placed: members that joined later, without a test in the tree.
+    placed: members that are in none of the tree's tests, but were placed in the group after them.
     """
 
     number: int
@@ -86,18 +86,25 @@ def _alone(groups: Iterable[Settled]) -> list[str]:
 
 @dataclass(frozen=True)
 class Told:
-    """What a run's tests found, counted: groups by verdict, clients alone, smallest p inside groups that are "same"."""
+    """What a run's tests found, counted: groups by verdict, clients alone, smallest p inside groups that are "same".
+
+    clients: all of them. placed: those of them that are in no test.
+    """
 
     kinds: Mapping[str, int]
     alone: int = 0
     p: float | None = None
+    clients: int = 0
+    placed: int = 0
 
     @classmethod
     def of(cls, groups: Sequence[Settled], tests: Evidence | None) -> Told:
         """Counts of these groups."""
         kinds = Counter(one.verdict for one in groups if one.verdict != "alone")
         nodes = [tests.nodes[one.node] for one in groups if tests and one.node is not None and one.verdict == "same"]
-        return cls(kinds, len(_alone(groups)), min((p for node in nodes for p in node.p.values()), default=None))
+        least = min((p for node in nodes for p in node.p.values()), default=None)
+        clients, placed = sum(len(one.members) for one in groups), sum(one.placed for one in groups)
+        return cls(kinds, len(_alone(groups)), least, clients, placed)
 
 
 def in_words(seeds: Sequence[Told], against: str = "") -> str:
@@ -107,17 +114,30 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     '4 groups with nothing told, equal to the planted ones: no te'
     >>> in_words([Told({"same": 1}, alone=1)])
     '1 group and 1 client alone with nothing told: no test tells its clients apart'
+    >>> in_words([Told({"same": 1}, clients=9000, placed=4000)])[53:]
+    'apart (5,000 of 9,000 clients were tested; the others were placed in a group after that)'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
     low, high = min(counts), max(counts)
     each = " each time" if len(seeds) > 1 and low == high else ""
     if not high:
-        return f"no groups found with nothing told{each}{against}: every client is like nobody else"
+        return f"no groups found with nothing told{each}{against}: every client is like nobody else{_tested(seeds)}"
     count = f"{low} to {high}" if low < high else str(high)
     most = max(one.alone for one in seeds)
     upto = "up to " if len({one.alone for one in seeds}) > 1 else ""
     alone = f" and {upto}{most} client{'s' * (most > 1)} alone" if most else ""
-    return f"{count} group{'s' * (high > 1)}{alone} with nothing told{each}{against}: {_inside(seeds, high)}"
+    inside = _inside(seeds, high) + _tested(seeds)
+    return f"{count} group{'s' * (high > 1)}{alone} with nothing told{each}{against}: {inside}"
+
+
+def _tested(seeds: Sequence[Told]) -> str:
+    """How many clients the tests saw, in brackets, where these are not all."""
+    few = [one for one in seeds if one.placed]
+    if not few:
+        return ""
+    counts = {f"{one.clients - one.placed:,} of {one.clients:,}" for one in few}
+    count = counts.pop() if len(counts) == 1 and len(few) == len(seeds) else "not all"
+    return f" ({count} clients were tested; the others were placed in a group after that)"
 
 
 def _inside(seeds: Sequence[Told], groups: int) -> str:
@@ -176,7 +196,8 @@ def lines(label: str, found: Sequence[Settled], tests: Evidence | None, keep: in
     room = _LINES - bool(alone)
     shown = several if len(several) <= room else several[: room - 1]
     # The lines below have the p-values, and who is alone.
-    head = in_words([Told.of(several or found, None)])
+    told = Told.of(found, None)
+    head = in_words([replace(told, alone=0 if several else told.alone)])
     text = [f"{label}: {head}", *(f"  {_line(one, tests)}" for one in shown)]
     if left := several[len(shown) :]:
         text.append(f"  and {len(left)} more groups with {sum(len(one.members) for one in left)} clients")

@@ -30,7 +30,7 @@ class Equal:
     fixed: settings that stay as they are, by path. halving: successive halving (Jamieson and Talwalkar, 2016): all run
     for a part of the rounds, the best third of them three times as long, and so on; the last ones at full length.
     optuna: only the first third, at least three, spread evenly; Optuna's TPE (Bergstra et al., 2011) chooses each of
-    the others by the figures of those before it. Raises ConfigError for both.
+    the others by the figures of those before it. Raises ConfigError for both, and where Optuna would choose none.
     """
 
     candidates: int
@@ -43,15 +43,29 @@ class Equal:
     def __post_init__(self) -> None:
         if self.halving and self.optuna:
             raise ConfigError("halving and optuna: give one of them, Optuna compares candidates of the same length")
+        if self.optuna and not self.chosen:
+            raise ConfigError(
+                f"optuna: with {self.candidates} candidates it would choose none, because the first three spread "
+                "evenly; take 4 or more, or leave it out"
+            )
 
     @property
     def spread(self) -> int:
         """How many candidates spread evenly.
 
-        >>> Equal(12).spread, Equal(12, optuna=True).spread, Equal(2, optuna=True).spread
-        (12, 4, 2)
+        >>> Equal(12).spread, Equal(12, optuna=True).spread, Equal(4, optuna=True).spread
+        (12, 4, 3)
         """
         return min(self.candidates, max(3, self.candidates // 3)) if self.optuna else self.candidates
+
+    @property
+    def chosen(self) -> int:
+        """How many candidates Optuna chooses.
+
+        >>> Equal(12).chosen, Equal(12, optuna=True).chosen, Equal(4, optuna=True).chosen
+        (0, 8, 1)
+        """
+        return self.candidates - self.spread
 
     def rungs(self, rounds: int) -> list[tuple[int, int]]:
         """Return (candidates that run, their rounds), from the first to those at full length.

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
+from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
 from fedkin.running.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table
@@ -32,7 +33,8 @@ class Equally(Settings):
     """Tuning of every row with the same budget, at full length: as many candidates and seeds for each.
 
     rates: the range of training.lr. hold_out: as for `fedkin tune`. seeds: those of the tuning. halving: successive
-    halving in place of full length for all. optuna: Optuna chooses two thirds of the candidates.
+    halving in place of full length for all. optuna: Optuna chooses those after the first third,
+    and after the first three.
     """
 
     candidates: int = Field(6, ge=2)
@@ -44,9 +46,15 @@ class Equally(Settings):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.halving and self.optuna:
-            raise ValueError("halving and optuna: give one of them, Optuna compares candidates of the same length")
+        try:
+            self.equal()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    def equal(self, fixed: tuple[str, ...] = ()) -> Equal:
+        """The candidates for one row, whose own settings stay `fixed`."""
+        return Equal(self.candidates, self.rates, fixed=fixed, halving=self.halving, optuna=self.optuna)
 
     @field_validator("hold_out")
     @classmethod

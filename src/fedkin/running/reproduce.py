@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.added import Added, added
-from fedkin.running.candidates import Equal, at_the_border
+from fedkin.running.candidates import at_the_border
 from fedkin.running.compare import run_experiment
 from fedkin.running.compared import differences
 from fedkin.running.controls import changes_of, named
@@ -113,7 +113,7 @@ def _ended(table: PaperTable, names: Sequence[str], place: Path) -> bool:
 
 def _tries(how: Equally) -> int:
     """The runs of one row's tuning."""
-    return len(how.seeds) * sum(count for count, _ in Equal(how.candidates, halving=how.halving).rungs(1))
+    return len(how.seeds) * sum(count for count, _ in how.equal().rungs(1))
 
 
 def _changed(base: Experiment, row: Row, chosen: Mapping[str, Any], control: str | None) -> Experiment:
@@ -134,8 +134,8 @@ def _tuned(
     """The candidates of a row; seen: the runs that the table has done before."""
     found = tune(
         _changed(base, row, {}, None), [row.method],
-        Equal(how.candidates, how.rates, fixed=tuple(row.set), halving=how.halving, optuna=how.optuna),
-        HoldOut.parse(row.hold_out or how.hold_out), how.seeds, data_root, place, resume=True, restart=restart,
+        how.equal(tuple(row.set)), HoldOut.parse(row.hold_out or how.hold_out), how.seeds, data_root, place,
+        resume=True, restart=restart,
         watcher=None if heard is None
         else lambda method, values, seed, done, of: heard(f"tuning {row.name} seed {seed}", seen + done),
     )  # fmt: skip

@@ -6,7 +6,7 @@ the group whose drawn members are nearest on average, as newcomers do.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from fedkin import graph
 from fedkin.keys import rng
 from fedkin.methods.flt.relatedness import Array, Labels, RelatednessSettings, Sets, adjacency, distances, embedded
 
-__all__ = ["LARGEST", "NEAR", "Near", "drawn", "joining", "linked", "neighbours", "spread"]
+__all__ = ["LARGEST", "NEAR", "Near", "drawn", "joining", "linked", "neighbours", "placed", "spread", "to_groups"]
 
 LARGEST = 5000  # clients up to which all distances are computed, and how many are drawn of more
 NEAR = 16  # neighbours of a client
@@ -45,27 +45,52 @@ def drawn(clients: int, seed: int) -> Rows:
     return np.sort(rng(seed, "drawn").permutation(clients)[:LARGEST])
 
 
-def joining(places: Sets, known: Sets, labels: Labels, settings: RelatednessSettings, seed: int) -> Labels:
-    """For each of these clients, the group of `known` whose members, at most ten of them, are nearest on average."""
+def joining(places: Sets, known: Sets, labels: Labels, settings: RelatednessSettings, seed: int) -> tuple[Labels, Rows]:
+    """For each of these clients: the group of `known` that is nearest, and its nearest client of `known`.
+
+    Both are found from at most ten members of each group; the group's distance is the mean of theirs.
+    """
     draw = rng(seed, "members")
-    some = np.concatenate([draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in np.unique(labels)])
-    member = np.eye(int(labels.max()) + 1)[labels[some]]
+    groups = np.unique(labels)
+    some = np.concatenate([draw.permutation(np.flatnonzero(labels == one))[:_MEMBERS] for one in groups])
     others = [known[row] for row in some.tolist()]
-    parts = [distances(places[at : at + _ROWS], settings, others) @ member for at in range(0, len(places), _ROWS)]
-    return np.asarray((np.concatenate(parts) / member.sum(0)).argmin(1))
+    joins, near = [], []
+    for at in range(0, len(places), _ROWS):
+        between = distances(places[at : at + _ROWS], settings, others)
+        joins.append(groups[to_groups(between, labels[some]).argmin(1)])
+        near.append(some[between.argmin(1)])
+    return np.concatenate(joins), np.concatenate(near)
+
+
+def to_groups(between: Array, labels: Labels) -> Array:
+    """The mean of the distances [m, n] over the members of each group that there is, in the order of their labels."""
+    groups, member = np.unique(labels, return_inverse=True)
+    n = len(labels)
+    belongs = sp.csr_array((np.ones(n), (np.arange(n), member)), shape=(n, len(groups)))
+    total: Any = belongs.T @ between.T
+    return np.asarray(total.T / np.bincount(member))
 
 
 def spread(
     signed: Sets, some: Sets, labels: Labels, rows: Rows, gamma: float, settings: RelatednessSettings, seed: int
 ) -> tuple[sp.csr_array, Labels, float | None]:
     """(weights between neighbours, groups, recall) of all clients, from the groups of `some`, those at `rows`."""
-    places, known = embedded(some, settings, seed, signed), embedded(some, settings, seed)
+    places, known = placed(signed, some, rows, settings, seed)
     groups = np.empty(len(signed), dtype=np.int64)
     groups[rows] = labels
     rest = np.setdiff1d(np.arange(len(signed)), rows)
-    groups[rest] = joining([places[row] for row in rest.tolist()], known, labels, settings, seed)
+    groups[rest], _ = joining([places[row] for row in rest.tolist()], known, labels, settings, seed)
     near = neighbours(places, settings, seed)
     return linked(near, np.arange(len(signed)), len(signed), gamma, settings), groups, near.recall
+
+
+def placed(every: Sets, some: Sets, rows: Rows, settings: RelatednessSettings, seed: int) -> tuple[Sets, Sets]:
+    """All clients, and `some`, those at `rows`, in an embedding that is fitted on these and leaves them in place."""
+    known = embedded(some, settings, seed)
+    places = list(embedded(some, settings, seed, every))
+    for row, one in zip(rows.tolist(), known, strict=True):
+        places[row] = one
+    return places, known
 
 
 def linked(near: Near, rows: Rows, clients: int, gamma: float, settings: RelatednessSettings) -> sp.csr_array:

@@ -20,6 +20,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.learning.encoders import moments
 from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.crowd import check_all_pairs
 from fedkin.methods.blocks.signing import SIGNED, SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, stage
@@ -33,7 +34,6 @@ from fedkin.views import ClientView, ServerView
 
 __all__ = ["EncoderSettings", "Flt", "RelatednessSettings", "relate"]
 
-_COMPLETE = 20_000  # clients up to which a control may link all pairs
 # Sums over the clients' inputs, per feature; k centres of codes.
 _SUMS = Sums(lambda at: at.task.numbers("method.encoder")[0], dtype=torch.float64)
 _CENTRES = Shaped(
@@ -99,11 +99,7 @@ class Flt(SigningMethod):
         if isinstance(groups, int) and groups > clients:
             raise ConfigError(f"method.graph.groups: {groups} groups, but the federation has {clients} clients")
         needs_planted(federation, control=self.graph.control)
-        if self.graph.control in ("oracle", "uniform") and clients > _COMPLETE:
-            raise ConfigError(
-                f"method.graph.control: {self.graph.control!r} links all pairs of clients, and {clients:,} clients are "
-                f"too many for that: take at most {_COMPLETE:,} clients, or another control"
-            )
+        check_all_pairs(clients, control=self.graph.control)
         if not self.moments:
             self.encoder.check(federation)
 
@@ -170,7 +166,7 @@ class Flt(SigningMethod):
         if anew:
             order, signed, planted = stage.inputs(server)
             found = relate(signed, self.graph, stage.seed_of(server), planted)  # 13 to 19
-            stage.keep(server, order, found, self.average)
+            stage.keep(server, order, signed, found, self.average, self.graph)
             if found.recall is not None:
                 server.info = {"neighbour_recall": found.recall}
         else:

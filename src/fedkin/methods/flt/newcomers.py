@@ -34,7 +34,8 @@ def attach(server: ServerView[State], settings: RelatednessSettings, average: st
     new = by_content((id for id in state["signatures"] if id not in state["row"]), state["signatures"])
     founders, others = known[: state["founders"]], known[state["founders"] :]
     numbers = sorted({state["group"][id] for id in founders})
-    labels = np.array([numbers.index(state["group"][id]) for id in founders])
+    label = {number: place for place, number in enumerate(numbers)}
+    labels = np.array([label[state["group"][id]] for id in founders])
     fresh, made, late = (decoded(state["signatures"], ids) for ids in (new, founders, others))
     find = nearest if isinstance(state["adjacency"], Tensor) else near_in_a_crowd
     rows, joins, closest = find(fresh, made, late, labels, state["gamma"], settings, seed_of(server))
@@ -64,9 +65,8 @@ def nearest(
     between = distances(fresh, settings, [*embedded(founders, settings, seed), *late])
     rows = adjacency(between, gamma, settings)
     rows[np.arange(len(fresh)), first + np.arange(len(fresh))] = 0.0
-    member = np.eye(int(labels.max()) + 1)[labels]
     known = between[:, : len(founders)]
-    return rows, (known @ member / member.sum(0)).argmin(1), known.argmin(1)
+    return rows, crowd.to_groups(known, labels).argmin(1), known.argmin(1)
 
 
 def near_in_a_crowd(
@@ -76,18 +76,17 @@ def near_in_a_crowd(
     """As `nearest`, where each client has only its neighbours, and the drawn founders say which group is nearest."""
     drawn = crowd.drawn(len(founders), seed)
     made = [founders[row] for row in drawn.tolist()]
-    placed = embedded(made, settings, seed)
-    every = embedded(made, settings, seed, [*founders, *others, *new])
+    every, known = crowd.placed([*founders, *others, *new], made, drawn, settings, seed)
     first = len(founders) + len(others)
     fresh = np.arange(first, len(every))
-    joins = crowd.joining(every[first:], placed, labels[drawn], settings, seed)
+    joins, near = crowd.joining(every[first:], known, labels[drawn], settings, seed)
     found = crowd.neighbours(every, settings, seed, fresh)
     rows = crowd.linked(found, fresh, len(every), gamma, settings)[first:]
     apart = np.where(found.columns < len(founders), found.distances, np.inf)
     closest = np.take_along_axis(found.columns, apart.argmin(1)[:, None], axis=1)[:, 0]
-    # None of the neighbours is a founder: the first of the drawn ones of the group stands for it.
-    stands = np.array([drawn[np.argmax(labels[drawn] == one)] for one in joins.tolist()])
-    return rows, joins, np.where(np.isfinite(apart.min(1)), closest, stands)
+    # None of the neighbours may be a founder: then the nearest of some drawn ones.
+    closest = np.where(np.isfinite(apart.min(1)), closest, drawn[near])
+    return rows, labels[closest] if settings.control == "self" else joins, closest
 
 
 def _grown(known: Any, rows: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from fedkin.graph import Graph, Signature
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued
 from fedkin.methods.blocks.same import Tests, by_content, evidence_of, tests_of
-from fedkin.methods.flt.relatedness import Array, Related, Sets
+from fedkin.methods.flt import crowd
+from fedkin.methods.flt.relatedness import Related, RelatednessSettings, Sets
 from fedkin.methods.flt.state import State, matrix_of, stored
 from fedkin.views import ServerView
 
@@ -30,7 +32,10 @@ def inputs(server: ServerView[State]) -> tuple[list[str], Sets, list[str] | None
     return order, decoded(server.state["signatures"], order), planted
 
 
-def keep(server: ServerView[State], order: Sequence[str], found: Related, average: str) -> None:
+def keep(
+    server: ServerView[State], order: Sequence[str], signed: Sets, found: Related, average: str,
+    settings: RelatednessSettings,
+) -> None:  # fmt: skip
     """Set graph and groups of these clients; a new group starts from the model of the group it comes from.
 
     average: "groups", or "neighbours", where models belong to clients.
@@ -46,7 +51,7 @@ def keep(server: ServerView[State], order: Sequence[str], found: Related, averag
         }
         state["model"] = {id: str(number) for id, number in group.items()}
     else:
-        _adopt_models(server, order, found.adjacency)
+        _adopt_models(server, order, signed, found, settings)
     state["group"], state["row"] = group, {id: place for place, id in enumerate(order)}
     state["founders"], state["gamma"] = len(order), found.gamma
     state["adjacency"], state["tests"] = stored(found.adjacency), None
@@ -58,20 +63,38 @@ def keep(server: ServerView[State], order: Sequence[str], found: Related, averag
     record(server)
 
 
-def _adopt_models(server: ServerView[State], order: Sequence[str], adjacency: Array | sp.csr_array) -> None:
-    """Case I: a client without a model takes that of its strongest neighbour that has one."""
+def _adopt_models(
+    server: ServerView[State], order: Sequence[str], signed: Sets, found: Related, settings: RelatednessSettings
+) -> None:
+    """Case I: a client without a model takes that of its strongest neighbour that has one.
+
+    Without such a neighbour it takes that of a near client of its group, by their signatures, and in a group without
+    any model the initial one.
+    """
     state = server.state
     had = np.array([id in state["model"] for id in order])
-    if not had.any():
+    old, new = np.flatnonzero(had), np.flatnonzero(~had)
+    if not len(new):
+        return
+    if not len(old):
         state["models"], state["model"] = {"0": server.initial}, dict.fromkeys(order, "0")
         return
-    model = dict(state["model"])
-    for place, id in enumerate(order):
-        if not had[place]:
-            row = adjacency[[place]]
-            strength = np.where(had, (row if isinstance(row, np.ndarray) else row.toarray())[0], -1.0)
-            model[id] = state["model"][order[int(strength.argmax())]]
-    state["model"] = model
+    between = sp.csr_array(found.adjacency[new][:, old])
+    linked = np.diff(between.indptr) > 0
+    giver = np.full(len(order), -1)
+    giver[new[linked]] = old[np.asarray(between.argmax(axis=1)).ravel()[linked]]
+    alone = new[~linked]
+    for group in np.unique(found.groups[alone]).tolist():
+        asks, there = alone[found.groups[alone] == group], old[found.groups[old] == group]
+        if len(there):
+            wanted, known = ([signed[row] for row in rows.tolist()] for rows in (asks, there))
+            _, near = crowd.joining(wanted, known, found.groups[there], settings, seed_of(server))
+            giver[asks] = there[near]
+    initial = str(1 + max(map(int, state["models"])))
+    if (giver[new] < 0).any():
+        state["models"] = {**state["models"], initial: server.initial}
+    adopted = {order[row]: state["model"][order[giver[row]]] if giver[row] >= 0 else initial for row in new.tolist()}
+    state["model"] = {**state["model"], **adopted}
 
 
 # -- storing and recording ----------------------------------------------------------------------------------------
@@ -101,9 +124,8 @@ def record(server: ServerView[State]) -> None:
     graph = Graph(ids, weights, groups={id: state["group"][id] for id in ids}, round=server.round)
     tests = state.get("tests")
     if tests:
-        held = list(state["group"].values())
         # Who was alone is so no more once a newcomer has joined.
-        joined = {str(group): "same" for group in set(held) if held.count(group) > 1}
+        joined = {str(group): "same" for group, count in Counter(state["group"].values()).items() if count > 1}
         said = {group: joined.get(group, verdict) if verdict == "alone" else verdict
                 for group, verdict in state["verdict"].items()}  # fmt: skip
         graph = graph.tested({id: said[str(state["group"][id])] for id in ids}, evidence_of(tests))

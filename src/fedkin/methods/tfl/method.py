@@ -24,7 +24,7 @@ from fedkin.methods.blocks.simplex import entropy, figure, filled, tensors_by_id
 from fedkin.methods.blocks.stages import needs_planted, planted_labels
 from fedkin.methods.blocks.vectors import as_vector, last_layers
 from fedkin.methods.tfl.sketch import sketched
-from fedkin.methods.tfl.topology import Topology, learned
+from fedkin.methods.tfl.topology import Topology, check_size, learned
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -65,6 +65,7 @@ class Tfl(Minimax):
 
     def check(self, federation: Federation) -> None:
         needs_planted(federation, control=self.graph.control)
+        check_size(len(federation.seen), self.graph)
 
     @phase(params=NET)
     def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:

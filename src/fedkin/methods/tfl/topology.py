@@ -13,12 +13,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
+from fedkin.errors import ConfigError
 from fedkin.methods.blocks import crowd
 from fedkin.methods.blocks.stages import ControlStage, SimilarityStage
 from fedkin.methods.blocks.vectors import Layers, rows
 from fedkin.settings import Settings
 
-__all__ = ["Learned", "Topology", "centralities", "grouped", "learned"]
+__all__ = ["Learned", "Topology", "centralities", "check_size", "grouped", "learned"]
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -63,17 +64,35 @@ class Learned:
     clusters: Labels | None
 
 
+def check_size(clients: int, how: Topology) -> None:
+    """Raise ConfigError for what is not computed of so many clients; a graph of clusters has as many as it says."""
+    if how.clusters is not None:
+        return
+    crowd.check_all_pairs(clients, control=how.control)
+    crowd.check_measure(clients, "similarity", how.similarity)
+    if clients > crowd.LARGEST and how.scale == "raw" and how.centrality in ("betweenness", "degree", "current-flow"):
+        raise ConfigError(
+            f"method.graph.scale: 'raw' {how.centrality} of {clients:,} clients with a few neighbours each differs by "
+            "so much that the prior would be one client; set scale = 'normalised', and method.graph.temperature"
+        )
+
+
 def learned(
     vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
 ) -> Learned:
     """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle"."""
     many = len(vectors) > crowd.LARGEST
     if many and how.clusters is None:
-        edges = crowd.neighbour_affinity(vectors, how.similarity, f"epsilon:{how.epsilon}", seed)
-        edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
-        return Learned(edges, centralities(edges, how, seed), None)
+        # Controls and the sources of betweenness are drawn by row: in the order of content these know no client.
+        order = crowd.by_content(vectors)
+        back = np.argsort(order)
+        some = [vectors[row] for row in order.tolist()]
+        edges = crowd.neighbour_affinity(some, how.similarity, f"epsilon:{how.epsilon}", seed)
+        truth = None if planted is None else np.asarray(planted)[order]
+        edges = graph.control_stage(how.control)(edges, planted=truth, seed=control_seed)
+        return Learned(edges[back][:, back], centralities(edges, how, seed)[back], None)
     # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
-    x = crowd.points(vectors).astype(np.float64) if many else rows(vectors, how.similarity)
+    x = crowd.points(vectors) if many else rows(vectors, how.similarity)
     labels = np.arange(len(vectors))
     if how.clusters is not None:
         labels = grouped(x, how.clusters, seed)
