@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import fedkin
 from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import ConfigError
@@ -105,6 +106,26 @@ def test_an_order_that_makes_no_sense_is_an_error_and_not_an_end(federation: Fed
         server.order(what="ask", phase="train", messages={"c00": {}})
         assert server.answer()["failed"][0][0] == "c00"
         assert "answer" in server.train()
+
+
+def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_path: Path) -> None:
+    @fedkin.metric(higher=True)
+    def each(outputs: Any, targets: Any) -> Any:
+        raise ValueError(f"these are {targets.tolist()}")
+
+    MEASURES["each"] = each
+    try:
+        plan = experiment(clients=2, run={"metrics": ["each"]})
+        with by_hand(federation, tmp_path, plan) as server:
+            server.join()
+            params = {"params": dict(server.plan.net.initial)}
+            server.order(what="scores", offers={"c00": params})
+            told = server.answer()
+            said = server.there.said["c00"]
+    finally:
+        del MEASURES["each"]
+    assert told["error"] == "metric 'each' failed (ValueError): the participant's own log says why"
+    assert any(line.startswith("metric 'each', client 'c00': ValueError: these are [") for line in said)
 
 
 def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Federation, tmp_path: Path) -> None:

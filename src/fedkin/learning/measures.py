@@ -22,15 +22,36 @@ from fedkin.learning.sgd import infer
 from fedkin.tasks import METRICS
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = ["MEASURES", "Measure", "balanced_accuracy", "code_of", "file_of", "metric", "value", "values"]
+__all__ = [
+    "LARGEST",
+    "MEASURES",
+    "Measure",
+    "Unmeasured",
+    "balanced_accuracy",
+    "code_of",
+    "file_of",
+    "metric",
+    "value",
+    "values",
+]
 
 Values = npt.NDArray[Any]
+
+LARGEST = 1e150  # of a figure: the square of a larger one is no float
 
 # Columns of `Result.to_frame`, of comparisons and of the report, in which a metric has a column of its own name.
 _COLUMNS = {
     *METRICS, "adds", "ari", "client", "epsilon", "gain", "gap", "groups", "hurt", "loss", "mean", "method", "n",
     "round", "sent", "surely", "unseen", "worst10", "worst20",
 }  # fmt: skip
+
+
+class Unmeasured(MethodError):
+    """A metric that failed on a client's samples. Its text may hold some of them; `told` may not, and may leave."""
+
+    def __init__(self, measure: Measure, client: str, words: str, kind: str) -> None:
+        super().__init__(f"metric {measure.name!r}, client {client!r}: {words}")
+        self.told = f"metric {measure.name!r} failed ({kind}): the participant's own log says why"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,24 +126,33 @@ def code_of(measure: Measure) -> str:
 
 
 def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:
-    """Return a metric of one client's outputs; None where there is none. Raises MethodError naming the client."""
-    where = f"metric {measure.name!r}, client {client!r}"
+    """Return a metric of one client's outputs; None where there is none. Raises Unmeasured."""
     try:
         # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
         found = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
     except Exception as error:  # whatever a function of the user's does
-        raise MethodError(f"{where}: {type(error).__name__}: {said(error)}") from error
+        kind = shown(type(error).__name__, 60)
+        raise Unmeasured(measure, client, f"{kind}: {said(error)}", kind) from error
     if found is None:
         return None
     if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
         found = found.item()
     if isinstance(found, bool) or not isinstance(found, (int, float, np.integer, np.floating)):
-        raise MethodError(f"{where}: expected one number, got {shown(repr(found), 80)}")
+        raise Unmeasured(measure, client, f"expected one number, got {_kind(found)}", "not one number")
     try:
         number = float(found)
+        large = math.isfinite(number) and abs(number) > LARGEST
     except OverflowError:
-        raise MethodError(f"{where}: expected a number that a float can hold, got a larger one") from None
+        large = True
+    if large:
+        raise Unmeasured(measure, client, f"expected a number of at most {LARGEST:g}, got a larger one", "too large")
     return number if math.isfinite(number) else None
+
+
+def _kind(found: object) -> str:
+    """What a function returned, without the values."""
+    kind = shown(type(found).__name__, 60)
+    return f"{kind} of shape {tuple(found.shape)}" if isinstance(found, (Tensor, np.ndarray)) else kind
 
 
 def values(
