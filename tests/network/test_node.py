@@ -254,6 +254,29 @@ def test_only_consent_tells_the_labels(federation: Federation) -> None:
 # -- refused on both sides ------------------------------------------------------------------------------------
 
 
+def told(**fields: Any) -> dict[str, Any]:
+    """What a participant says, with these fields otherwise; None leaves one out."""
+    tree = {**agreement.Agreement("[run]\nseed = 1", None).tree(), **fields}
+    return {name: value for name, value in tree.items() if fields.get(name, "") is not None}
+
+
+def test_an_older_version_is_told_so_whatever_it_says() -> None:
+    here = agreement.Agreement("[run]\nseed = 1", None)
+    for fields in ({"metrics": None}, {"metrics": None, "settings": "other"}):
+        said = agreement.unlike(here, agreement.Agreement.of(told(version="0.0.9", **fields)))
+        assert said == f"fedkin is {__version__} here and 0.0.9 there: install the same version"
+    with pytest.raises(ConfigError, match=r"not readable; fedkin is .* here and 0\.0\.9 there: install the same"):
+        agreement.Agreement.of(told(version="0.0.9", net=None))
+    with pytest.raises(ConfigError, match=r"not readable$"):
+        agreement.Agreement.of(told(net=None))
+
+
+@pytest.mark.parametrize("metrics", [5, "abc", {"ab1": 1}, ["abc"], [[1, True, "c"]], [["a", 1, "c"]], [["a", True]]])
+def test_metrics_that_are_not_readable_are_refused(metrics: Any) -> None:
+    with pytest.raises(ConfigError, match="what was said about the experiment is not readable"):
+        agreement.Agreement.of(told(metrics=metrics))
+
+
 def other_task(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     client = there.federation["c00"]
     narrow = Task(10, (1, 8, 7))

@@ -118,7 +118,7 @@ NUMBERS, MASKS = Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
         (MASKS, Score(5, 0.5, 0, (2.0,), ((3, 4), (6, 8))), False),
         (MASKS, Score(5, 0.5, 0, (0.5,), ((3, 4), (6, 8, 9))), False),
         (MASKS, Score(5, 0.5, 0, (0.5,), ((3, 4),)), False),
-        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, None), (6, 8))), False),
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, None), (6, 8))), False),  # type: ignore[arg-type]
         (MASKS, Score(5, 0.5, 0, (0.5,), ((3, float("nan")), (6, 8))), False),
     ],
 )

@@ -60,7 +60,7 @@ class Measure:
 
     function: (outputs [n, ...] before any softmax, targets [n, ...]) as NumPy arrays, n at least 1 -> a number; None or
     nan where these samples do not determine it, and the client is then left out of the mean. higher: whether higher
-    is better. share: whether it lies in 0..1.
+    is better. share: whether it lies in 0..1. module: where it was made (empty: that of the function).
     """
 
     name: str
@@ -68,6 +68,7 @@ class Measure:
     higher: bool
     title: str
     share: bool = False
+    module: str = ""
 
     def __post_init__(self) -> None:
         if not plain_word(self.name):
@@ -79,6 +80,11 @@ class Measure:
     def part(self) -> Any:
         """What has a module and a docstring of its user's."""
         return self.function if hasattr(self.function, "__qualname__") else type(self.function)
+
+    @property
+    def home(self) -> str:
+        """The module whose code it is."""
+        return self.module or getattr(self.part, "__module__", None) or ""
 
 
 def metric(
@@ -95,34 +101,47 @@ def metric(
     >>> largest_error.name, largest_error.higher
     ('largest-error', False)
     """
+    # What is called may be of elsewhere, such as a functools.partial: the metric is where this is called.
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
     def made(function: Callable[[Values, Values], Any]) -> Measure:
         own = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
         called = function() if isinstance(function, type) else function
         if not callable(called):
             raise ConfigError(f"metric {own!r}: expected a function of (outputs, targets), or a class of such objects")
-        return Measure(own, called, higher, title or own, share)
+        return Measure(own, called, higher, title or own, share, module)
 
     return made
 
 
 def file_of(measure: Measure) -> str:
     """Return the file in which a metric is; empty for fedkin's own, and for one that is in no file."""
-    module = getattr(measure.part, "__module__", None) or ""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return "" if file is None or module.partition(".")[0] == "fedkin" else str(file)
+    file = getattr(sys.modules.get(measure.home), "__file__", None)
+    return "" if file is None or _is_own(measure) else str(file)
+
+
+def _is_own(measure: Measure) -> bool:
+    """Whether this is a metric of fedkin's."""
+    return measure.home.partition(".")[0] == "fedkin"
 
 
 def code_of(measure: Measure) -> str:
-    """Return a hash of the file in which a metric is, empty without one.
+    """Return a hash of the file in which a metric is, empty for fedkin's own; raises ConfigError for one without.
 
     Line ends do not count, which some systems change.
     """
+    if _is_own(measure):
+        return ""
     try:
         lines = Path(file_of(measure) or os.devnull).read_bytes().splitlines()
     except OSError:
-        return ""
-    return sha256(b"\n".join(lines)).hexdigest()[:16] if lines else ""
+        lines = []
+    if not lines:
+        raise ConfigError(
+            f"metric {measure.name!r}: its code is in no file that can be read, so participants cannot compare it: "
+            "put it in a file, and name that"
+        )
+    return sha256(b"\n".join(lines)).hexdigest()[:16]
 
 
 def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:
