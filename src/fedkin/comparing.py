@@ -301,10 +301,6 @@ def _seeds(seeds: int | str | Iterable[int]) -> list[int]:
     return found
 
 
-def _title(what: str, seed: int, done: int, of: int) -> str:
-    return f"{what} seed {seed} ({done + 1} of {of})"
-
-
 def _seed(value: Any) -> int:
     """Return a whole number from 0 up, of any type that is one; raises ConfigError."""
     with suppress(TypeError):

@@ -188,3 +188,16 @@ def test_what_is_wrong_with_a_folder_of_images(tmp_path: Path) -> None:
         own_images("ann", str(place / "north"), source)
     with pytest.raises(ConfigError, match=r'a folder, and the .* reads no images; expected data.source = "folder"'):
         own_client("ann", str(place / "north"))
+
+
+def test_codes_of_a_table_for_an_experiment_without_tables_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("code,x,y\n" + "".join(f"{row % 7:03d},{row}.5,{row % 2}\n" for row in range(60)))
+    own_client("north", str(path), target="y")
+    (said,) = caplog.messages
+    assert said == (
+        f"{path}: whole numbers with leading zeros are read as numbers: code (000); if they are codes, the "
+        "experiment's source must be a table, with data.categories, or leave them out"
+    )

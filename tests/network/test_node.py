@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import fedkin
 from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import ConfigError
@@ -105,6 +106,26 @@ def test_an_order_that_makes_no_sense_is_an_error_and_not_an_end(federation: Fed
         server.order(what="ask", phase="train", messages={"c00": {}})
         assert server.answer()["failed"][0][0] == "c00"
         assert "answer" in server.train()
+
+
+def test_why_a_metric_failed_stays_with_the_client(federation: Federation, tmp_path: Path) -> None:
+    @fedkin.metric(higher=True)
+    def each(outputs: Any, targets: Any) -> Any:
+        raise ValueError(f"these are {targets.tolist()}")
+
+    MEASURES["each"] = each
+    try:
+        plan = experiment(clients=2, run={"metrics": ["each"]})
+        with by_hand(federation, tmp_path, plan) as server:
+            server.join()
+            params = {"params": dict(server.plan.net.initial)}
+            server.order(what="scores", offers={"c00": params})
+            told = server.answer()
+            said = server.there.said["c00"]
+    finally:
+        del MEASURES["each"]
+    assert told["error"] == "metric 'each' failed (ValueError): the participant's own log says why"
+    assert any(line.startswith("metric 'each', client 'c00': ValueError: these are [") for line in said)
 
 
 def test_an_answer_that_the_server_did_not_hear_is_given_again(federation: Federation, tmp_path: Path) -> None:
@@ -231,6 +252,29 @@ def test_only_consent_tells_the_labels(federation: Federation) -> None:
 
 
 # -- refused on both sides ------------------------------------------------------------------------------------
+
+
+def told(**fields: Any) -> dict[str, Any]:
+    """What a participant says, with these fields otherwise; None leaves one out."""
+    tree = {**agreement.Agreement("[run]\nseed = 1", None).tree(), **fields}
+    return {name: value for name, value in tree.items() if fields.get(name, "") is not None}
+
+
+def test_an_older_version_is_told_so_whatever_it_says() -> None:
+    here = agreement.Agreement("[run]\nseed = 1", None)
+    for fields in ({"metrics": None}, {"metrics": None, "settings": "other"}):
+        said = agreement.unlike(here, agreement.Agreement.of(told(version="0.0.9", **fields)))
+        assert said == f"fedkin is {__version__} here and 0.0.9 there: install the same version"
+    with pytest.raises(ConfigError, match=r"not readable; fedkin is .* here and 0\.0\.9 there: install the same"):
+        agreement.Agreement.of(told(version="0.0.9", net=None))
+    with pytest.raises(ConfigError, match=r"not readable$"):
+        agreement.Agreement.of(told(net=None))
+
+
+@pytest.mark.parametrize("metrics", [5, "abc", {"ab1": 1}, ["abc"], [[1, True, "c"]], [["a", 1, "c"]], [["a", True]]])
+def test_metrics_that_are_not_readable_are_refused(metrics: Any) -> None:
+    with pytest.raises(ConfigError, match="what was said about the experiment is not readable"):
+        agreement.Agreement.of(told(metrics=metrics))
 
 
 def other_task(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from fedkin.engines import LocalEngine, Score
 from fedkin.engines.local_site import LocalSite
 from fedkin.errors import ConfigError
 from fedkin.network.memory import MemoryNetwork
+from fedkin.network.server import is_score
 from fedkin.report.collect import collect
+from fedkin.tasks import Task
 from network.federations import (
     Ending,
     clients,
@@ -75,6 +77,53 @@ def test_a_client_that_tells_other_figures_than_were_asked_for_is_not_scored(
     assert {row[1]: row[6] for row in result.messages if row[3] == "evaluate"} == dict.fromkeys(
         ("c00", "c01"), "refused: not a score"
     )
+
+
+def test_figures_that_cannot_be_are_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiment(rounds=1, run={"metrics": ["balanced-accuracy"]})
+    false: dict[str, dict[str, Any]] = {
+        "c00": {"figures": (0.5,) * 1000},
+        "c01": {"n": 2**62, "right": 2**62},
+        "c02": {"further": (1.7e308,)},
+        "c03": {"loss": 1.7e308},
+        "c04": {"digest": ((0.5,) * 1000,)},
+        "c05": {"loss": float("nan")},  # so is that of a model that has diverged
+    }
+
+    def scores(site: LocalSite, offers: Any, whole: Any = LocalSite.scores) -> dict[str, Score]:
+        return {id: score._replace(**false.get(id, {})) for id, score in whole(site, offers).items()}
+
+    monkeypatch.setattr(LocalSite, "scores", scores)
+    result, _ = federated(plan, plan.federation(Path()), tmp_path)
+    assert sorted(result.metrics["balanced-accuracy"]) == ["c05", "c06", "c07"]
+    refused = {row[1]: row[6] for row in result.messages if row[3] == "evaluate"}
+    assert refused == dict.fromkeys([f"c0{i}" for i in range(5)], "refused: not a score")
+    assert result.rounds[-1]["accuracy"]["loss"] is None
+
+
+NUMBERS, MASKS = Task.regression(1, (4,)), Task(3, (1, 6, 5), "segmentation")
+
+
+@pytest.mark.parametrize(
+    ("task", "score", "right"),
+    [
+        (NUMBERS, Score(5, 0.5, 0, (0.5,)), True),
+        (NUMBERS, Score(0, float("nan"), 0), True),
+        (NUMBERS, Score(5, 0.5, 0, (float("nan"),)), False),
+        (NUMBERS, Score(5, 0.5, 0, (1e200,)), False),
+        (NUMBERS, Score(5, 0.5, 0, ()), False),
+        (NUMBERS, Score(6, 0.5, 0, (0.5,)), False),
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, 4), (6, 8))), True),
+        (MASKS, Score(5, 0.5, 0, (None,), ()), True),
+        (MASKS, Score(5, 0.5, 0, (2.0,), ((3, 4), (6, 8))), False),
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, 4), (6, 8, 9))), False),
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, 4),)), False),
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, None), (6, 8))), False),  # type: ignore[arg-type]
+        (MASKS, Score(5, 0.5, 0, (0.5,), ((3, float("nan")), (6, 8))), False),
+    ],
+)
+def test_scores_are_those_of_the_task(task: Task, score: Score, right: bool) -> None:
+    assert is_score(score, task, 0, most=5) is right
 
 
 def test_clients_with_unlike_bodies(tmp_path: Path) -> None:

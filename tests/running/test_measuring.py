@@ -144,7 +144,15 @@ def test_a_function_of_a_file_in_an_experiment(tmp_path: Path) -> None:
         ),
         (
             [fedkin.metric(higher=True, name="huge")(lambda outputs, _: 10**5000)],
-            "metric 'huge', client '.*': expected a number that a float can hold",
+            "metric 'huge', client '.*': expected a number of at most 1e\\+150, got a larger one",
+        ),
+        (
+            [fedkin.metric(higher=True, name="large")(lambda outputs, _: -1.7e308)],
+            "metric 'large', client '.*': expected a number of at most 1e\\+150",
+        ),
+        (
+            [fedkin.metric(higher=True, name="each")(lambda outputs, targets: targets)],
+            "metric 'each', client '.*': expected one number, got ndarray of shape \\([0-9]+,\\)$",
         ),
     ],
 )

@@ -194,7 +194,7 @@ def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
             "own_i.py:Mine",
             "own_i.py: Mine lacks what it needs: offer, round",
         ),
-        (METHOD, "own_j.py", "own_j.py: say which part of the file is meant: own_j.py:NAME"),
+        (METHOD, "own_j.py", "method.name: own_j.py: say which part of the file is meant: own_j.py:NAME"),
         (METHOD, "numpy.py:Mine", "there is a Python module 'numpy' already; rename the file"),
         (METHOD, "own-g.py:Mine", "its name cannot be that of a Python module; rename it"),
     ],

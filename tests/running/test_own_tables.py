@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli import app
 from fedkin.errors import ConfigError
-from fedkin.learning.measures import MEASURES, Measure
+from fedkin.learning.measures import MEASURES, Measure, code_of, file_of
 from fedkin.running.choices import Choice
 from fedkin.running.experiment import load, read_table
 from fedkin.running.own import named
@@ -226,3 +226,59 @@ def test_the_files_of_objects_are_noted_with_the_runs_of_a_comparison(place: Pat
             assert [each.partition("#")[0] for each in read_table(folder / "experiment.toml")["own"]] == [
                 str((place / "own_parts.py").resolve())
             ]
+
+
+def test_a_text_of_a_method_may_end_as_a_file_does(place: Path) -> None:
+    text = (
+        "from fedkin.methods.fedavg import FedAvg\n\n\nclass Noted(FedAvg):\n    name = 'noted'\n    note: str = ''\n"
+    )
+    (place / "own_noted.py").write_text(text)
+    table = {**TABLE, "method": {"name": "own_noted.py:Noted", "note": "prep.py"}}
+    (place / "noted.toml").write_text(tomli_w.dumps(table))
+    assert load(place / "noted.toml").resolved()["method"]["note"] == "prep.py"
+    assert load(place / "noted.toml", ["method.note=other.py"]).resolved()["method"]["note"] == "other.py"
+    for section, setting in (
+        ({"method": {"name": "tfl", "graph": {"groups": "own_parts.py"}}}, "method.graph.groups"),
+        ({"model": {"name": "own_parts.py"}}, "model.name"),
+        ({"run": {"metrics": ["own_parts.py"]}}, "run.metrics"),
+    ):
+        (place / "part.toml").write_text(tomli_w.dumps({**TABLE, **section}))
+        with pytest.raises(ConfigError, match=rf"^{setting}: own_parts.py: say which part of the file is meant"):
+            load(place / "part.toml")
+
+
+def test_a_tuning_of_a_method_from_a_file_takes_its_section(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    words = ["tune", "e.toml", "--methods", "own_parts.py:Mine", "--set", "methods.my-prox.method.mu=0.5"]
+    words += ["--try", "training.lr=0.1", "--out", "tuned"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert load(place / "tuned" / "tuned.toml").for_method("my-prox").resolved()["method"]["mu"] == 0.5
+
+
+WRAPPED = """
+import functools
+
+import fedkin
+
+
+def share(outputs, targets, of):
+    return float((targets == of).mean())
+
+
+own_zeros = fedkin.metric(higher=True, name="own-zeros")(functools.partial(share, of=0))
+"""
+
+
+def test_a_metric_is_of_the_file_in_which_it_is_made(place: Path) -> None:
+    (place / "own_wrapped.py").write_text(WRAPPED)
+    known, _ = named_in(["own_wrapped.py:own_zeros"], "metric", place, "run.metrics")
+    measure = MEASURES[known[0]]
+    assert file_of(measure) == str(place / "own_wrapped.py")
+    before = code_of(measure)
+    assert len(before) == 16
+    (place / "own_wrapped.py").write_text(WRAPPED.replace("of=0", "of=1"))
+    assert code_of(measure) != before
+    (place / "own_wrapped.py").unlink()
+    with pytest.raises(ConfigError, match="metric 'own-zeros': its code is in no file that can be read"):
+        code_of(measure)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.running.choices import Choice
+from fedkin.running.choices import Choice, check_methods, grid
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Stop
@@ -88,6 +88,19 @@ def test_what_is_wrong_is_refused_before_anything_runs(small: Experiment, tmp_pa
         with pytest.raises(ConfigError, match=why):
             sweep(small, ["fedprox"], wanted, [0], NOWHERE, tmp_path / "s")
         assert not (tmp_path / "s").exists()
+
+
+def test_values_for_a_method_are_also_those_of_its_controls(small: Experiment, tmp_path: Path) -> None:
+    wanted = [Choice.parse("fedprox:method.mu=0.1,1", "--grid")]
+    check_methods(wanted, ["fedprox@self"], "--grid")
+    assert grid(wanted, "fedprox@self") == grid(wanted, "fedprox") == [{"method.mu": 0.1}, {"method.mu": 1}]
+    assert grid(wanted, "fedavg@self") == [{}]
+    found = sweep(small, ["fedavg", "fedprox@self"], wanted, [0], NOWHERE, tmp_path / "s")
+    assert [(one.method, dict(one.settings)) for one in found] == [
+        ("fedavg", {}), ("fedprox@self", {"method.mu": 0.1}), ("fedprox@self", {"method.mu": 1}),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="method 'fedprox' does not run here; known: fedavg"):
+        check_methods(wanted, ["fedavg@self"], "--grid")
 
 
 def test_names_of_folders_differ_where_values_do(small: Experiment, tmp_path: Path) -> None:

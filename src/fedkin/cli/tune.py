@@ -65,7 +65,7 @@ def tune(
     from fedkin.running.tuning import HoldOut
     from fedkin.running.tuning import tune as run_all
 
-    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json")
+    plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json", methods=methods)
     given = bool(choices) or equal is not None
     shaped = rates is not None or halving or optuna
     if resume is not None:

@@ -19,12 +19,16 @@ from fedkin.federation.split import rows_by_name
 
 __all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
-Kind = Literal["id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes"]
+Kind = Literal[
+    "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare"
+]
 Labels = npt.NDArray[np.int64]
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
 _NUMBERS = 0.5
 _MISSING = 0.5
+# Of the rows of a column of codes, this share have one that is often enough to be an input of its own.
+_COMMON = 0.5
 _DATE = re.compile(r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{4}|[0-9]{2})\b")
 # A leak leaves at most this share of what is to be explained.
 _LEFT = 0.02
@@ -97,12 +101,18 @@ def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
 
 
 def _of_codes(table: pa.Table, reading: Reading, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Codes that are read as numbers, but for columns that are to be left out."""
+    """Codes that are read as numbers, but for columns that are to be left out; "rare": those that no category fits."""
     dull = {name for finding in found if finding.kind in ("id", "constant") for name in finding.about}
     for name, value in unnamed_codes(table, reading).items():
-        if name not in dull:
-            what = f"is read as numbers, although values have leading zeros, such as {value!r}"
-            yield Finding("codes", f"column {name!r} {what}: if they are codes, name it in categories", (name,))
+        if name in dull:
+            continue
+        what = f"column {name!r} is read as numbers, although values have leading zeros, such as {value!r}"
+        values, often = _texts(table, name)
+        if int(often[often >= reading.least].sum()) >= _COMMON * int(often.sum()):
+            yield Finding("codes", f"{what}: if they are codes, name it in categories", (name,))
+        else:
+            rare = f"most of its {len(values)} values are in fewer than {reading.least} rows, too few for categories"
+            yield Finding("rare", f"{what}; {rare}: if they are codes, shorten them, or leave the column out", (name,))
 
 
 def _texts(table: pa.Table, name: str) -> tuple[list[str], Labels]:

@@ -22,6 +22,7 @@ from fedkin.data.sources.parquet import Parquet
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
+from fedkin.federation.frame import Reading
 from fedkin.federation.telling import Agreed, told_of
 from fedkin.tasks import Kind
 from fedkin.untrusted import Refused, arrays_in, said, shown
@@ -157,6 +158,8 @@ def _read(path: Path, target: str) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
     source = Parquet if path.suffix == ".parquet" else Csv
     table, _ = source(path=path.absolute(), target=target).rows(Path())
+    caution(table, Reading(target, "", split="split"), str(path), "if they are codes, the experiment's source must be "
+            "a table, with data.categories, or leave them out")  # fmt: skip
     names = table.column_names
     if len(set(names)) < len(names) or not all(names):
         raise DataError(f"{path}: expected a name for each column, every one differently")

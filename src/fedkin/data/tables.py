@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -96,17 +97,15 @@ def read_any_csv(
     with pc.open_csv(path, reading, parsing, options) as batches:
         table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
     table = table if delimiter == "," else _with_commas(table)
-    once = {name for name in {*names, *codes} if table.column_names.count(name) == 1}
+    fields, named = list(table.schema), {*names, *codes}
+    counts = Counter(field.name for field in fields)
+    once = [field for field in fields if counts[field.name] == 1]
     changed = [
-        name for name in table.column_names
-        if name in once and _loses_its_text(table.column(name), fractions=name not in names)
+        field.name for field in once
+        if field.name in named and _loses_its_text(table.column(field.name), fractions=field.name not in names)
     ]  # fmt: skip
-    plain = [
-        name for name in table.column_names
-        if name not in names and name not in codes and table.column_names.count(name) == 1
-        and pa.types.is_integer(table.column(name).type)
-    ]  # fmt: skip
-    table = with_code_like(table, _leading(path, plain, parsing, most(size)))
+    plain = [field.name for field in once if field.name not in named and pa.types.is_integer(field.type)]
+    table = with_code_like(table, _leading(path, plain, reading, parsing, most(size)))
     if not changed:
         return table
     options = pc.ConvertOptions(
@@ -130,11 +129,16 @@ def with_code_like(table: pa.Table, found: Mapping[str, str]) -> pa.Table:
 
 def code_like(table: pa.Table) -> dict[str, str]:
     """Columns of whole numbers whose file has leading zeros in them, such as "007", each with such a value."""
-    found: dict[str, str] = json.loads((table.schema.metadata or {}).get(_CODES, b"{}"))
-    return {name: value for name, value in found.items() if name in table.column_names}
+    try:
+        found = json.loads((table.schema.metadata or {}).get(_CODES, b"{}"))
+    except ValueError:  # a file of another program's, which has these words for something else
+        return {}
+    known = set(table.column_names)
+    told = found.items() if isinstance(found, dict) else ()
+    return {name: value for name, value in told if name in known and isinstance(value, str)}
 
 
-def _leading(path: Path, columns: list[str], parsing: Any, limit: int) -> dict[str, str]:
+def _leading(path: Path, columns: list[str], reading: Any, parsing: Any, limit: int) -> dict[str, str]:
     """The first value with a leading zero in each of these columns that has one."""
     import pyarrow.compute as pc
     import pyarrow.csv as csv
@@ -143,7 +147,7 @@ def _leading(path: Path, columns: list[str], parsing: Any, limit: int) -> dict[s
     if not columns:
         return found
     options = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
-    with csv.open_csv(path, parse_options=parsing, convert_options=options) as batches:
+    with csv.open_csv(path, reading, parsing, options) as batches:
         for batch in within(batches, limit):
             for name in columns:
                 if name not in found and pc.any(like := pc.match_substring_regex(batch.column(name), _LEADING)).as_py():

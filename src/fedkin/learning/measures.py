@@ -22,9 +22,22 @@ from fedkin.learning.sgd import infer
 from fedkin.tasks import METRICS
 from fedkin.untrusted import plain_word, said, shown
 
-__all__ = ["MEASURES", "Measure", "balanced_accuracy", "code_of", "file_of", "metric", "value", "values"]
+__all__ = [
+    "LARGEST",
+    "MEASURES",
+    "Measure",
+    "Unmeasured",
+    "balanced_accuracy",
+    "code_of",
+    "file_of",
+    "metric",
+    "value",
+    "values",
+]
 
 Values = npt.NDArray[Any]
+
+LARGEST = 1e150  # of a figure: the square of a larger one is no float
 
 # Columns of `Result.to_frame`, of comparisons and of the report, in which a metric has a column of its own name.
 _COLUMNS = {
@@ -33,13 +46,21 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+class Unmeasured(MethodError):
+    """A metric that failed on a client's samples. Its text may hold some of them; `told` may not, and may leave."""
+
+    def __init__(self, measure: Measure, client: str, words: str, kind: str) -> None:
+        super().__init__(f"metric {measure.name!r}, client {client!r}: {words}")
+        self.told = f"metric {measure.name!r} failed ({kind}): the participant's own log says why"
+
+
 @dataclass(frozen=True, eq=False)
 class Measure:
     """A metric of a model on one client's test samples.
 
     function: (outputs [n, ...] before any softmax, targets [n, ...]) as NumPy arrays, n at least 1 -> a number; None or
     nan where these samples do not determine it, and the client is then left out of the mean. higher: whether higher
-    is better. share: whether it lies in 0..1.
+    is better. share: whether it lies in 0..1. module: where it was made (empty: that of the function).
     """
 
     name: str
@@ -47,6 +68,7 @@ class Measure:
     higher: bool
     title: str
     share: bool = False
+    module: str = ""
 
     def __post_init__(self) -> None:
         if not plain_word(self.name):
@@ -58,6 +80,11 @@ class Measure:
     def part(self) -> Any:
         """What has a module and a docstring of its user's."""
         return self.function if hasattr(self.function, "__qualname__") else type(self.function)
+
+    @property
+    def home(self) -> str:
+        """The module whose code it is."""
+        return self.module or getattr(self.part, "__module__", None) or ""
 
 
 def metric(
@@ -74,55 +101,77 @@ def metric(
     >>> largest_error.name, largest_error.higher
     ('largest-error', False)
     """
+    # What is called may be of elsewhere, such as a functools.partial: the metric is where this is called.
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
     def made(function: Callable[[Values, Values], Any]) -> Measure:
         own = name if name is not None else getattr(function, "__name__", type(function).__name__).replace("_", "-")
         called = function() if isinstance(function, type) else function
         if not callable(called):
             raise ConfigError(f"metric {own!r}: expected a function of (outputs, targets), or a class of such objects")
-        return Measure(own, called, higher, title or own, share)
+        return Measure(own, called, higher, title or own, share, module)
 
     return made
 
 
 def file_of(measure: Measure) -> str:
     """Return the file in which a metric is; empty for fedkin's own, and for one that is in no file."""
-    module = getattr(measure.part, "__module__", None) or ""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return "" if file is None or module.partition(".")[0] == "fedkin" else str(file)
+    file = getattr(sys.modules.get(measure.home), "__file__", None)
+    return "" if file is None or _is_own(measure) else str(file)
+
+
+def _is_own(measure: Measure) -> bool:
+    """Whether this is a metric of fedkin's."""
+    return measure.home.partition(".")[0] == "fedkin"
 
 
 def code_of(measure: Measure) -> str:
-    """Return a hash of the file in which a metric is, empty without one.
+    """Return a hash of the file in which a metric is, empty for fedkin's own; raises ConfigError for one without.
 
     Line ends do not count, which some systems change.
     """
+    if _is_own(measure):
+        return ""
     try:
         lines = Path(file_of(measure) or os.devnull).read_bytes().splitlines()
     except OSError:
-        return ""
-    return sha256(b"\n".join(lines)).hexdigest()[:16] if lines else ""
+        lines = []
+    if not lines:
+        raise ConfigError(
+            f"metric {measure.name!r}: its code is in no file that can be read, so participants cannot compare it: "
+            "put it in a file, and name that"
+        )
+    return sha256(b"\n".join(lines)).hexdigest()[:16]
 
 
 def value(measure: Measure, outputs: Tensor, targets: Tensor, client: str) -> float | None:
-    """Return a metric of one client's outputs; None where there is none. Raises MethodError naming the client."""
-    where = f"metric {measure.name!r}, client {client!r}"
+    """Return a metric of one client's outputs; None where there is none. Raises Unmeasured."""
     try:
         # Copies: what a function writes into its arrays is no business of the samples', nor of the next metric's.
         found = measure.function(outputs.double().numpy().copy(), targets.numpy().copy())
     except Exception as error:  # whatever a function of the user's does
-        raise MethodError(f"{where}: {type(error).__name__}: {said(error)}") from error
+        kind = shown(type(error).__name__, 60)
+        raise Unmeasured(measure, client, f"{kind}: {said(error)}", kind) from error
     if found is None:
         return None
     if isinstance(found, (Tensor, np.ndarray)) and found.ndim == 0:
         found = found.item()
     if isinstance(found, bool) or not isinstance(found, (int, float, np.integer, np.floating)):
-        raise MethodError(f"{where}: expected one number, got {shown(repr(found), 80)}")
+        raise Unmeasured(measure, client, f"expected one number, got {_kind(found)}", "not one number")
     try:
         number = float(found)
+        large = math.isfinite(number) and abs(number) > LARGEST
     except OverflowError:
-        raise MethodError(f"{where}: expected a number that a float can hold, got a larger one") from None
+        large = True
+    if large:
+        raise Unmeasured(measure, client, f"expected a number of at most {LARGEST:g}, got a larger one", "too large")
     return number if math.isfinite(number) else None
+
+
+def _kind(found: object) -> str:
+    """What a function returned, without the values."""
+    kind = shown(type(found).__name__, 60)
+    return f"{kind} of shape {tuple(found.shape)}" if isinstance(found, (Tensor, np.ndarray)) else kind
 
 
 def values(

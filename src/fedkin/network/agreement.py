@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
@@ -58,15 +58,17 @@ class Agreement:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Agreement:
-        """Return the agreement of such values; raises ConfigError for others."""
+        """Return the agreement of such values; raises ConfigError for others, which another version may have sent."""
+        version = str(tree.get("version", "of an unknown version"))
         try:
             texts = {name: str(tree[name]) for name in ("version", "settings", "first", "cannot")}
             task = None if tree["task"] is None else task_from(tree["task"])
             net = tuple((str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in tree["net"])
             columns = tuple(map(str, tree["columns"]))
-            metrics = tuple((str(name), bool(higher), str(code)) for name, higher, code in tree["metrics"])
+            metrics = tuple(_metric(row) for row in _listed(tree.get("metrics", ())))
         except (KeyError, TypeError, ValueError):
-            raise ConfigError("what was said about the experiment is not readable") from None
+            other = "" if version == __version__ else f"; {_versions(__version__, version)}"
+            raise ConfigError(f"what was said about the experiment is not readable{other}") from None
         return cls(task=task, net=net, columns=columns, metrics=metrics, **texts)
 
 
@@ -82,12 +84,12 @@ def agreed(
             plan = plan_of(settings, task).equipped()
         if device is not None:
             check_precision(plan.net.computing.precision, opened(device))
+        metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     except FedkinError as error:
         return None, Agreement(settings, task, cannot=said(error))
     common = {name: t for name, t in plan.net.initial.items() if plan.nets is None or not name.startswith("body.")}
     net = tuple((name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in common.items())
     first = plan.net.fingerprint() if plan.nets is None else blake2b(codec.encode(common), digest_size=16).hexdigest()
-    metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     return plan, Agreement(settings, task, net, first, metrics=metrics)
 
 
@@ -102,7 +104,7 @@ def unlike(here: Agreement, there: Agreement) -> str:
     'inputs have shape (4,) here and (5,) there'
     """
     if here.version != there.version:
-        return f"fedkin is {_said(here.version)} here and {_said(there.version)} there: install the same version"
+        return _versions(here.version, there.version)
     if here.settings != there.settings:
         return _settings(here.settings, there.settings)
     for one, who in ((here, "here"), (there, "there")):
@@ -125,6 +127,23 @@ def unlike(here: Agreement, there: Agreement) -> str:
             "same files of the model"
         )
     return _metrics(here, there)
+
+
+def _versions(here: str, there: str) -> str:
+    return f"fedkin is {_said(here)} here and {_said(there)} there: install the same version"
+
+
+def _listed(rows: Any) -> Sequence[Any]:
+    if not isinstance(rows, (list, tuple)):
+        raise TypeError
+    return rows
+
+
+def _metric(row: Any) -> tuple[str, bool, str]:
+    name, higher, code = _listed(row)
+    if not (isinstance(name, str) and isinstance(higher, bool) and isinstance(code, str)):
+        raise TypeError
+    return name, higher, code
 
 
 def _metrics(here: Agreement, there: Agreement) -> str:

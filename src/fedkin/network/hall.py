@@ -27,6 +27,7 @@ from fedkin.untrusted import said, shown
 
 __all__ = ["About", "Hall", "about_of"]
 
+_SAMPLES = 10**12
 _MOST = 1 << 22  # bytes of what a client says when it comes
 _SLICE = 5.0  # seconds of one look for somebody
 _AGAIN = 0.05  # seconds until somebody who was just answered is looked at again
@@ -35,8 +36,8 @@ _AGAIN = 0.05  # seconds until somebody who was just answered is looked at again
 class About(Settings):
     """What a client says of itself: numbers of samples, a hash of them, and what it wants to tell besides."""
 
-    n_train: int = Field(ge=1)
-    n_test: int = Field(ge=0)
+    n_train: int = Field(ge=1, le=_SAMPLES)
+    n_test: int = Field(ge=0, le=_SAMPLES)
     digest: str = Field(pattern="[0-9a-f]{32}")
     group: str | None = Field(None, max_length=100)
     labels: dict[str, int] = Field({}, max_length=100_000)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedkin.data.own import CLASS
+from fedkin.engines.failures import words_of
 from fedkin.engines.privacy import protects
 from fedkin.engines.setup import Plan
 from fedkin.federation import Client
 from fedkin.flow import PeerMethod
 from fedkin.forms import Bytes, Choice, Each, Fields, Flag, Form, Number, Place, Shaped, Upto, Weights, Whole, Wholes
 from fedkin.forms.base import Dim, Sometimes, length_of
-from fedkin.learning.measures import file_of
+from fedkin.learning.measures import Unmeasured, file_of
 from fedkin.network.ledger import Page
 from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
-__all__ = ["about", "leaving", "without_samples"]
+__all__ = ["about", "leaving", "why", "without_samples"]
 
 
 def about(client: Client, labels: bool = False, peer: bool = False) -> list[str]:
@@ -169,6 +170,14 @@ def _length(dim: Dim, place: Place) -> int | str:
     if isinstance(dim, str) and dim not in ("classes", "width", "size"):
         return dim
     return length_of(dim, place)
+
+
+def why(error: Exception, say: Callable[[str], None]) -> str:
+    """Return why this participant does not answer, as it is sent; say: told what is not, since it may hold samples."""
+    if not isinstance(error, Unmeasured):
+        return words_of(error)
+    say(words_of(error))
+    return error.told
 
 
 def without_samples(scores: Mapping[str, Any], task: Task) -> dict[str, Any]:

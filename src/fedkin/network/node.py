@@ -16,7 +16,6 @@ from fedkin.engines import wire
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.door import Door
 from fedkin.engines.executors.jobs import Modules, OneByOne
-from fedkin.engines.failures import words_of
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import secret
 from fedkin.engines.remote import answered, work_tree
@@ -28,7 +27,7 @@ from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
 from fedkin.network.hall import about_of
-from fedkin.network.leaving import about, leaving, without_samples
+from fedkin.network.leaving import about, leaving, why, without_samples
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, Left, Link, Missed
 from fedkin.network.shelf import Shelf
@@ -252,7 +251,7 @@ class _Desk:
                 self._check(str(order["phase"]))
             answer = answered(self.site, {**order, **own})
         except (FedkinError, KeyError, TypeError) as error:
-            return {"error": words_of(error)}
+            return {"error": why(error, self.node.say)}
         told = {"answer": answer, "failed": wire.list_of_failures(self.site.failed())}
         if what == "ask":
             told = self._looked_at(told, order)

@@ -20,17 +20,19 @@ from fedkin.engines.rounds import Rounds
 from fedkin.engines.setup import Plan
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
+from fedkin.learning.measures import LARGEST
 from fedkin.network.hall import Hall
 from fedkin.network.link import LinkError, Missed
 from fedkin.network.status import Progress, weights_of
 from fedkin.network.watched import WatchedDoor
+from fedkin.tasks import Task
 from fedkin.untrusted import said, shown
 from fedkin.views import no_public_data
 
 if TYPE_CHECKING:
     from fedkin.data import Dataset
 
-__all__ = ["NetworkEngine", "NetworkSite"]
+__all__ = ["NetworkEngine", "NetworkSite", "is_score"]
 
 _ROOM = 1 << 20  # bytes of an answer beside its message
 _SLICE = 0.5  # seconds of one look for an answer
@@ -78,11 +80,12 @@ class NetworkSite(Remote):
 
     def scores(self, offers: Mapping[str, Message]) -> dict[str, Score]:
         found = super().scores(offers)
-        wrong = [id for id, score in found.items() if not _is_score(score, len(self.plan.measures))]
+        task, further, guests = self.plan.task, len(self.plan.measures), self.hall.guests
+        wrong = [id for id, score in found.items() if not is_score(score, task, further, guests[id].n_test)]
         for id in wrong:
             self.link.refused.add(id, "evaluate", "not a score")
             self.failures.append(self._failure(id, "evaluate", "refused", "not a score"))
-        risk = self.plan.task.kind == "risk"
+        risk = task.kind == "risk"
         return {id: score._replace(outcomes=b"", digest=() if risk else score.digest)
                 for id, score in found.items() if id not in wrong}  # fmt: skip
 
@@ -290,11 +293,31 @@ def _work(id: str, told: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": {id: samples[id]} if id in samples else {}, "inferred": inferred, "flops": float(flops)}
 
 
-def _is_score(score: Score, further: int) -> bool:
-    """Whether these are the figures of a score. further: how many further metrics there are."""
-    whole = all(type(count) is int and count >= 0 for count in (score.n, score.right))
-    figures = all(value is None or isinstance(value, (int, float)) for value in score.figures)
-    digest = all(isinstance(value, (int, float)) for part in score.digest for value in part)
-    own = all(value is None or (type(value) is float and math.isfinite(value)) for value in score.further)
-    told = own and len(score.further) == further
-    return whole and score.right <= max(score.n, 0) and isinstance(score.loss, float) and figures and digest and told
+def is_score(score: Score, task: Task, further: int, most: int) -> bool:
+    """Whether these are the figures of a score. further: how many further metrics there are. most: of test samples.
+
+    A loss may be NaN or infinite: so is that of a model that has diverged.
+    """
+    if not all(type(count) is int and count >= 0 for count in (score.n, score.right)):
+        return False
+    count = len(task.figures) if score.n and task.kind != "classification" else 0
+    right = score.right <= score.n <= most and isinstance(score.loss, float)
+    told = len(score.figures) == count and len(score.further) == further
+    if not (right and told and _are_figures(score.further)) or LARGEST < abs(score.loss) < math.inf:
+        return False
+    figures = zip(score.figures, task.figures, strict=False)
+    known = all(_are_figures([value], 1.0 if metric.share else LARGEST) for value, metric in figures)
+    return known and _is_digest(score.digest, task)
+
+
+def _is_digest(digest: Sequence[Sequence[Any]], task: Task) -> bool:
+    """Whether this is what a client may tell for the figures over several clients; that of a risk task is not read."""
+    if task.kind == "risk" or not digest:
+        return True
+    pixels = task.kind == "segmentation" and [len(part) for part in digest] == [task.classes - 1] * 2
+    return pixels and all(None not in part and _are_figures(part) for part in digest)
+
+
+def _are_figures(values: Sequence[Any], most: float = LARGEST) -> bool:
+    """Whether each is None or a number of which statistics can be made."""
+    return all(value is None or (type(value) in (int, float) and abs(value) <= most) for value in values)

@@ -11,6 +11,7 @@ from typing import Any
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.running.changes import setting_value
+from fedkin.running.controls import parted
 from fedkin.running.own import placed
 from fedkin.running.own_tables import named_in
 from fedkin.untrusted import shown
@@ -60,8 +61,8 @@ def _parts(values: str) -> list[str]:
 
 
 def check_methods(choices: Sequence[Choice], methods: Iterable[str], option: str) -> None:
-    """Raise ConfigError for a choice that is for a method which does not run."""
-    known = list(methods)
+    """Raise ConfigError for a choice that is for a method which does not run, nor any control of it."""
+    known = list(dict.fromkeys(parted(name)[0] for name in methods))
     for choice in choices:
         if choice.method is not None and choice.method not in known:
             raise ConfigError(
@@ -71,11 +72,11 @@ def check_methods(choices: Sequence[Choice], methods: Iterable[str], option: str
 
 
 def grid(choices: Sequence[Choice], method: str) -> list[dict[str, Any]]:
-    """Return all combinations of the values for a method.
+    """Return all combinations of the values for a method, or for a control, which has those of its method.
 
     >>> grid([Choice("training.lr", (0.1, 1.0)), Choice("method.q", (2,), "tfl")], "tfl")
     [{'training.lr': 0.1, 'method.q': 2}, {'training.lr': 1.0, 'method.q': 2}]
     """
-    mine = [choice for choice in choices if choice.method in (None, method)]
+    mine = [choice for choice in choices if choice.method in (None, parted(method)[0])]
     combined = itertools.product(*(choice.values for choice in mine))
     return [dict(zip([choice.path for choice in mine], values, strict=True)) for values in combined]

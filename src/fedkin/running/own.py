@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -54,7 +55,7 @@ class Kind(NamedTuple):
         if isinstance(part, type):
             own = part.__module__ == module and not isabstract(part)
             return own and (issubclass(part, self.bases) or (self.known is MODELS and _is_module(part)))
-        return isinstance(part, self.bases) and getattr(getattr(part, "part", None), "__module__", None) == module
+        return isinstance(part, self.bases) and _home(part) == module
 
     def taken(self, part: Any) -> tuple[str, Any]:
         """Return (the name that a part gives itself, the part); raises ConfigError for what is none, or has no name.
@@ -113,6 +114,8 @@ def add_installed() -> None:
             where = f"{point.dist.name if point.dist is not None else 'a package'}: {point.value}"
             try:
                 part = point.load()
+                if isinstance(part, Measure) and not part.module:
+                    part = replace(part, module=point.module)
                 name, part = kind.taken(part)
                 if kind.known.setdefault(name, part) is not part:
                     raise ConfigError(f"there is {name!r} already")
@@ -120,10 +123,13 @@ def add_installed() -> None:
                 _LOG.warning("%s cannot be used: %s", where, shown(f"{type(error).__name__}: {error}", 300))
 
 
-def in_file(name: str) -> bool:
-    """Whether this names a part of a file: FILE.py:NAME; raises ConfigError for a file without a name."""
-    if name.endswith(".py"):
-        raise ConfigError(f"{shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
+def in_file(name: str, where: str = "") -> bool:
+    """Whether this names a part of a file: FILE.py:NAME.
+
+    where: the setting, if it can be nothing but a part; raises ConfigError for a file without a name then.
+    """
+    if where and name.endswith(".py"):
+        raise ConfigError(f"{where}: {shown(name)}: say which part of the file is meant: {shown(name)}:NAME")
     return _IN_FILE.fullmatch(name) is not None
 
 
@@ -139,9 +145,16 @@ def placed(value: Any) -> Any:
 
 def origin(part: Any) -> str:
     """Return where a part comes from: "fedkin", a file, or the package that brings it."""
-    module = getattr(part if isinstance(part, type) else part.part, "__module__", None) or ""
+    module = _home(part)
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file if file in _FILES else module.partition(".")[0]
+
+
+def _home(part: Any) -> str:
+    """Return the module whose code a part is; empty for what is none."""
+    if isinstance(part, Measure):
+        return part.home
+    return getattr(part if isinstance(part, type) else getattr(part, "part", None), "__module__", None) or ""
 
 
 def files_of(parts: Iterable[Any]) -> list[str]:

@@ -52,8 +52,9 @@ def _parts_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[
     for section, kind in KINDS.items():
         inner = made.get(section)
         name = inner.get(kind.field) if isinstance(inner, Mapping) else None
-        if isinstance(name, str) and in_file(name):
-            noted, known = named(name, section, folder, f"{where}{section}.{kind.field}")
+        at = f"{where}{section}.{kind.field}"
+        if isinstance(name, str) and in_file(name, at):
+            noted, known = named(name, section, folder, at)
             own.append(noted)
             made[section] = {**inner, kind.field: known}  # type: ignore[dict-item]
     if isinstance(made.get("method"), Mapping):
@@ -76,7 +77,8 @@ def stages_in(table: Mapping[str, Any], folder: Path, where: str) -> tuple[dict[
         if isinstance(value, Mapping):
             made[name], files = stages_in(value, folder, f"{where}.{name}")
             own += files
-        elif isinstance(value, str) and in_file(value):
+        # Only in a section of a graph a text can be nothing but a stage; elsewhere it may be any text.
+        elif isinstance(value, str) and in_file(value, f"{where}.{name}" if where.endswith(".graph") else ""):
             noted, made[name] = named(value, "graph", folder, f"{where}.{name}")
             own.append(noted)
     return made, own
@@ -95,7 +97,7 @@ def named_in(names: Sequence[str], section: str, folder: Path, where: str) -> tu
         # A path may have an "@" itself.
         split = _CONTROL.fullmatch(name)
         base, at, control = split.groups() if split is not None else name.partition("@")
-        if in_file(base):
+        if in_file(base, where):
             noted, base = named(base, section, folder, where)
             own.append(noted)
         found.append(f"{base}{at}{control}")

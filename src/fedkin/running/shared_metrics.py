@@ -34,7 +34,7 @@ def check_own(experiment: Experiment) -> None:
 def read_metrics(named: Sequence[str], where: str = "--metric") -> tuple[list[str], list[str]]:
     """Read this participant's own metrics, each FILE.py:NAME; returns (names, files). Raises ConfigError."""
     for each in named:
-        if not in_file(each):
+        if not in_file(each, where):
             raise ConfigError(f"{where}: expected FILE.py:NAME, got {shown(repr(each), 80)}")
     return named_in(named, "metric", Path(), where)
 
@@ -67,7 +67,8 @@ def with_metrics(table: Mapping[str, Any], own: Sequence[str] = ()) -> Experimen
     if not isinstance(asked, (list, tuple)) or not all(isinstance(name, str) for name in asked):
         return Experiment.of(table)
     if more := [name for name in own if name not in asked]:
-        raise ConfigError(f"--metric: the experiment does not ask for {more[0]!r}: {', '.join(asked) or 'for none'}")
+        raise ConfigError(f"--metric: the experiment does not ask for {more[0]!r}: "
+                          f"{shown(', '.join(asked), 200) or 'for none'}")  # fmt: skip
     lacking = [name for name in asked if name not in MEASURES]
     if not lacking:
         return Experiment.of(table)

@@ -16,7 +16,6 @@ from fedkin.records.tables import flat
 from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
 from fedkin.running.choices import Choice, check_methods, grid
-from fedkin.running.controls import parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.guided import version
 from fedkin.running.holding import HoldOut, held_out
@@ -42,7 +41,7 @@ def tune(
             raise ConfigError(f"{option}: at least one is needed, and none twice")
     plan = _plan(methods, choices, hold, seeds)
     if not isinstance(choices, Equal):
-        check_methods(choices, [parted(name)[0] for name in methods], "--try")
+        check_methods(choices, methods, "--try")
     plans = {name: _candidates(experiment.for_method(name), choices) for name in methods}
     if (folder / "experiment.toml").exists() and (kept := read_json(folder / "plan.json")) != plan:
         raise ConfigError(f"{folder / 'plan.json'} {_differs(kept, plan)}")

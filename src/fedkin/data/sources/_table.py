@@ -6,7 +6,6 @@ import logging
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -158,20 +157,15 @@ def unnamed_codes(table: pa.Table, reading: Reading) -> dict[str, str]:
     return {name: value for name, value in code_like(table).items() if name not in named}
 
 
-@cache
-def _warn(text: str) -> None:
-    """Say this once, however often the table is read."""
-    logging.getLogger("fedkin").warning("%s", text)
-
-
-def caution(table: pa.Table, reading: Reading, where: str) -> None:
+def caution(
+    table: pa.Table, reading: Reading, where: str, advice: str = "if they are codes, name them in data.categories"
+) -> None:
     """Warn of columns that look like codes and are read as numbers."""
     if found := unnamed_codes(table, reading):
         told = ", ".join(f"{shown(name, 60)} ({shown(value, 40)})" for name, value in list(found.items())[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        _warn(
-            f"{where}: whole numbers with leading zeros are read as numbers: {told}{more}; if they are codes, name "
-            "them in data.categories"
+        logging.getLogger("fedkin").warning(
+            "%s: whole numbers with leading zeros are read as numbers: %s%s; %s", where, told, more, advice
         )
 
 
@@ -221,7 +215,8 @@ def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | N
     """
     from fedkin.federation.frame import encoded
 
-    caution(table, reading, where)
+    if agreed is None:  # else it was said when the participant read its table
+        caution(table, reading, where)
     made = encoded(table, reading, where, None if agreed is None else (agreed.encoding, agreed.target))
 
     def part(chosen: Any) -> Part:
