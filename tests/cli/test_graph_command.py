@@ -252,8 +252,8 @@ def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--similarity", "l2")
     assert "compares all pairs" in fails(tmp_path / "t.npz", "--groups", "hierarchical")
     # A recall that was not measured is no number.
-    monkeypatch.setattr("fedkin.graph.cells._shares", lambda *_: np.array([]))
-    monkeypatch.setattr("fedkin.graph.cells._enough", lambda *_: 3)
+    monkeypatch.setattr("fedkin.graph._cells._shares", lambda *_: np.array([]))
+    monkeypatch.setattr("fedkin.graph._cells._enough", lambda *_: 3)
     assert run_json(tmp_path / "t.npz", "--sparsify", "knn:5")["recall"] is None
     assert "(cosine, knn:5, recall not measured)" in run(tmp_path / "t.npz", "--sparsify", "knn:5").output
 

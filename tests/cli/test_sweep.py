@@ -82,6 +82,7 @@ def test_check_knows_a_sweep() -> None:
     assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin sweep --resume swept" in said
 
 
+@pytest.mark.usefixtures("forgotten")
 def test_a_change_may_name_a_method_of_a_file_that_is_compared() -> None:
     Path("own_prox.py").write_text(
         "from typing import ClassVar\nfrom fedkin.methods.fedprox import FedProx\n\n"

@@ -86,8 +86,8 @@ def _as_graph(found: Found) -> sp.csr_array:
 class Closest(NamedTuple):
     """columns, distances [rows, k]: the rows that are nearest to each, the nearest first; recall as in `Approximate`.
 
-    >>> closest(np.eye(3), 1).columns.ravel()
-    array([1, 0, 0])
+    >>> closest(np.array([[0.0], [1.0], [3.0]]), 1).columns.ravel()
+    array([1, 0, 1])
     """
 
     columns: Rows
