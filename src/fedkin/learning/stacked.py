@@ -217,7 +217,7 @@ def put(active: int) -> Any:
 def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
     """Return the result of each member, in the order of the members; `carry` is already in that order."""
     made = []
-    sums, seen = totals.to(CPU).tolist(), plan.counts.sum(1).tolist()
+    sums, seen = totals.to(CPU).tolist(), plan.seen
     rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
     # The part of one member must not keep the memory of the others alive.
     alone = len(plan.places) == 1
