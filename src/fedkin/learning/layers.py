@@ -206,22 +206,9 @@ class _Norm(Layer, ABC):
             return n
         return n * self.weight if self.bias is None else torch.addcmul(self.bias, n, self.weight)
 
-    def backward(self, slope: Tensor, sink: Sink, needed: bool) -> Tensor:
-        inner = slope
-        if self.weight_name is not None and self.weight is not None:
-            inner = slope * self.weight if needed else slope
-            sink.total(self.weight_name, self.weight, slope * self.n)
-        if self.bias_name is not None and self.bias is not None:
-            sink.total(self.bias_name, self.bias, slope)
-        return self.below(inner) if needed else inner
-
     @abstractmethod
     def normal(self, x: Tensor, now: Now) -> Tensor:
         """Return the normalised x."""
-
-    @abstractmethod
-    def below(self, slope: Tensor) -> Tensor:
-        """Return the gradient with respect to x, by that with respect to what `normal` gave."""
 
 
 def _named(name: str, module: nn.LayerNorm | nn.BatchNorm1d) -> tuple[str | None, str | None, float]:
@@ -243,10 +230,17 @@ class LayerNorm(_Norm):
         self.x = x
         return n  # type: ignore[no-any-return]
 
-    def below(self, slope: Tensor) -> Tensor:
-        wanted = [True, False, False]
-        width = [self.x.shape[2]]
-        found = _aten.native_layer_norm_backward(slope, self.x, width, self.mean, self.scale, None, None, wanted)
+    def backward(self, slope: Tensor, sink: Sink, needed: bool) -> Tensor:
+        inner = slope
+        if self.weight_name is not None and self.weight is not None:
+            inner = slope * self.weight if needed else slope
+            sink.total(self.weight_name, self.weight, slope * self.n)
+        if self.bias_name is not None and self.bias is not None:
+            sink.total(self.bias_name, self.bias, slope)
+        if not needed:
+            return inner
+        wanted, width = [True, False, False], [self.x.shape[2]]
+        found = _aten.native_layer_norm_backward(inner, self.x, width, self.mean, self.scale, None, None, wanted)
         return found[0]  # type: ignore[no-any-return]
 
 
@@ -264,9 +258,19 @@ class Columns(_Norm):
     def heed(self, mean: Tensor, variance: Tensor, now: Now) -> None:
         """Take note of a batch's statistics."""
 
-    def below(self, slope: Tensor) -> Tensor:
-        mean, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
-        return (slope - self.share * (mean + self.n * along)) * self.scale
+    def backward(self, slope: Tensor, sink: Sink, needed: bool) -> Tensor:
+        # The gradients of shift and scale are the sums that the gradient below them needs too.
+        total, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
+        below = slope
+        if needed:
+            factor = self.scale if self.weight is None else self.scale * self.weight
+            common = torch.addcmul(total, self.n, along).mul_(self.share)
+            below = torch.sub(slope, common, out=common).mul_(factor)
+        if self.weight_name is not None and self.weight is not None:
+            sink.whole(self.weight_name, self.weight[:, 0], along[:, 0])
+        if self.bias_name is not None and self.bias is not None:
+            sink.whole(self.bias_name, self.bias[:, 0], total[:, 0])
+        return below
 
 
 class BatchNorm(Columns):
