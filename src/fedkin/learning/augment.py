@@ -6,7 +6,7 @@ Random numbers come from torch's global generator, which a Fit seeds from its cl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -32,9 +32,9 @@ class Draws:
         """A number from 0 to 1 for each sample of x [n, ...]."""
         return torch.rand(len(x), dtype=x.dtype, device=x.device)
 
-    def normal(self, x: Tensor) -> Tensor:
-        """A standard normal number for each number of x."""
-        return torch.randn_like(x)
+    def noisy(self, x: Tensor, scale: float) -> Tensor:
+        """x with a normal number of this scale added to each of its numbers."""
+        return torch.randn_like(x).mul_(scale).add_(x)
 
 
 class StackDraws(Draws):
@@ -52,12 +52,25 @@ class StackDraws(Draws):
             own[:count].uniform_(generator=generator)
         return made.flatten()
 
-    def normal(self, x: Tensor) -> Tensor:
+    def noisy(self, x: Tensor, scale: float) -> Tensor:
         made = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for own, generator, count in zip(made.chunk(len(self.counts)), self.generators, self.counts, strict=False):
-            own[:count].normal_(generator=generator)
-            own[count:].zero_()
+        # One client after another, whose numbers then stay in the cache.
+        for drawn, given in zip(self._drawn(made), x.chunk(len(self.counts)), strict=True):
+            drawn.mul_(scale).add_(given[: len(drawn)])
         return made
+
+    def normal(self, x: Tensor) -> Tensor:
+        """A standard normal number for each number of x."""
+        made = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for _ in self._drawn(made):
+            pass
+        return made
+
+    def _drawn(self, made: Tensor) -> Iterator[Tensor]:
+        """Fill this memory with normal numbers, and yield each client's."""
+        for own, generator, count in zip(made.chunk(len(self.counts)), self.generators, self.counts, strict=False):
+            own[count:].zero_()
+            yield own[:count].normal_(generator=generator)
 
 
 _GLOBAL = Draws()
@@ -111,7 +124,7 @@ class Augment(Settings):
                 "training.augment.on) = false"
             )
         if x.ndim != 4 or x.shape[1] not in (1, 3):
-            return draws.normal(x).mul_(self.noise).add_(x) if self.noise else x
+            return draws.noisy(x, self.noise) if self.noise else x
         low, high = (values.reshape(-1, 1, 1, 1) for values in x.flatten(1).aminmax(dim=1))
         if self.crop < 1 or self.flip:
             x = self._cropped(x, draws)
