@@ -1,13 +1,13 @@
 """CPU time of local training with the methods' losses: one by one, stacked, and of the nets alone.
 
-    OMP_NUM_THREADS=1 python benchmarks/losses.py [--nets own-32,table,images] [--losses mapl,fedsr] [--repeats 9]
+    OMP_NUM_THREADS=1 python benchmarks/losses.py [--nets own-32,own-200,table,images] [--losses mapl] [--repeats 9]
 
-20 clients with 300 synthetic samples in an array each train for one epoch of SGD in batches of 32. own-32 is a user's
-784-32-10, table is 60-64-64-2 with BatchNorm1d and Dropout(.2), and images is 784-32-10 on images of 28 x 28, whose
-views are cropped, coloured and blurred; on rows of numbers they are noise. "nets alone" is the same body and head,
-stacked with cross-entropy on as many rows; "mapped" is torch.func.vmap over clients, where it can map this loss (views
-are off there, because it cannot draw them). All sides alternate in this process, and a ratio is the median of
-(one-by-one / side), with quartiles. The first line of each row says which way the stack took.
+20 clients with 300 synthetic samples in an array each train for one epoch of SGD in batches of 32. own-32 and own-200
+are a user's 784-32-10 and 784-200-10, table is 60-64-64-2 with BatchNorm1d and Dropout(.2), and images is 784-32-10 on
+images of 28 x 28, whose views are cropped, coloured and blurred; on rows of numbers they are noise. "nets alone" is the
+same body and head, stacked with cross-entropy on as many rows; "mapped" is torch.func.vmap over clients, where it can
+map this loss (views are off there, because it cannot draw them). All sides alternate in this process, and a ratio is
+the median of (one-by-one / side), with quartiles. The first line of each row says which way the stack took.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedkin.methods.fedsr import SimpleRepresentation
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 
 NETS: dict[str, tuple[Callable[[Task], tuple[nn.Module, nn.Module]], Task, bool]] = {
-    "own-32": WORK["own-32"], "table": WORK["table"],
+    "own-32": WORK["own-32"], "own-200": WORK["own-200"], "table": WORK["table"],
     "images": (WORK["mlp-32"][0], Task(10, (1, 28, 28)), True),
 }  # fmt: skip
 LOSSES = ("fedavg", "sfmtl-graph", "fedproto", "fedclassavg", "mapl", "fedsr")
@@ -112,7 +112,7 @@ def mapped(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nets", default="own-32,table,images")
+    parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--losses", default=",".join(LOSSES))
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--noise", type=float, default=0.1, help="of the views of rows of numbers")
