@@ -7,7 +7,8 @@ are a user's 784-32-10 and 784-200-10, table is 60-64-64-2 with BatchNorm1d and 
 images of 28 x 28, whose views are cropped, coloured and blurred; on rows of numbers they are noise. "nets alone" is the
 same body and head, stacked with cross-entropy on as many rows; "mapped" is torch.func.vmap over clients, where it can
 map this loss (views are off there, because it cannot draw them). All sides alternate in this process, and a ratio is
-the median of (one-by-one / side), with quartiles. The first line of each row says which way the stack took.
+the median of (one-by-one / side), with quartiles. The first line of each row says which way the
+stack took, and how far its parameters are from those of one-by-one at the end.
 """
 
 from __future__ import annotations
@@ -83,7 +84,16 @@ def compare(where: str, name: str, repeats: int, noise: float) -> tuple[str, dic
         sides["mapped"] = mapped(*work(name, plain, task, Augment(on=False)), training, federation)
     spent = timed(sides, repeats)
     way = stacked.ways[0]
-    return f"{way.way} {way.why}", {side: figures(times, spent["one-by-one"]) for side, times in spent.items()}
+    told = f"{way.way}{way.why and ", " + way.why}; greatest difference {difference(one, stacked, jobs):.1e}"
+    return told, {side: figures(times, spent["one-by-one"]) for side, times in spent.items()}
+
+
+def difference(one: Executor, other: Executor, jobs: list[FitJob]) -> float:
+    """The greatest difference of a parameter after training in both ways."""
+    alone, together = ({job.id: result.params for job, result in each.run(jobs)} for each in (one, other))
+    return max(
+        float((t - together[id][name]).abs().max()) for id, params in alone.items() for name, t in params.items()
+    )
 
 
 def done(executor: Executor, jobs: list[FitJob]) -> Callable[[int], object]:
