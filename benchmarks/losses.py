@@ -84,7 +84,8 @@ def compare(where: str, name: str, repeats: int, noise: float) -> tuple[str, dic
         sides["mapped"] = mapped(*work(name, plain, task, Augment(on=False)), training, federation)
     spent = timed(sides, repeats)
     way = stacked.ways[0]
-    told = f"{way.way}{way.why and ", " + way.why}; greatest difference {difference(one, stacked, jobs):.1e}"
+    reason = f" ({way.why})" if way.why else ""
+    told = f"{way.way}{reason}; greatest difference {difference(one, stacked, jobs):.1e}"
     return told, {side: figures(times, spent["one-by-one"]) for side, times in spent.items()}
 
 
