@@ -8,8 +8,8 @@ Methods are written as flows, generators that yield requests and receive answers
     Ask(phase, {client id: Message})         {client id: Message}     ServerFlow
     Share(Message or {peer id: Message})     {peer id: Message}       PeerFlow
 
-`answer = yield from request` and `answer = yield request` do the same; a type checker knows the answer's type in the
-first form. Ask and Share return the messages that arrived: any client or peer may be missing from the answer.
+`answer = yield from request` and `answer = yield request` do the same; a type checker knows the type of the first.
+Ask and Share return the messages that arrived: any client or peer may be missing from the answer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fedkin import codec
 from fedkin.codec import Params
 from fedkin.federation import Federation, Samples, Task
 from fedkin.forms import Fields, Form
+from fedkin.learning.aggregate import Mean
 from fedkin.learning.training import Fitted, Training
 from fedkin.settings import Settings
 
@@ -140,6 +141,7 @@ class Ask:
 
     phase: str
     messages: Mapping[str, Message]
+    mean: Mean | None = None  # of a field of which no more is needed: a runner may sum it; read by `mean.of(answer)`
 
     def __iter__(self) -> Generator[Ask, Any, dict[str, Message]]:
         replies: dict[str, Message] = yield self
@@ -148,14 +150,11 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Send one message to `to` (None: all neighbours), or a message of its own to each peer; the answer is the inbox.
-
-    phase: the name under which the messages are recorded.
-    """
+    """Send one message to `to` (None: all neighbours), or one of its own to each peer; the answer is the inbox."""
 
     message: Message | Mapping[str, Message]
     to: Sequence[str] | None = None
-    phase: str = "share"
+    phase: str = "share"  # the name under which the messages are recorded
 
     def __iter__(self) -> Generator[Share, Any, dict[str, Message]]:
         inbox: dict[str, Message] = yield self
