@@ -15,7 +15,7 @@ Ask and Share return the messages that arrived: any client or peer may be missin
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, overload
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from fedkin.learning.net import Net
     from fedkin.views import ClientView, PeerView, ServerView, View
 
-__all__ = [
-    "Ask", "ClassVectors", "ClientFlow", "Fit", "Fitted", "Infer", "Message", "Method", "Params", "PeerFlow",
-    "PeerMethod", "ServerFlow", "ServerMethod", "Share", "phase",
-]  # fmt: skip
+__all__ = ["Ask", "ClassVectors", "ClientFlow", "Fit", "Fitted", "Infer", "Message", "Method", "Params", "PeerFlow",
+           "PeerMethod", "ServerFlow", "ServerMethod", "Share", "phase"]  # fmt: skip
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,6 +63,9 @@ class Message(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._fields)
+
+    def items(self) -> ItemsView[str, Any]:  # that of Mapping takes ten times as long
+        return self._fields.items()
 
     def __repr__(self) -> str:
         return f"Message({', '.join(self._fields)}; {self.nbytes} bytes)"
@@ -99,10 +100,9 @@ class Message(Mapping[str, Any]):
 class Fit:
     """Train `params` on the client's own samples; the answer is a Fitted.
 
-    loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss.
-    extras: tree of tensors that do not change; carry: tree of tensors that the loss replaces at every step.
-    training: batch size, steps, optimiser; None: those of the experiment. data, net: other samples, or another net,
-    than the client's own.
+    loss(model, batch, extras, carry) -> value, or (value, new carry); None: the task's loss. extras: tree of tensors
+    that do not change; carry: tree of tensors that the loss replaces at every step. training: batch size, steps,
+    optimiser; None: those of the experiment. data, net: other samples, or another net, than the client's own.
     """
 
     params: Params

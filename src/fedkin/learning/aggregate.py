@@ -24,17 +24,22 @@ class RunningMean:
     def __init__(self, total: float) -> None:
         self.total = total
         self.made: dict[str, Tensor] = {}
+        self.floats: list[str] = []
+        self.others: list[str] = []
+        self.sums: list[Tensor] = []
 
     def add(self, params: Params, weight: float) -> None:
         """Add a term; its tensors are not needed after that."""
-        first, share = not self.made, weight / self.total
-        for name, tensor in params.items() if first else ((name, params[name]) for name in self.made):
-            if not tensor.is_floating_point():
-                self.made[name] = tensor.clone() if first else torch.maximum(self.made[name], tensor)
-                continue
-            if first:
-                self.made[name] = torch.zeros_like(tensor)
-            self.made[name].add_(tensor, alpha=share)
+        if not self.made:
+            self.made = {name: torch.zeros_like(t) if t.is_floating_point() else t for name, t in params.items()}
+            self.floats = [name for name, tensor in self.made.items() if tensor.is_floating_point()]
+            self.others = [name for name in self.made if name not in self.floats]
+            self.sums = [self.made[name] for name in self.floats]
+        if self.sums:
+            # One call for all tensors: each of them is added as by `add_`.
+            torch._foreach_add_(self.sums, [params[name] for name in self.floats], alpha=weight / self.total)
+        for name in self.others:
+            self.made[name] = torch.maximum(self.made[name], params[name])
 
 
 def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) -> dict[str, Tensor]:
