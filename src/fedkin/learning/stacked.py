@@ -97,8 +97,8 @@ def _lay_out(stack: dict[str, Tensor], grads: Mapping[str, Tensor]) -> None:
 
 def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
     """Stack the parameters of the members on the device, [K, ...] each; MethodError if some do not fit the net."""
-    for member in members:
-        check_fit(member.params, net.initial)
+    for params in {id(member.params): member.params for member in members}.values():
+        check_fit(params, net.initial)
     return {
         name: torch.stack([m.params[name] for m in members]).to(device, like.dtype)
         for name, like in net.initial.items()
