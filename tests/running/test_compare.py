@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import fedkin
 from fedkin.engines import Score
-from fedkin.running.compare import compare
+from fedkin.records.kept import Kept
+from fedkin.running.compare import compare, run_experiment
 from fedkin.running.compared import gains, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
@@ -41,6 +43,28 @@ def test_the_same_seed_is_the_same_federation_for_every_method(tmp_path: Path) -
     compare(Experiment.of(TABLE), ["local", "fedavg"], [3], Path(), tmp_path / "c")
     one, other = ((tmp_path / "c" / f"{m}-seed3" / "federation.json").read_bytes() for m in ("local", "fedavg"))
     assert one == other
+
+
+def test_models_stay_in_the_folders_of_a_comparison(tmp_path: Path) -> None:
+    """Those of all runs together would not fit into memory."""
+    results = compare(Experiment.of(TABLE), ["local", "fedavg"], [0], Path(), tmp_path / "c")
+    for name, by_seed in results.items():
+        result = by_seed[0]
+        assert isinstance(result.models, Kept)
+        alone = run_experiment(Experiment.of(TABLE).for_method(name), Path(), tmp_path / name).models
+        assert isinstance(alone, dict)
+        assert result.models.keys() == alone.keys()
+        assert all(
+            torch.equal(result.models[id][part], value) for id, model in alone.items() for part, value in model.items()
+        )
+
+
+def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
+    for name, value in (("models", "none"), ("models_limit_mb", 1e-4)):
+        plan = Experiment.of(TABLE).with_changes(**{f"run.{name}": value})
+        result = compare(plan, ["fedavg"], [0], Path(), tmp_path / name)["fedavg"][0]
+        assert len(result.models) == len(result.scores)
+    assert len(compare(Experiment.of(TABLE), ["fedavg"], [0], Path())["fedavg"][0].models) == len(result.scores)
 
 
 def test_gains_leave_out_clients_without_test_samples() -> None:

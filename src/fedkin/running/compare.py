@@ -37,6 +37,7 @@ __all__ = [
     "compare",
     "compare_cells",
     "finished",
+    "lasting",
     "read_finished",
     "read_result",
     "run_experiment",
@@ -68,6 +69,16 @@ def run_experiment(
             setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
             watcher=watcher, restart=restart, model=experiment.model,
         )  # fmt: skip
+
+
+def lasting(result: Result) -> Result:
+    """The result without its models in memory, if its folder has them: they are read from there when asked for."""
+    if result.folder is None or isinstance(result.models, Kept):
+        return result
+    with suppress(RunError):
+        kept = Kept(result.folder)
+        return replace(result, models=kept) if len(kept) == len(result.models) else result
+    return result
 
 
 def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) -> Result | None:
@@ -259,10 +270,11 @@ def compare_cells(
         if folder is not None and validation is not None:
             add_sealed(folder, {schema.VALIDATION: json_bytes(dict(validation))})
         for done, (seed, name) in enumerate(plan):
-            results[name][seed] = cells[name].run(
+            result = cells[name].run(
                 seed, folder / f"{name}-seed{seed}" if folder is not None else None, resume=resume, restart=restart,
                 watcher=watcher(name, seed, done, len(plan)) if watcher is not None else None,
             )  # fmt: skip
+            results[name][seed] = lasting(result)
         if folder is not None:
             every = json_bytes([row.summary for by_seed in results.values() for row in by_seed.values()])
             lines = csv_text([line(row) for row in table(results)]).encode()

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedkin.analysis.added import Added, added
 from fedkin.running.candidates import at_the_border
-from fedkin.running.compare import run_experiment
+from fedkin.running.compare import lasting, run_experiment
 from fedkin.running.compared import differences
 from fedkin.running.controls import changes_of, named
 from fedkin.running.experiment import Experiment, load
@@ -87,11 +87,12 @@ def reproduce(
             for name in results:
                 row, control = table.row_of(name)
                 experiment = _changed(base, row, chosen[row.name].settings, control)
-                results[name][seed] = run_experiment(
+                result = run_experiment(
                     experiment.with_changes(**{"run.seed": seed}), data_root, place / "runs" / f"{name}-seed{seed}",
                     resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
                     watcher=None if heard is None else heard(f"{name} seed {seed}", seen),
                 )  # fmt: skip
+                results[name][seed] = lasting(result)
                 seen += 1
         yield Done(part, base, results, chosen)
 

@@ -33,9 +33,9 @@ class Result:
 
     clients: (round, client, n, loss, accuracy or the task's other figures) tuples. messages: (round, from, to, phase,
     bytes, floats, why it is missing) tuples. scores: those of the last evaluation, by client id. models: the final
-    parameters of each client, without frozen ones, which are in the net; of a run that was read from its folder they
-    are read on use (empty if none were kept). unseen: ids of clients that never took part. learned: graphs by the round
-    in which they changed, of a run without a folder.
+    parameters of each client, without frozen ones, which are in the net; of a run that was read from its folder, or is
+    one of a comparison with a folder, they are read on use (empty if none were kept). unseen: ids of clients that never
+    took part. learned: graphs by the round in which they changed, of a run without a folder.
     """
 
     summary: dict[str, Any]
