@@ -55,6 +55,7 @@ def python(code: str, status: int) -> str:
     [
         ["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"], ["run", "nothere.toml"],
         ["compare", "digits-rotatd"], ["methods", "fltt"], ["models", "mlpp"],
+        ["new", "metod", "mine"], ["new", "method", "Mine"],
     ],
 )  # fmt: skip
 def test_help_and_typos_import_little(words: list[str]) -> None:

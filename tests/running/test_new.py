@@ -64,8 +64,8 @@ def named_by(printed: str, folder: Path) -> str:
     ("kind", "name", "words"),
     [
         ("methd", "mine", "new: no kind 'methd'; did you mean 'method'"),
-        ("method", "My Method", "expected a name in small letters such as my-method"),
-        ("metric", "a/b", "expected a name in small letters such as my-metric"),
+        ("method", "My Method", "expected a name in small letters such as my-part"),
+        ("metric", "a/b", "expected a name in small letters such as my-part"),
         ("metric", "class", "expected a name in small letters"),
         ("method", "pandas", "there is a Python module 'pandas' already"),
         ("method", "fedavg", "there is a method 'fedavg' already; choose another name, such as my-fedavg"),

@@ -27,6 +27,7 @@ from fedkin.cli.serve import join, peer, serve
 from fedkin.cli.sweep import sweep
 from fedkin.cli.tables import init, inspect
 from fedkin.cli.tune import tune
+from fedkin.running.new import known, spelled
 
 __all__ = ["app"]
 
@@ -67,7 +68,7 @@ app.command("join", cls=_TRAINS)(join)
 app.command("peer", cls=_TRAINS)(peer)
 app.command("inspect", cls=_TRAINS)(inspect)
 app.command("init", cls=_TRAINS)(init)
-app.command("new", cls=_TRAINS)(new)
+app.command("new", cls=needing("fedkin.running.experiment", kind=known, name=spelled))(new)
 app.command("check", cls=_TRAINS)(check)
 app.command("report", cls=_TRAINS)(report)
 app.command("graph", cls=needing("fedkin.graph"))(graph)

@@ -13,7 +13,7 @@ from fedkin.cli.quiet import quietly
 __all__ = ["needing"]
 
 
-def needing(module: str, group: bool = False, **checks: Callable[[Any], None]) -> Any:
+def needing(module: str, group: bool = False, **checks: Callable[[Any], object]) -> Any:
     """Return a class of commands, or of groups, that import this module before they begin, and not for their help.
 
     checks: functions of parameters that refuse what is certainly wrong before the imports.

@@ -14,7 +14,7 @@ from string import Template
 from fedkin.errors import ConfigError, nearest
 from fedkin.untrusted import shown
 
-__all__ = ["KINDS", "write_new"]
+__all__ = ["KINDS", "known", "spelled", "write_new"]
 
 _METHOD = '''"""$title: a method for fedkin. See "Writing a method" in fedkin's documentation."""
 
@@ -181,19 +181,35 @@ KINDS = {
 _IMPORT = (ast.Import, ast.ImportFrom)
 
 
+def known(kind: str) -> None:
+    """Raise ConfigError if no part of this kind can be written."""
+    if kind not in KINDS:
+        raise ConfigError(f"new: no kind {shown(kind, 40)!r}; {nearest(kind, KINDS)}")
+
+
+def spelled(name: str) -> list[str]:
+    """The words of a name in settings; raises ConfigError if it cannot be that of a module.
+
+    >>> spelled("my-method")
+    ['my', 'method']
+    """
+    words = re.split("[-_]", name)
+    module = "_".join(words)
+    usual = all(word.isascii() and word.isalnum() for word in words) and name == name.lower()
+    if not usual or not module.isidentifier() or keyword.iskeyword(module):
+        raise ConfigError(f"new: {shown(name, 80)!r}: expected a name in small letters such as my-part")
+    return words
+
+
 def write_new(kind: str, name: str, folder: Path) -> tuple[Path, Path, str]:
     """Write the file of a new part and its test; returns their paths and a command that uses the part.
 
     name: its name in settings, such as "my-method"; the file is my_method.py. Raises ConfigError for a name that cannot
     be that of a module, or is another part's or module's, and for files that exist.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"new: no kind {shown(kind, 40)!r}; {nearest(kind, KINDS)}")
-    words = re.split("[-_]", name)
+    known(kind)
+    words = spelled(name)
     module = "_".join(words)
-    usual = all(word.isascii() and word.isalnum() for word in words) and name == name.lower()
-    if not usual or not module.isidentifier() or keyword.iskeyword(module):
-        raise ConfigError(f"new: {shown(name, 80)!r}: expected a name in small letters such as my-{kind}")
     part = module if kind == "metric" else "".join(word.capitalize() for word in words)
     told = {"name": name, "module": module, "part": part, "title": " ".join(words).capitalize()}
     file, test = folder / f"{module}.py", folder / f"test_{module}.py"

@@ -214,7 +214,7 @@ class PaperTable(Settings):
         return next(row for row in self.rows() if row.name == base), control
 
     def shortened(self) -> PaperTable:
-        """The table for `--quick`: few rounds, seeds and candidates, so that it ends in about a minute."""
+        """The table for `--quick`: every row once, with few rounds, seeds and candidates, which takes minutes."""
         quick, tune = self.quick, self.tune
         parts = tuple(part.model_copy(update={"set": part.set | quick.set}) for part in self.federation)
         less = None if tune is None else tune.model_copy(

@@ -173,6 +173,24 @@ def test_files_of_a_folder_must_go_together(tmp_path: Path) -> None:
     assert sorted(read("csv", tmp_path, least=1)) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("2026-01-02", "5", "a.csv has dates, b.csv numbers: write numbers in all"),
+        ("2026-01-02", "soon", "b.csv has texts, such as 'soon' in row 1, a.csv dates: write dates in all"),
+        ("true", "2026-01-02", "a.csv has true and false, b.csv dates: write dates in all"),
+    ],
+)
+def test_kinds_that_do_not_go_together_are_named(tmp_path: Path, first: str, second: str, told: str) -> None:
+    for name, value in (("a", first), ("b", second)):
+        (tmp_path / f"{name}.csv").write_text(f"id,x,when,died\n{value},1,{value},0\n{value},2,{value},1\n")
+    with pytest.raises(DataError, match="when: " + told):
+        read("csv", tmp_path, leave_out=["id"])
+    left = read("csv", tmp_path, leave_out=["id", "when"], least=1)
+    assert left.encoding is not None
+    assert list(left.encoding.kinds) == ["x"]
+
+
 def test_stored_types_of_parquet_files_are_not_mixed(tmp_path: Path) -> None:
     # A CSV file of numbers may be one of texts elsewhere; Parquet files say themselves which they hold.
     rest = {"x": range(20), "died": [0, 1] * 10}

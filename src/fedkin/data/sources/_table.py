@@ -138,7 +138,7 @@ class TableSource(Source):
                 for path, table in zip(files, tables, strict=True)
             ]
         found = {name: value for table in tables for name, value in code_like(table).items()}
-        tables = self.alike(tables)
+        tables = self.alike(_without(tables, self.leave_out))
         try:
             whole = pa.concat_tables(tables, promote_options="permissive")
         except (TypeError, ValueError, pa.ArrowException) as error:
@@ -181,20 +181,59 @@ def _same_columns(files: list[Path], tables: list[pa.Table]) -> None:
             raise DataError(f"{path}: {', and '.join(told)}; expected the same ones in each")
 
 
+def _without(tables: list[pa.Table], names: Iterable[str]) -> list[pa.Table]:
+    """The tables with nothing in the columns of these names: who leaves a column out may have any kinds in it."""
+    import pyarrow as pa
+
+    tables = list(tables)
+    for name in set(names) & set(tables[0].column_names):
+        for place, table in enumerate(tables):
+            at = table.column_names.index(name)
+            tables[place] = table.set_column(at, name, pa.nulls(table.num_rows))
+    return tables
+
+
 def _unlike(files: list[Path], tables: list[pa.Table]) -> str | None:
-    """Say which column has texts in one file and numbers in another, with the first text that is no number."""
-    from fedkin.federation.columns import kinds_of, texts
+    """Say which column cannot be joined, with the kinds of two files; of a text beside numbers, the first such one."""
+    import pyarrow as pa
+
+    from fedkin.federation.columns import texts
 
     for name in tables[0].column_names:
-        kinds = [kinds_of(table.select([name]))[name] for table in tables]
-        if len(set(kinds)) > 1:
-            at, other = kinds.index("category"), next(i for i, kind in enumerate(kinds) if kind != "category")
+        of = [table.select([name]) for table in tables]
+        try:
+            pa.concat_tables(of, promote_options="permissive")
+            continue
+        except (TypeError, ValueError, pa.ArrowException):
+            kinds = [_kind(table.schema.field(name).type) for table in tables]
+        at = kinds.index("texts") if "texts" in kinds else 0
+        other = next((i for i, kind in enumerate(kinds) if kind not in (kinds[at], "nothing")), None)
+        if other is None:  # of one kind, stored in ways that do not go together
+            return shown(name)
+        such = ""
+        if kinds[at] == "texts":
             row, value = _first_text(texts(tables[at], name))
-            return (
-                f"{shown(name)}: {files[at].name} has texts, such as {shown(value)!r} in row {row}, "
-                f"{files[other].name} numbers: write numbers in all, or name it in categories or leave_out"
-            )
+            such = f", such as {shown(value)!r} in row {row}"
+        advice = "write numbers in all, or name it in categories or leave_out"
+        if kinds[other] != "numbers":
+            advice = f"write {kinds[other]} in all, or name it in leave_out"
+        return f"{shown(name)}: {files[at].name} has {kinds[at]}{such}, {files[other].name} {kinds[other]}: {advice}"
     return None
+
+
+def _kind(stored: pa.DataType) -> str:
+    """What people call values of this type."""
+    import pyarrow as pa
+
+    stored = stored.value_type if pa.types.is_dictionary(stored) else stored
+    if pa.types.is_null(stored):
+        return "nothing"
+    if pa.types.is_boolean(stored):
+        return "true and false"
+    if pa.types.is_temporal(stored):
+        return "times" if pa.types.is_time(stored) else "durations" if pa.types.is_duration(stored) else "dates"
+    numeric = pa.types.is_integer(stored) or pa.types.is_floating(stored) or pa.types.is_decimal(stored)
+    return "numbers" if numeric else "texts"
 
 
 def _first_text(values: Iterable[str | None]) -> tuple[int, str]:
