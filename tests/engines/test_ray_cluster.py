@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,14 @@ class Nodes:
         self.up = {name: cluster.add_node(num_cpus=1, node_name=self.names[name]) for name in ("one", "two")}
 
     def kill(self, name: str) -> None:
-        self.cluster.remove_node(self.up.pop(name), allow_graceful=False)
+        """End the node with its actors, which else outlive it for a moment, in which a short run ends."""
+        node = self.up.pop(name)
+        (raylet,) = node.all_processes["raylet"]
+        actors = _children(raylet.process.pid)
+        self.cluster.remove_node(node, allow_graceful=False)
+        for pid in actors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         for name in list(self.up):
@@ -201,6 +211,15 @@ def test_no_cluster_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _executor(engine: RayEngine) -> Any:
     return local_site(engine).executor
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if place.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(int(place.parent.name))
+    return found
 
 
 def _host() -> str:
