@@ -40,6 +40,15 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class Small:
+    """Small features."""
+
+    def __call__(self, model: Any, batch: Batch, extras: Any, carry: Any, /) -> Tensor:
+        z = model.features(batch.x)
+        return masked_mean(F.cross_entropy(model.head(z), batch.y, reduction="none") + z.square().sum(1), batch)
+
+
+@dataclass(frozen=True)
 class Branching:
     """Branches on values, which torch cannot map."""
 
@@ -80,11 +89,13 @@ def test_written_out() -> None:
     ]
 
 
-def test_a_loss_that_is_mapped_on_the_features() -> None:
+def test_losses_of_methods_are_written_out() -> None:
     extras = {"prototypes": torch.zeros(4, 6), "known": torch.ones(4)}
-    assert ways_of(chain, PrototypeRegularised(0.5), extras=extras) == [
-        ("PrototypeRegularised", "written out, its loss mapped by vmap", "")
-    ]
+    assert ways_of(chain, PrototypeRegularised(0.5), extras=extras) == [("PrototypeRegularised", "written out", "")]
+
+
+def test_a_loss_that_is_mapped_on_the_features() -> None:
+    assert ways_of(chain, Small()) == [("Small", "written out, its loss mapped by vmap", "")]
 
 
 def test_mapped_because_of_the_net_or_the_loss() -> None:

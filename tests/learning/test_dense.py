@@ -175,7 +175,7 @@ def test_every_layer_equals_one_by_one(name: str, plan: str, dtype: torch.dtype,
 @pytest.mark.parametrize("plan", ["sgd", "momentum"])
 @pytest.mark.parametrize("loss", OTHERS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-11)])
-def test_other_losses_are_mapped_on_the_features(
+def test_losses_on_features_and_head_equal_one_by_one(
     name: str, plan: str, loss: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     net = Net.build({**NETS, **LAYERS}[name], 1, dtype)

@@ -13,13 +13,15 @@ from fedkin.engines.client_side import Outbox
 from fedkin.engines.door import Awaited, Door
 from fedkin.engines.failures import Failure, TooFew, raise_if_all
 from fedkin.engines.forging import Forgery
-from fedkin.engines.post import Post
+from fedkin.engines.post import Check, Post
 from fedkin.engines.setup import Plan
 from fedkin.engines.site import Site
+from fedkin.engines.summing import Summing
 from fedkin.engines.transport import SERVER, Envelope
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message
 from fedkin.forms import Fault
+from fedkin.learning.aggregate import Summed
 
 __all__ = ["Exchange", "Skipped"]
 
@@ -39,6 +41,7 @@ class Exchange:
     ) -> None:
         self.plan, self.site, self.post, self.patient = plan, site, post, patient
         self.door, self.forgery = Door(plan), forgery
+        self.summing = Summing(plan, site)
 
     def answers(self, ask: Ask, round: int, turn: int) -> dict[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
@@ -51,8 +54,11 @@ class Exchange:
         made: dict[str, Message] = {}
         came: dict[str, Message] = {}
         for attempt in range(tries):
-            rest = Ask(ask.phase, {id: message for id, message in ask.messages.items() if id not in came})
-            came |= self._asked(rest, round, turn, attempt, made)
+            rest = Ask(ask.phase, {id: message for id, message in ask.messages.items() if id not in came}, ask.mean)
+            answer = self._asked(rest, round, turn, attempt, made)
+            if isinstance(answer, Summed):
+                return answer
+            came |= answer
             if len(came) >= needed:
                 return {id: came[id] for id in self.post.transport.order(came, round)} if attempt else came
         told = (
@@ -66,6 +72,8 @@ class Exchange:
         order = self.post.transport.order(ask.messages, round)
         sent = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
         there = {envelope.receiver: envelope.message for envelope in self.post.send(sent)}
+        if not self.post.observers and self.summing.can(ask, there, self.post.transport):
+            return self._summed(ask, there, round, turn)
         replies = self.site.ask(ask.phase, {id: message for id, message in there.items() if id not in made})
         failed = self.failed(round)
         if self.forgery:
@@ -73,10 +81,38 @@ class Exchange:
         made |= replies
         ready = {id: made[id] for id in there if id in made} if attempt else replies
         back = [Envelope(round, ask.phase, turn, id, SERVER, reply, "", attempt) for id, reply in ready.items()]
-        awaited = Awaited(round, turn, ask.messages, lambda envelope: ask.phase)
-        came = self.post.send(back, check=partial(self.door.look, awaited=awaited))
+        came = self.post.send(back, check=self._check(ask, round, turn))
         self._stop_if_all(len(there), failed, back)
         return {envelope.sender: envelope.message for envelope in came}
+
+    def _check(self, ask: Ask, round: int, turn: int) -> Check:
+        return partial(self.door.look, awaited=Awaited(round, turn, ask.messages, lambda envelope: ask.phase))
+
+    def _summed(self, ask: Ask, there: Mapping[str, Message], round: int, turn: int) -> Summed:
+        """Ask once, and send each reply as it comes; only what is no part of the mean is held."""
+        post, check, begun = self.post, self._check(ask, round, turn), len(self.post.traffic)
+        sent: list[Envelope] = []
+        refused: list[tuple[Envelope, Fault]] = []
+        unsent: dict[str, Exception] = {}
+
+        def came(id: str, reply: Message) -> Message | None:
+            envelope = Envelope(round, ask.phase, turn, id, SERVER, reply)
+            arrived = post.send([envelope], check=check)
+            sent.append(envelope._replace(message=Message()))
+            refused.extend((one._replace(message=Message()), fault) for one, fault in post.refused)
+            unsent.update(post.unsent)
+            return arrived[0].message if arrived else None
+
+        assert ask.mean is not None
+        answer = self.summing.take(ask.phase, ask.mean, there, came)
+        # Lines in the order that they have where all replies are sent together.
+        rows = post.traffic[begun:]
+        del post.traffic[begun:]
+        failed = self.failed(round)
+        post.traffic += rows
+        post.refused, post.unsent = refused, unsent
+        self._stop_if_all(len(there), failed, sent)
+        return answer
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedkin.engines.faults import Crashed
@@ -35,6 +34,24 @@ class TooFew(RunError):
     """Fewer clients answered than `run.min_replies`, and `run.too_few` says to stop."""
 
 
+class _Noting:
+    """The context of `Failures.of`: a class, because it is entered several times for each message."""
+
+    __slots__ = ("failures", "id", "phase")
+
+    def __init__(self, failures: Failures, id: str, phase: str) -> None:
+        self.failures, self.id, self.phase = failures, id, phase
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, (RunError, MemoryError)):
+            return False
+        self.failures.note(error, self.id, self.phase)
+        return True
+
+
 class Failures:
     """The failures of clients since they were last taken; with `stop`, the first one is raised at once."""
 
@@ -43,21 +60,19 @@ class Failures:
         self.found: list[Failure] = []
         self.round = 0
 
-    @contextmanager
-    def of(self, id: str, phase: str) -> Iterator[None]:
-        """Note an error of a client's own part. Errors of the machine are raised."""
-        try:
-            yield
-        except (RunError, MemoryError):
-            raise
-        except Exception as error:
-            named = self._named(error, id, phase)
-            if self.stop and not isinstance(error, _MEANT):
-                if named is error:
-                    raise
-                raise named from error.__cause__
-            kind = "spent" if isinstance(error, Spent) else "failed"
-            self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
+    def of(self, id: str, phase: str) -> _Noting:
+        """Return a context that notes an error of a client's own part. Errors of the machine are raised."""
+        return _Noting(self, id, phase)
+
+    def note(self, error: Exception, id: str, phase: str) -> None:
+        """Note this error of a client's own part; raises it, with the client's name, if the run is to stop."""
+        named = self._named(error, id, phase)
+        if self.stop and not isinstance(error, _MEANT):
+            if named is error:
+                raise error
+            raise named from error.__cause__
+        kind = "spent" if isinstance(error, Spent) else "failed"
+        self.found.append(Failure(id, phase, words_of(error), named, isinstance(error, _MEANT), kind))
 
     def _named(self, error: Exception, id: str, phase: str) -> Exception:
         """Return an error that names round, client and phase; errors of a user's own code stay what they are."""

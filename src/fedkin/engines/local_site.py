@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -64,6 +64,36 @@ class LocalSite(Site):
             with self.driver.failures.of(running.id, phase):
                 replies[running.id] = self.side.reply(running)
         return {id: replies[id] for id in ids if id in replies}
+
+    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+        """Do `ask`, and yield each reply, in the order of the messages, as soon as those before it are known."""
+        ids = [id for id in messages if self.side.client(id).size]
+        ready: dict[str, Message] = {}
+        failures, place = self.driver.failures, 0
+        for running, _ in self.driver.drive(ids, lambda id: self._started(id, phase, messages[id]), phase):
+            with failures.of(running.id, phase):
+                ready[running.id] = self.side.reply(running)
+            del running
+            failed = {failure.id for failure in failures.found}
+            while place < len(ids) and (ids[place] in ready or ids[place] in failed):
+                if ids[place] in ready:
+                    yield ids[place], ready.pop(ids[place])
+                place += 1
+        yield from ((id, ready.pop(id)) for id in ids[place:] if id in ready)
+
+    def repeat(self, phase: str, ids: Iterable[str]) -> Callable[[], None]:
+        """Return a function after which these clients answer the phase as now: it restores their states and draws."""
+        side = self.side
+        before = {id: (side.states.get(id), side.steps.get((id, phase))) for id in ids}
+
+        def again() -> None:
+            for id, (state, step) in before.items():
+                side.states.drop(id) if state is None else side.states.keep(id, state)
+                side.steps.pop((id, phase), None)
+                if step is not None:
+                    side.steps[id, phase] = step
+
+        return again
 
     def _started(self, id: str, phase: str, message: Message) -> Running:
         self._crash(id, phase)

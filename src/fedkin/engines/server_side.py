@@ -13,6 +13,7 @@ from fedkin.engines.setup import Plan
 from fedkin.engines.states import apart
 from fedkin.errors import MethodError, nearest
 from fedkin.flow import Ask, Message, ServerFlow, ServerMethod
+from fedkin.learning.aggregate import Mean
 from fedkin.views import ServerView, no_public_data
 
 if TYPE_CHECKING:
@@ -103,4 +104,7 @@ class ServerSide:
         wrong = [id for id, message in request.messages.items() if not isinstance(message, Message)]
         if wrong:
             raise MethodError(f"{where}: phase {request.phase!r} sends no Message to {wrong[:5]}")
+        if not isinstance(request.mean, Mean | None):
+            kind = type(request.mean).__name__
+            raise MethodError(f"{where}: phase {request.phase!r}: mean is a {kind}: write mean=Mean('params', 'n')")
         return request

@@ -35,7 +35,7 @@ def fault_of(message: Mapping[str, Any], declared: Sequence[Fields] | None, plac
     try:
         if declared is None:
             return _undeclared(message, place)
-        sent = dict(message)
+        sent = dict(message.items())
         faults = [_keys(sent, fields, place) for fields in declared]
         if None not in faults:
             return faults[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,34 @@ from torch import Tensor
 from fedkin.codec import Params
 from fedkin.errors import MethodError
 
-__all__ = ["weighted_mean"]
+__all__ = ["Mean", "RunningMean", "Summed", "weighted_mean"]
+
+
+class RunningMean:
+    """A weighted mean whose terms are added one after another; `weighted_mean` adds them in the order of the ids.
+
+    total: the sum of all weights.
+    """
+
+    def __init__(self, total: float) -> None:
+        self.total = total
+        self.made: dict[str, Tensor] = {}
+        self.floats: list[str] = []
+        self.others: list[str] = []
+        self.sums: list[Tensor] = []
+
+    def add(self, params: Params, weight: float) -> None:
+        """Add a term; its tensors are not needed after that."""
+        if not self.made:
+            self.made = {name: torch.zeros_like(t) if t.is_floating_point() else t for name, t in params.items()}
+            self.floats = [name for name, tensor in self.made.items() if tensor.is_floating_point()]
+            self.others = [name for name in self.made if name not in self.floats]
+            self.sums = [self.made[name] for name in self.floats]
+        if self.sums:
+            # One call for all tensors: each of them is added as by `add_`.
+            torch._foreach_add_(self.sums, [params[name] for name in self.floats], alpha=weight / self.total)
+        for name in self.others:
+            self.made[name] = torch.maximum(self.made[name], params[name])
 
 
 def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) -> dict[str, Tensor]:
@@ -29,12 +58,37 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     total = float(sum(weights[id] for id in ids))
     if not total > 0:
         raise MethodError(f"a weighted mean over {len(ids)} clients with weights that sum to {total:g}")
-    mean: dict[str, Tensor] = {}
-    for name, first in params[ids[0]].items():
-        if not first.is_floating_point():
-            mean[name] = torch.stack([params[id][name] for id in ids]).amax(0)
-            continue
-        mean[name] = torch.zeros_like(first)
-        for id in ids:
-            mean[name].add_(params[id][name], alpha=weights[id] / total)
-    return mean
+    mean = RunningMean(total)
+    for id in ids:
+        mean.add(params[id], weights[id])
+    return mean.made
+
+
+@dataclass(frozen=True)
+class Mean:
+    """What a server needs of one field of all replies: their weighted mean, and nothing else of it.
+
+    field: parameters by name. weight: the field with the weight of a reply; None weighs all alike.
+    """
+
+    field: str = "params"
+    weight: str | None = "n"
+
+    def weigh(self, reply: Mapping[str, Any]) -> float:
+        """Return the weight of a reply."""
+        return 1.0 if self.weight is None else float(reply[self.weight])
+
+    def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the mean over the answer to an Ask, at least one reply: the same bits if a runner has summed it."""
+        if isinstance(replies, Summed):
+            return dict(replies.mean)
+        params = {id: reply[self.field] for id, reply in replies.items()}
+        return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
+
+
+class Summed(dict[str, Any]):
+    """Replies by client id without the field of which a runner has taken the mean."""
+
+    def __init__(self, replies: Mapping[str, Any], mean: Params) -> None:
+        super().__init__(replies)
+        self.mean = mean

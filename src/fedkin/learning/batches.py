@@ -40,16 +40,17 @@ class Plan:
     """The batches of each member at each step; members with more steps come first in the stack.
 
     order: the member at each place of the stack. places: the place of each member. rows [K, steps, b]: row numbers of
-    each batch, padded with row 0. counts [K, steps]: number of samples in each batch. seeds: of each place, what the
-    mode "one-by-one" seeds dropout with.
+    each batch, padded with row 0. counts [K, steps]: number of rows in each batch. seeds: of each place, what the
+    mode "one-by-one" seeds dropout with. seen: the number of samples that each place trains on.
+    views: how often a batch has its samples, the views of all samples below those before.
     """
 
-    def __init__(self, training: Training, members: Sequence[Member]) -> None:
+    def __init__(self, training: Training, members: Sequence[Member], views: int = 1) -> None:
         drawn, seeds = [], []
         for member in members:
             rng = np.random.default_rng(member.key)
             seeds.append(int(rng.integers(2**63)))
-            drawn.append(list(training.batches(len(member.samples), rng)))
+            drawn.append([np.tile(batch, views) for batch in training.batches(len(member.samples), rng)])
         self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
         self.places = sorted(range(len(members)), key=lambda place: self.order[place])
         self.steps = [len(drawn[k]) for k in self.order]
@@ -61,6 +62,7 @@ class Plan:
             for step, batch in enumerate(drawn[k]):
                 self.rows[place, step, : len(batch)] = batch
                 self.counts[place, step] = len(batch)
+        self.seen = (self.counts.sum(1) // views).tolist()
 
     def active(self, step: int) -> int:
         """Return the number of members that still train at this step; these are the first ones of the stack."""

@@ -24,13 +24,13 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import CODES
 from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU
-from fedkin.learning.ends import end_of, is_written
+from fedkin.learning.ends import Given, end_of, is_written, views_of
 from fedkin.learning.layers import Now, Sink
 from fedkin.learning.losses import Loss, Proximal
 from fedkin.learning.net import Net
 from fedkin.learning.stacked import Optimiser, results, stack_of
 from fedkin.learning.training import Fitted, Training
-from fedkin.learning.written import NotWritten, Program
+from fedkin.learning.written import LossNotWritten, NotWritten, Program
 
 __all__ = ["fit_dense"]
 
@@ -47,17 +47,19 @@ def fit_dense(
 
     Raises NotWritten if the loss or the samples need another way.
     """
-    if program.draws and device != CPU:
-        raise NotWritten("a GPU draws dropout from a generator of its own")
+    if (program.draws or getattr(loss, "random", False)) and device != CPU:
+        raise NotWritten("a GPU draws from a generator of its own")
     for member in members:
         _check(program, member.samples)
     pull = loss.weight if type(loss) is Proximal else None
+    if pull is not None and program.extra:
+        raise LossNotWritten("its proximal term pulls modules beside body and head")
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
     # Clients of similar size are in one stack, so that there is less padding.
     order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
     parts = [order[start : start + width] for start in range(0, len(order), width)]
-    plans = [Plan(training, [members[k] for k in part]) for part in parts]
+    plans = [Plan(training, [members[k] for k in part], views_of(loss)) for part in parts]
     if program.batched and any((plan.counts == 1).any() for plan in plans):
         raise NotWritten("batch normalisation refuses a batch of one sample")
     fitted: dict[int, Fitted] = {}
@@ -84,9 +86,16 @@ def _chunk(
     """Train the members of one stack."""
     ordered = [members[k] for k in plan.order]
     stack = stack_of(net, ordered, device)
-    free = {name: stack[name] for name in net.trainable}
+    layers, head = program.layers()
+    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
     # Another loss may keep its batch, in a carry.
     batches = Batches(net, ordered, plan, device, reuse=is_written(loss))
+    # The loss inside a proximal one gets neither extras nor carry.
+    seen = ordered if pull is None else [replace(m, extras={}, carry={}) for m in ordered]
+    end = end_of(loss, Given(head, program, batches, seen, totals))
+    # Those of other modules that the loss does not use have no gradient.
+    trained = {*end.names, *(name for layer in (*layers, head) for name in layer.names)}
+    free = {name: stack[name] for name in net.trainable if name in trained}
     centre = None if pull is None else _Centre(pull, free, ordered)
     # Momentum, Adam and clipping need the gradient itself; plain SGD adds it directly to the weights.
     plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
@@ -94,13 +103,8 @@ def _chunk(
     keep = 1 - training.lr * (training.weight_decay + (pull or 0.0))
     sink: Sink = _Descent(training.lr, keep) if plain else kept
     optimiser = None if plain else Optimiser(training, free)
-    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
-    layers, head = program.layers()
     lowest = next((number for number, layer in enumerate(layers) if layer.names), len(layers))
-    # The loss inside a proximal one gets neither extras nor carry.
-    seen = ordered if centre is None else [replace(m, extras={}, carry={}) for m in ordered]
-    end = end_of(loss, head, program, batches, seen, totals, free)
-    moments = _Moments(program, plan, batches)
+    moments = _Moments(program, plan, batches, is_written(loss) and getattr(loss, "random", False))
     active = 0
     for step in range(plan.steps[0]):
         inputs = batches.inputs(step)
@@ -108,7 +112,9 @@ def _chunk(
             active = len(inputs)
             for layer in (*layers, head):
                 layer.bind(stack, active)
-        x, now = inputs.flatten(2), moments.at(step, *inputs.shape[:2])
+            end.bind(stack, active)
+        now = moments.at(step, *inputs.shape[:2])
+        x = (inputs := end.seen(inputs, now)).flatten(2)
         for layer in layers:
             x = layer.forward(x, now)
         if centre is not None:
@@ -141,6 +147,9 @@ class _Descent:
             self.ones = rows.new_ones(1, 1, 1).expand(len(rows), 1, rows.shape[1])
         bias.baddbmm_(self.ones, rows, beta=self.keep, alpha=-self.lr)
 
+    def more(self, name: str, param: Tensor, grad: Tensor) -> None:
+        param.sub_(grad, alpha=self.lr)
+
     def whole(self, name: str, param: Tensor, grad: Tensor) -> None:
         param.mul_(self.keep).sub_(grad, alpha=self.lr)
 
@@ -157,22 +166,30 @@ class _Gradients:
     def total(self, name: str, bias: Tensor, rows: Tensor) -> None:
         self.grads[name] = rows.sum(1)
 
+    def more(self, name: str, param: Tensor, grad: Tensor) -> None:
+        self.grads[name].add_(grad)
+
     def whole(self, name: str, param: Tensor, grad: Tensor) -> None:
         self.grads[name] = grad
 
 
 class _Moments:
-    """What layers need to know of each step; of nets without dropout and batch normalisation they need nothing."""
+    """What layers and the end need to know of each step; without draws and batch normalisation they need nothing.
 
-    def __init__(self, program: Program, plan: Plan, batches: Batches) -> None:
-        self.needed = program.draws or program.batched
+    random: the loss draws.
+    """
+
+    def __init__(self, program: Program, plan: Plan, batches: Batches, random: bool) -> None:
+        self.needed = program.draws or program.batched or random
         nothing = batches.masks[:0, 0]
         self.nothing = Now(nothing, (), nothing, ())
         if self.needed:
             whole = batches.masks.sum(2)
             self.shares, self.whole = batches.masks / whole.clamp(min=1)[:, :, None], whole
             self.counts = plan.counts.T.tolist()
-            self.generators = [torch.Generator().manual_seed(seed) for seed in plan.seeds] if program.draws else []
+            self.generators = (
+                [torch.Generator().manual_seed(seed) for seed in plan.seeds] if program.draws or random else []
+            )
 
     def at(self, step: int, active: int, width: int) -> Now:
         if not self.needed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,35 +24,62 @@ from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal, SquaredE
 from fedkin.learning.stacked import put, stacked
 from fedkin.learning.written import LossNotWritten, NotWritten, Program
 
-__all__ = ["End", "end_of", "is_written"]
+__all__ = ["CrossEntropyEnd", "End", "Given", "WrittenLoss", "end_of", "is_written", "shares", "takes_rows", "views_of"]
 
 _BLOCK = 64  # number of steps whose outputs are stored before their losses are computed
 
 
-def end_of(
-    loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
-    stack: Mapping[str, Tensor],
-) -> End:  # fmt: skip
-    """Return the end for this loss, without a proximal term; each member's losses are added to `totals` [K].
+class Given(NamedTuple):
+    """What an end is made of; `totals` [K] are each member's losses, to which it adds."""
 
-    stack: the stacked parameters.
+    head: Linear
+    program: Program
+    batches: Batches
+    members: Sequence[Member]
+    totals: Tensor
+
+
+class WrittenLoss(Protocol):
+    """A loss that says itself how it is written out.
+
+    Its class may have further: views: ClassVar[int]: how often each batch has its samples. rows: ClassVar[bool]: it
+    takes what the body's method `written_rows` gives in place of the features.
     """
-    outputs, alone = program.head.out_features, type(loss) is not Proximal
+
+    def end(self, given: Given) -> End:
+        """Return the end of a net with this loss."""
+        ...
+
+
+def end_of(loss: Loss, given: Given) -> End:
+    """Return the end for this loss, without a proximal term."""
+    alone = type(loss) is not Proximal
     loss = loss.loss if type(loss) is Proximal else loss
     if type(loss) is CrossEntropy:
-        return _CrossEntropy(head, batches, members, totals, outputs)
+        return CrossEntropyEnd(given)
     if type(loss) is SquaredError:
-        return _SquaredError(head, batches, members, totals, outputs)
-    return _Mapped(loss, head, program, batches, members, totals, stack, alone)
+        return _SquaredError(given)
+    if alone and _ends_itself(loss):
+        return loss.end(given)  # type: ignore[attr-defined, no-any-return]
+    return _Mapped(loss, given, alone)
 
 
 class End(ABC):
-    """The end of a net, for all steps of a stack."""
+    """The end of a net, for all steps of a stack. names: of the parameters beside body and head that it trains."""
 
-    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor) -> None:
-        self.head, self.batches, self.totals = head, batches, totals
+    names: tuple[str, ...] = ()
+
+    def __init__(self, given: Given) -> None:
+        self.head, self.batches, self.totals = given.head, given.batches, given.totals
         self.carry: Any = None
-        self.given = [member.carry for member in members]
+        self.given = [member.carry for member in given.members]
+
+    def bind(self, stack: Mapping[str, Tensor], active: int) -> None:  # noqa: B027 (most ends have no parameters)
+        """Take the parameters of the first `active` members."""
+
+    def seen(self, x: Tensor, now: Now) -> Tensor:
+        """Return what the net gets in place of the inputs x [K, b, ...] of the batch, which may be changed in place."""
+        return x
 
     @abstractmethod
     def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
@@ -71,10 +98,27 @@ class End(ABC):
 
 def is_written(loss: Loss) -> bool:
     """Whether this loss is written out, alone or under a proximal term; others are mapped."""
-    return type(loss.loss if type(loss) is Proximal else loss) in (CrossEntropy, SquaredError)
+    return type(loss.loss if type(loss) is Proximal else loss) in (CrossEntropy, SquaredError) or _ends_itself(loss)
 
 
-def _shares(batches: Batches) -> Tensor:
+def views_of(loss: Loss) -> int:
+    """Return how often a batch has its samples, if the loss is written out."""
+    return getattr(loss, "views", 1) if _ends_itself(loss) else 1
+
+
+def takes_rows(loss: Loss) -> bool:
+    """Whether the loss, if it is written out, takes something else than the features."""
+    return _ends_itself(loss) and getattr(loss, "rows", False)
+
+
+def _ends_itself(loss: Loss) -> bool:
+    """Whether it is a `WrittenLoss`; a subclass that computes another loss is none."""
+    kinds = type(loss).__mro__
+    ends, calls = (next((kind for kind in kinds if name in vars(kind)), None) for name in ("end", "__call__"))
+    return ends is not None and ends is calls
+
+
+def shares(batches: Batches) -> Tensor:
     """Return what each sample counts in the mean over its batch, [K, steps, b]."""
     masks = batches.masks if batches.weights is None else batches.masks * batches.weights
     total = masks.sum(2, keepdim=True)
@@ -82,17 +126,18 @@ def _shares(batches: Batches) -> Tensor:
     return masks / total.where(total > 0, 1.0)
 
 
-class _CrossEntropy(End):
-    """Mean cross-entropy -sum share * log softmax(outputs)[y], where share = mask / sum of mask.
+class CrossEntropyEnd(End):
+    """Mean cross-entropy -sum share * log softmax(outputs)[y], where share = mask / sum of mask by default.
 
     Outputs of a block of steps are stored and their losses computed together: in small nets the calls of a step cost
     more than its arithmetic. The layout is [K, classes, b]: a softmax across rows is many times as fast as one along
     short rows.
     """
 
-    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor, classes: int) -> None:
-        super().__init__(head, batches, members, totals)
-        self.classes, self.shares, self.open = classes, _shares(batches), False
+    def __init__(self, given: Given, each: Tensor | None = None) -> None:
+        super().__init__(given)
+        self.classes, self.open = given.program.head.out_features, False
+        self.shares = shares(given.batches) if each is None else each
 
     def _begin(self, start: int) -> None:
         """Make the targets of the block of steps from `start` on."""
@@ -128,11 +173,12 @@ class _CrossEntropy(End):
 class _SquaredError(End):
     """The squared error, summed over the outputs of a sample, mean over the samples of a batch."""
 
-    def __init__(self, head: Linear, batches: Batches, members: Sequence[Member], totals: Tensor, outputs: int) -> None:
-        super().__init__(head, batches, members, totals)
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        outputs, batches = given.program.head.out_features, given.batches
         if batches.labels.ndim != 4 or batches.labels.shape[3] != outputs:
             raise NotWritten(f"there is no target for each of the net's {outputs} outputs")
-        self.shares = _shares(batches)
+        self.shares = shares(batches)
 
     def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
         active, width = z.shape[:2]
@@ -145,17 +191,17 @@ class _SquaredError(End):
 class _Mapped(End):
     """Any other loss: torch.func.vmap maps it over the members, on their features and heads alone."""
 
-    def __init__(
-        self, loss: Loss, head: Linear, program: Program, batches: Batches, members: Sequence[Member], totals: Tensor,
-        stack: Mapping[str, Tensor], alone: bool,
-    ) -> None:  # fmt: skip
-        super().__init__(head, batches, members, totals)
-        self.loss, self.stack, self.alone = loss, stack, alone
+    def __init__(self, loss: Loss, given: Given, alone: bool) -> None:
+        super().__init__(given)
+        self.loss, self.alone = loss, alone
         # A second pass would draw other numbers, and move running statistics once more.
-        self.passes = 1 if program.draws or program.batched else None
+        self.passes = 1 if given.program.draws or given.program.batched else None
         self.extras, self.carry = (
-            moved(stacked(trees), totals.device) for trees in ([m.extras for m in members], self.given)
+            moved(stacked(trees), given.totals.device) for trees in ([m.extras for m in given.members], self.given)
         )
+
+    def bind(self, stack: Mapping[str, Tensor], active: int) -> None:
+        self.stack = {name: stack[name][:active] for name in self.head.names}
 
     def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
         active, width = z.shape[:2]
@@ -174,7 +220,7 @@ class _Mapped(End):
         extras, carry = (pytree.tree_map(lambda t: t[:active], tree) for tree in (self.extras, self.carry))
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
-            head = {name: self.stack[name][:active].detach().requires_grad_() for name in self.head.names}
+            head = {name: t.detach().requires_grad_() for name, t in self.stack.items()}
             # The layers below still need x and z.
             given = [leaf, *batch.values()]
             before = [t._version for t in given]

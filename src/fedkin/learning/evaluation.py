@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from fedkin.codec import Params
 from fedkin.federation import Samples
 from fedkin.federation.inputs import CODES
-from fedkin.federation.samples import prepared
 from fedkin.learning.devices import CPU, arranged, device_of
+from fedkin.learning.gathered import Gathered, gathered
 from fedkin.learning.layout import settled
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.scoring import NO_MARKS, Marks, marks, marks_of
@@ -54,10 +54,12 @@ def score(net: Net, module: BodyHead, params: Params, parts: Iterable[Samples], 
     if isinstance(program, str) or not _by_rows(program) or device_of(module) != CPU:
         return [_alone(net, module, samples, task) for samples in parts]
     sets = list(parts)
+    if len(sets) < 2:
+        return [_alone(net, module, samples, task) for samples in sets]
     found: dict[int, Marks] = {}
-    for places, answers in _several(_passes(net, program, module, sets)):
-        here = [sets[place] for place in places]
-        scored = marks_of(task, answers, _labels(here), [len(samples) for samples in here])
+    table = gathered(module, sets, lambda sets: _able(program, sets))
+    for places, answers in _several(_passes(net, program, module, table)):
+        scored = marks_of(task, answers, table.targets(places), [table.sizes[place] for place in places])
         found |= zip(places, scored, strict=True)
     return [
         found[place] if place in found else _alone(net, module, samples, task) for place, samples in enumerate(sets)
@@ -99,27 +101,23 @@ def _several(passes: Iterable[tuple[list[int], Tensor]]) -> Iterator[tuple[list[
 
 
 @torch.no_grad()
-def _passes(
-    net: Net, program: Program, module: BodyHead, sets: Sequence[Samples]
-) -> Iterator[tuple[list[int], Tensor]]:
+def _passes(net: Net, program: Program, module: BodyHead, table: Gathered) -> Iterator[tuple[list[int], Tensor]]:
     """Yield, for each pass that sets share, their places, and the outputs of all their samples one after another."""
-    able = _able(program, sets)
-    if not able:
+    if not table.able:
         return
-    x = sets[able[0]].x
+    first = table.sets[table.able[0]]
+    x, sizes = first.x, table.sizes
     assert isinstance(x, Tensor)
-    shape, last = tuple(x.shape[1:]), settled(net, module, sets[able[0]])
-    sizes = {place: len(sets[place]) for place in able}
+    shape, last = tuple(x.shape[1:]), settled(net, module, first)
     scored = sum(sizes.values())
     rows = _power(
         scored // 2, _MOST, _BYTES // (net.dtype.itemsize * max(1, prod(shape))), _HELD // program.head.out_features
     )
     fine = _tried(net, shape, last, rows, Counter(sizes.values()), scored) if rows else set()
     module.eval()
-    for places in _packed({place: n for place, n in sizes.items() if n in fine}, rows):
-        used = sum(sizes[place] for place in places)
-        inputs = _joined([sets[place] for place in places], rows - used, net.dtype)
-        yield places, module(arranged(inputs, last))[:used]
+    packed = list(_packed({place: n for place, n in sizes.items() if n in fine}, rows))
+    for places, used, inputs in table.passes(packed, rows, net.dtype, last):
+        yield places, module(inputs)[:used]
 
 
 def _able(program: Program, sets: Sequence[Samples]) -> list[int]:
@@ -158,30 +156,6 @@ def _packed(sizes: dict[int, int], rows: int) -> Iterator[list[int]]:
             pack, used = [], 0
         pack.append(place)
         used += size
-
-
-def _joined(samples: Sequence[Samples], filling: int, dtype: torch.dtype) -> Tensor:
-    """Return the inputs of these samples, one set after another, then `filling` copies of the first row."""
-    first = samples[0]
-    x, rows = first.x, first.rows
-    if isinstance(x, Tensor) and rows is not None:
-        own = [s.rows for s in samples if s.x is x and s.scale == first.scale and s.rows is not None]
-        if len(own) == len(samples):
-            where = torch.cat([*own, rows[:1].expand(filling)])
-            # Indexing allows rows from the end, but takes twice as long.
-            held = x.index_select(0, where.where(where >= 0, where + len(x)))
-            filled: Tensor = prepared(held, first.scale, dtype)
-            return filled
-    parts = [each.inputs(slice(None), dtype) for each in samples]
-    return torch.cat([*parts, parts[0][:1].expand(filling, *parts[0].shape[1:])])
-
-
-def _labels(samples: Sequence[Samples]) -> Tensor:
-    """Return the targets of these samples, one set after another."""
-    first = samples[0]
-    if all(s.y is first.y and s.rows is not None for s in samples):
-        return first.y[torch.cat([s.rows for s in samples if s.rows is not None])]
-    return torch.cat([s.y if s.rows is None else s.labels() for s in samples])
 
 
 def _tried(

@@ -16,7 +16,18 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "Activation", "BatchNorm", "Dropout", "Layer", "LayerNorm", "Linear", "Now", "Sink"]
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "BatchNorm",
+    "Columns",
+    "Dropout",
+    "Layer",
+    "LayerNorm",
+    "Linear",
+    "Now",
+    "Sink",
+]
 
 _aten = torch.ops.aten
 
@@ -42,6 +53,9 @@ class Sink(Protocol):
 
     def total(self, name: str, bias: Tensor, rows: Tensor) -> None:
         """The gradient of bias [K, 1, out] is the sum of rows [K, b, out] over the batch."""
+
+    def more(self, name: str, param: Tensor, grad: Tensor) -> None:
+        """The gradient of param [K, ...], which was handed over before, has grad [K, ...] in it too."""
 
     def whole(self, name: str, param: Tensor, grad: Tensor) -> None:
         """The gradient of param [K, ...] is grad [K, ...]."""
@@ -178,11 +192,9 @@ class Dropout(Layer):
 class _Norm(Layer, ABC):
     """A normalisation, and its scale w and shift b, if it has them: y = n w + b."""
 
-    def __init__(self, name: str, module: nn.LayerNorm | nn.BatchNorm1d) -> None:
-        self.weight_name = None if module.weight is None else f"{name}.weight"
-        self.bias_name = None if module.bias is None else f"{name}.bias"
-        self.names = tuple(filter(None, (self.weight_name, self.bias_name)))
-        self.eps = module.eps
+    def __init__(self, weight_name: str | None, bias_name: str | None, eps: float) -> None:
+        self.weight_name, self.bias_name, self.eps = weight_name, bias_name, eps
+        self.names = tuple(filter(None, (weight_name, bias_name)))
 
     def bind(self, stack: Mapping[str, Tensor], active: int) -> None:
         self.weight = None if self.weight_name is None else stack[self.weight_name][:active, None]
@@ -194,6 +206,30 @@ class _Norm(Layer, ABC):
             return n
         return n * self.weight if self.bias is None else torch.addcmul(self.bias, n, self.weight)
 
+    @abstractmethod
+    def normal(self, x: Tensor, now: Now) -> Tensor:
+        """Return the normalised x."""
+
+
+def _named(name: str, module: nn.LayerNorm | nn.BatchNorm1d) -> tuple[str | None, str | None, float]:
+    """Return the names of scale and shift, and what is added to the variance."""
+    weight, bias = (
+        None if part is None else f"{name}.{kind}" for kind, part in (("weight", module.weight), ("bias", module.bias))
+    )
+    return weight, bias, module.eps
+
+
+class LayerNorm(_Norm):
+    """Each sample has mean 0 and variance 1."""
+
+    def __init__(self, name: str, module: nn.LayerNorm) -> None:
+        super().__init__(*_named(name, module))
+
+    def normal(self, x: Tensor, now: Now) -> Tensor:
+        n, self.mean, self.scale = _aten.native_layer_norm(x, [x.shape[2]], None, None, self.eps)
+        self.x = x
+        return n  # type: ignore[no-any-return]
+
     def backward(self, slope: Tensor, sink: Sink, needed: bool) -> Tensor:
         inner = slope
         if self.weight_name is not None and self.weight is not None:
@@ -201,37 +237,47 @@ class _Norm(Layer, ABC):
             sink.total(self.weight_name, self.weight, slope * self.n)
         if self.bias_name is not None and self.bias is not None:
             sink.total(self.bias_name, self.bias, slope)
-        return self.below(inner) if needed else inner
-
-    @abstractmethod
-    def normal(self, x: Tensor, now: Now) -> Tensor:
-        """Return the normalised x."""
-
-    @abstractmethod
-    def below(self, slope: Tensor) -> Tensor:
-        """Return the gradient with respect to x, by that with respect to what `normal` gave."""
-
-
-class LayerNorm(_Norm):
-    """Each sample has mean 0 and variance 1."""
-
-    def normal(self, x: Tensor, now: Now) -> Tensor:
-        n, self.mean, self.scale = _aten.native_layer_norm(x, [x.shape[2]], None, None, self.eps)
-        self.x = x
-        return n  # type: ignore[no-any-return]
-
-    def below(self, slope: Tensor) -> Tensor:
-        wanted = [True, False, False]
-        width = [self.x.shape[2]]
-        found = _aten.native_layer_norm_backward(slope, self.x, width, self.mean, self.scale, None, None, wanted)
+        if not needed:
+            return inner
+        wanted, width = [True, False, False], [self.x.shape[2]]
+        found = _aten.native_layer_norm_backward(inner, self.x, width, self.mean, self.scale, None, None, wanted)
         return found[0]  # type: ignore[no-any-return]
 
 
-class BatchNorm(_Norm):
-    """Each column of a client's batch has mean 0 and variance 1; running statistics are those of BatchNorm1d."""
+class Columns(_Norm):
+    """Each column of a client's batch has mean 0 and variance 1."""
+
+    def normal(self, x: Tensor, now: Now) -> Tensor:
+        share = now.share[:, None]
+        away = x - (mean := torch.bmm(share, x))
+        variance = torch.bmm(share, away * away)
+        self.heed(mean, variance, now)
+        self.scale, self.share = torch.rsqrt(variance + self.eps), now.share[:, :, None]
+        return away.mul_(self.scale)
+
+    def heed(self, mean: Tensor, variance: Tensor, now: Now) -> None:
+        """Take note of a batch's statistics."""
+
+    def backward(self, slope: Tensor, sink: Sink, needed: bool) -> Tensor:
+        # The gradients of shift and scale are the sums that the gradient below them needs too.
+        total, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
+        below = slope
+        if needed:
+            factor = self.scale if self.weight is None else self.scale * self.weight
+            common = torch.addcmul(total, self.n, along).mul_(self.share)
+            below = torch.sub(slope, common, out=common).mul_(factor)
+        if self.weight_name is not None and self.weight is not None:
+            sink.whole(self.weight_name, self.weight[:, 0], along[:, 0])
+        if self.bias_name is not None and self.bias is not None:
+            sink.whole(self.bias_name, self.bias[:, 0], total[:, 0])
+        return below
+
+
+class BatchNorm(Columns):
+    """BatchNorm1d, with its running statistics."""
 
     def __init__(self, name: str, module: nn.BatchNorm1d) -> None:
-        super().__init__(name, module)
+        super().__init__(*_named(name, module))
         self.module, self.place = module, name
         self.running: list[Tensor] = []
 
@@ -241,19 +287,10 @@ class BatchNorm(_Norm):
             names = ("running_mean", "running_var", "num_batches_tracked")
             self.running = [stack[f"{self.place}.{name}"][:active] for name in names]
 
-    def normal(self, x: Tensor, now: Now) -> Tensor:
-        share = now.share[:, None]
-        away = x - (mean := torch.bmm(share, x))
-        variance = torch.bmm(share, away * away)
+    def heed(self, mean: Tensor, variance: Tensor, now: Now) -> None:
         if self.running:
             assert self.module.momentum is not None
             self.running[0].lerp_(mean[:, 0], self.module.momentum)
             unbiased = (now.whole / (now.whole - 1))[:, None]
             self.running[1].lerp_(variance[:, 0] * unbiased, self.module.momentum)
             self.running[2].add_(1)
-        self.scale, self.share = torch.rsqrt(variance + self.eps), now.share[:, :, None]
-        return away.mul_(self.scale)
-
-    def below(self, slope: Tensor) -> Tensor:
-        mean, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
-        return (slope - self.share * (mean + self.n * along)) * self.scale

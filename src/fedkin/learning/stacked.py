@@ -97,8 +97,8 @@ def _lay_out(stack: dict[str, Tensor], grads: Mapping[str, Tensor]) -> None:
 
 def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
     """Stack the parameters of the members on the device, [K, ...] each; MethodError if some do not fit the net."""
-    for member in members:
-        check_fit(member.params, net.initial)
+    for params in {id(member.params): member.params for member in members}.values():
+        check_fit(params, net.initial)
     return {
         name: torch.stack([m.params[name] for m in members]).to(device, like.dtype)
         for name, like in net.initial.items()
@@ -217,7 +217,7 @@ def put(active: int) -> Any:
 def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
     """Return the result of each member, in the order of the members; `carry` is already in that order."""
     made = []
-    sums, seen = totals.to(CPU).tolist(), plan.counts.sum(1).tolist()
+    sums, seen = totals.to(CPU).tolist(), plan.seen
     rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
     # The part of one member must not keep the memory of the others alive.
     alone = len(plan.places) == 1

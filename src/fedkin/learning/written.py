@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from threading import RLock
+from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,11 +22,17 @@ class LossNotWritten(NotWritten):
 
 
 class Program(NamedTuple):
-    """The layers of a body by name, in order, and its head. flat: the inputs are flattened before the first layer."""
+    """The layers of a body by name, in order, and its head. flat: the inputs are flattened before the first layer.
+
+    extra: the net's other modules by name, of which only a loss may make use. rows: it gives a loss what the body's
+    `written_rows` gives, and not the features.
+    """
 
     flat: bool
     parts: tuple[tuple[str, nn.Module], ...]
     head: nn.Linear
+    extra: Mapping[str, nn.Module] = MappingProxyType({})
+    rows: bool = False
 
     def layers(self) -> tuple[list[Layer], Linear]:
         """Return new written-out layers: those of the body, and the head."""
@@ -54,27 +61,32 @@ class Program(NamedTuple):
         return any(isinstance(part, nn.BatchNorm1d) for _, part in self.parts)
 
 
-_KNOWN: WeakKeyDictionary[Net, Program | str] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Net, dict[bool, Program | str]] = WeakKeyDictionary()
 _READING = RLock()  # what a module's own `forward` does is read by the random states of the process
 
 
-def program_of(net: Net) -> Program | str:
+def program_of(net: Net, rows: bool = False) -> Program | str:
     """Return the net as a chain of written-out layers, or why it is none.
+
+    rows: where the body has a method `written_rows`, the chain is the module that this returns: it gives a loss more
+    than the features, from the same parameters by the same names.
 
     >>> program_of(Net(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(2, 2)))
     'body.1 is a Softmax'
     """
     with _READING:
-        if net not in _KNOWN:
+        known = _KNOWN.setdefault(net, {})
+        if rows not in known:
             try:
-                _KNOWN[net] = _read(net)
+                known[rows] = _read(net, rows)
             except NotWritten as why:
-                _KNOWN[net] = str(why)
-        return _KNOWN[net]
+                known[rows] = str(why)
+        return known[rows]
 
 
-def _read(net: Net) -> Program:
+def _read(net: Net, rows: bool) -> Program:
     module = net.module
+    body = module.body
     if net.computing.precision != "float32":
         raise NotWritten(f"run.precision is {net.computing.precision!r}")
     if type(module.head) is not nn.Linear:
@@ -83,19 +95,20 @@ def _read(net: Net) -> Program:
         if what := altered(part):
             raise NotWritten(f"{name or 'the net'} has a {what}")
     parts: list[tuple[str, nn.Module]] = []
-    flat = False
-    for name, part in _chain("body", module.body):
+    flat, rows = False, rows and hasattr(body, "written_rows")
+    for name, part in _chain("body", body.written_rows() if rows else body):  # type: ignore[operator]
         if _flattens(part):
             flat = flat or not parts  # what layers give is flat already
         elif isinstance(part, nn.BatchNorm1d) and any(part is before for _, before in parts):
             raise NotWritten(f"{name} is a BatchNorm1d that was applied before")
         elif _acts(name, part):
             parts.append((name, part))
-    program = Program(flat, tuple(parts), module.head)
+    program = Program(flat, tuple(parts), module.head, net.extra, rows)
     layers, head = program.layers()
     found = sorted(name for layer in (*layers, head) for name in layer.names)
-    if found != sorted(net.trainable):
-        odd = sorted({*found} ^ {*net.trainable}) or found
+    own = sorted(name for name in net.trainable if name.split(".")[0] not in program.extra)
+    if found != own:
+        odd = sorted({*found} ^ {*own}) or found
         raise NotWritten(f"{odd[0]} is frozen, shared by two layers, or in no layer of the chain")
     return program
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.robust import Rule
-from fedkin.methods.blocks.means import Weights, mean_model
+from fedkin.methods.blocks.means import Weights, mean_asked, mean_model
 from fedkin.methods.blocks.one_model import OneModel, State
 from fedkin.views import ClientView, ServerView
 
@@ -42,6 +42,7 @@ class FedAvg(OneModel):
         return Message(params=fitted.params, n=client.size)
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
-        replies = yield from Ask("train", {id: self.offer(server, id) for id in sampled})
+        asked = {id: self.offer(server, id) for id in sampled}
+        replies = yield from Ask("train", asked, mean_asked(self.weights, self.aggregate))
         if replies:
             server.state["params"] = mean_model(replies, self.weights, self.aggregate, server.state["params"])

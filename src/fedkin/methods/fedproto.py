@@ -19,8 +19,10 @@ from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import Shaped, Wholes
+from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
+from fedkin.learning.pulled import PulledEnd
 from fedkin.methods.blocks.classes import owned_classes
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
@@ -49,6 +51,10 @@ class PrototypeRegularised:
         loss = F.cross_entropy(model.head(z), batch.y, reduction="none")
         away = (z - extras["prototypes"][batch.y]).square().mean(1) * extras["known"][batch.y]
         return masked_mean(loss + self.weight * away, batch)
+
+    def end(self, given: Given) -> End:
+        """The loss written out for a stack."""
+        return PulledEnd(given, self.weight, [member.extras for member in given.members], "prototypes", mean=True)
 
 
 class ServerState(TypedDict):
@@ -170,8 +176,7 @@ def mean_prototypes(replies: Mapping[str, Message], classes: int, by_samples: bo
     total = torch.zeros(classes, width, dtype=torch.float64)
     weight = torch.zeros(classes, 1, dtype=torch.float64)
     for _, reply in sorted(replies.items()):
-        n = torch.tensor(reply["counts"], dtype=torch.float64)[:, None]
-        n = n if by_samples else torch.ones_like(n)
+        n = torch.tensor(reply["counts"] if by_samples else [1] * len(reply["counts"]), dtype=torch.float64)[:, None]
         total[reply["classes"]] += n * reply["prototypes"].double()
         weight[reply["classes"]] += n
     return total / weight.clamp(min=1), weight[:, 0] > 0

@@ -7,6 +7,7 @@ Nguyen, Torr, Lim. FedSR: a simple and effective domain generalization method fo
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -19,8 +20,11 @@ from fedkin.codec import Tree
 from fedkin.federation import Task
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, Weights
+from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
+from fedkin.learning.written import LossNotWritten
+from fedkin.methods.blocks.gaussian import GaussianEnd
 from fedkin.methods.blocks.one_model import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
@@ -62,6 +66,10 @@ class GaussianBody(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.moments(x)[0]
 
+    def written_rows(self) -> nn.Module:
+        """What gives mean and raw deviation beside each other [b, 2 d]."""
+        return nn.Sequential(OrderedDict(self.named_children()))
+
 
 class ClassReference(nn.Module):
     """r(z | y): a Gaussian for each class, N(0, softplus(1)) at first."""
@@ -95,6 +103,7 @@ class SimpleRepresentation:
     norm: str
     random: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    rows: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.in_body(model.body.moments, batch.x)
@@ -102,6 +111,12 @@ class SimpleRepresentation:
         size = z.square().sum(1) if self.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
         value = F.cross_entropy(model.head(z), batch.y, reduction="none") + self.l2r * size
         return masked_mean(value + self.cmi * gaussian_kl(mean, sd, *model.reference(batch.y)), batch)
+
+    def end(self, given: Given) -> End:
+        """The loss written out for a stack."""
+        if type(given.program.extra.get("reference")) is not ClassReference or not given.program.rows:
+            raise LossNotWritten("the net's Gaussian body or class references are not FedSR's own")
+        return GaussianEnd(self, _LEAST, given)
 
 
 class FedSr(FedAvg):

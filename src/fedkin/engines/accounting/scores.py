@@ -38,11 +38,11 @@ class Scores:
 
         parts: about how many jobs there are of a model that many clients share.
         """
-        found = _Models()
+        found, equal = _Models(), _Equal()
         stale: dict[tuple[int, int], list[str]] = {}
         for id, params in models.items():
             test, known = tests[id], self.known.get(id)
-            if known is None or known[1] is not test or not _equal(known[0], params):
+            if known is None or known[1] is not test or not equal(known[0], params):
                 stale.setdefault((found.number(params), builtins.id(test)), []).append(id)
         alike: dict[int, list[str]] = {}
         for (model, _), ids in stale.items():
@@ -101,7 +101,16 @@ class _Models:
         return known
 
 
-def _equal(one: Params, other: Params) -> bool:
-    """Whether both mappings have the same tensors."""
-    absent: Tensor | None = None
-    return one is other or (len(one) == len(other) and all(other.get(name, absent) is t for name, t in one.items()))
+class _Equal:
+    """Whether two mappings have the same tensors; both must stay alive. Many clients share a pair, looked at once."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, one: Params, other: Params) -> bool:
+        known = self.pairs.get(pair := (id(one), id(other)))
+        if known is None:
+            absent: Tensor | None = None
+            same = len(one) == len(other) and all(other.get(name, absent) is t for name, t in one.items())
+            known = self.pairs[pair] = one is other or same
+        return known

@@ -44,10 +44,21 @@ class Scales:
         return known
 
 
-def _layout(value: Any, seen: dict[int, Hashable]) -> Hashable:
-    """Return a key of everything that determines the size of a message; raises TypeError for lists."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape
+def _layout(fields: Mapping[str, Any], seen: dict[int, Hashable]) -> Hashable:
+    """Return a key of everything that determines the size of a message; raises TypeError for lists.
+
+    This runs for every message, and is written for speed.
+    """
+    return tuple(
+        [
+            (name, item.dtype, item.shape) if isinstance(item, Tensor) else (name, _other(item, seen))
+            for name, item in fields.items()
+        ]
+    )
+
+
+def _other(value: Any, seen: dict[int, Hashable]) -> Hashable:
+    """Return the key of a value that is no tensor."""
     kind = type(value)
     if kind is int:
         return int, len(str(value))
@@ -55,7 +66,9 @@ def _layout(value: Any, seen: dict[int, Hashable]) -> Hashable:
     if kind is dict or isinstance(value, Mapping):
         known = seen.get(id(value))
         if known is None:
-            known = seen[id(value)] = tuple([(name, _layout(item, seen)) for name, item in value.items()])
+            known = seen[id(value)] = _layout(value, seen)
         return known
+    if kind is float:
+        return float, repr(value)  # 0.0 equals -0.0, which is longer
     hash(value)
     return kind, value

@@ -19,7 +19,7 @@ from fedkin.flow import Fitted
 from fedkin.learning.batches import Member
 from fedkin.learning.dense import fit_dense
 from fedkin.learning.devices import CPU
-from fedkin.learning.ends import is_written
+from fedkin.learning.ends import is_written, takes_rows
 from fedkin.learning.losses import Loss
 from fedkin.learning.net import Net
 from fedkin.learning.stackable import stackable, why_alone
@@ -50,7 +50,7 @@ class Stacked(OneByOne):
         # The results of a stack are in memory twice before they are passed on, on a GPU and on a CPU.
         size = sum(tensor.nbytes for tensor in net.initial.values())
         most = _WIDTH if self.modules.device == CPU else min(_WIDTH_ON_A_GPU, max(1, _BYTES_ON_A_GPU // size))
-        together = stackable(net) or isinstance(program_of(net), Program)
+        together = stackable(net) or any(isinstance(program_of(net, rows), Program) for rows in (False, True))
         self.width = (width or most) if together else 1
         self.said = quiet
         # Losses with which a net is not trained by written-out steps, and why.
@@ -80,14 +80,20 @@ class Stacked(OneByOne):
 
     def _program(self, net: Net, loss: Loss) -> Program | str:
         """The net's layers, if `fit_dense` may be able to train them with this loss, or why it is not."""
-        program = program_of(net)
+        program = program_of(net, takes_rows(loss))
         return program if isinstance(program, str) else self.refused.get(net, {}).get(loss, program)
 
     def why_alone(self, net: Net, job: FitJob) -> str:
         """Return why this fit cannot be in a stack; empty if it can."""
-        if why := _random(job):
-            return why
         program = self._program(net, job.loss)
+        if why := _draws(job.loss):
+            if not is_written(job.loss):
+                return why
+            if isinstance(program, str) or self.modules.device != CPU:
+                return f"{why}, and {program if isinstance(program, str) else 'a GPU has its own generator'}"
+        views = job.training.augment
+        if views is not None and views.on:
+            return "the views of training.augment are random"
         return f"{why_alone(net)}, and {program}" if isinstance(program, str) and not stackable(net) else ""
 
     def _fit(self, stack: list[FitJob]) -> list[tuple[Job, Any]]:
@@ -98,8 +104,8 @@ class Stacked(OneByOne):
         """Do these jobs by written-out steps, or else, if the net can be stacked at all, mapped by torch."""
         loss = stack[0].loss
         why = program if isinstance(program, str) else ""
-        if why and not stackable(net):
-            return [(job, self._alone(job, f"{why_alone(net)}, and {why}")) for job in stack]
+        if why and (reason := _draws(loss) or why_alone(net)):
+            return [(job, self._alone(job, f"{reason}, and {why}")) for job in stack]
         if len(stack) == 1 and (why or not is_written(loss)):
             return [(job, self._alone(job, "no other client in its stack")) for job in stack]
         try:
@@ -110,8 +116,8 @@ class Stacked(OneByOne):
             program = why = str(error)
             if isinstance(error, LossNotWritten):
                 self.refused.setdefault(net, {})[loss] = why
-            if not stackable(net):
-                self._say(f"{why_alone(net)}, and {why}")
+            if reason := _draws(loss) or why_alone(net):
+                self._say(f"{reason}, and {why}")
             cut = 0
         except torch.OutOfMemoryError:
             cut = (len(stack) + 1) // 2
@@ -151,12 +157,9 @@ class Stacked(OneByOne):
         return fit_stacked(net, self.modules(net), loss, training, members)
 
 
-def _random(job: FitJob) -> str:
-    """Return what draws random numbers, which a stack would draw in another order; empty if nothing does."""
-    if getattr(job.loss, "random", False):
-        return f"the loss {type(job.loss).__name__} draws random numbers"
-    views = job.training.augment
-    return "the views of training.augment are random" if views is not None and views.on else ""
+def _draws(loss: Loss) -> str:
+    """Return that the loss draws random numbers; empty if it does not. Written out, it draws those of each client."""
+    return f"the loss {type(loss).__name__} draws random numbers" if getattr(loss, "random", False) else ""
 
 
 def _shape(tree: Tree) -> Hashable:

@@ -8,9 +8,10 @@ from typing import Literal
 from torch import Tensor
 
 from fedkin.flow import Message, Params
+from fedkin.learning.aggregate import Mean, Summed
 from fedkin.learning.robust import Rule, aggregated
 
-__all__ = ["Weights", "mean_model", "mean_weights"]
+__all__ = ["Weights", "mean_asked", "mean_model", "mean_weights"]
 
 # How a client's model is weighed in a mean: by its number of samples, or all alike.
 Weights = Literal["samples", "equal"]
@@ -21,6 +22,11 @@ def mean_weights(replies: Mapping[str, Message], weights: Weights) -> dict[str, 
     return {id: float(reply["n"]) if weights == "samples" else 1.0 for id, reply in replies.items()}
 
 
+def mean_asked(weights: Weights, aggregate: Rule) -> Mean | None:
+    """What an Ask says where `mean_model` of its answer is all that is made of `params`; None: single models count."""
+    return Mean("params", "n" if weights == "samples" else None) if aggregate == "mean" else None
+
+
 def mean_model(
     replies: Mapping[str, Message], weights: Weights, aggregate: Rule = "mean", start: Params | None = None
 ) -> dict[str, Tensor]:
@@ -28,5 +34,7 @@ def mean_model(
 
     aggregate: another rule than the mean, and `start` what the clients started from; see `aggregated`.
     """
+    if isinstance(replies, Summed):
+        return dict(replies.mean)
     models = {id: reply.params for id, reply in replies.items()}
     return aggregated(models, mean_weights(replies, weights), aggregate, start)

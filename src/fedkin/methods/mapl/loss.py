@@ -13,8 +13,10 @@ from fedkin.codec import Tree
 from fedkin.federation.inputs import joined
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Form, prototype_loss, supervised_contrastive, uniformity_loss
+from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
+from fedkin.methods.mapl.written import TwoViewsEnd
 
 __all__ = ["TwoViews"]
 
@@ -26,7 +28,8 @@ class TwoViews:
     The model has a module `projection` and parameters "prototypes.weight" [K, d]. A term of weight 0 is left out.
     """
 
-    random: ClassVar[bool] = True  # the views: such a loss is not stacked
+    random: ClassVar[bool] = True  # the views
+    views: ClassVar[int] = 2
 
     augment: Augment
     ce: float
@@ -56,3 +59,7 @@ class TwoViews:
         if self.uni:
             value = value + self.uni * uniformity_loss(xi, self.spread, self.form)
         return value
+
+    def end(self, given: Given) -> End:
+        """The loss written out for a stack."""
+        return TwoViewsEnd(self, given)

@@ -1,0 +1,78 @@
+"""Means of parameters: term by term, and of the answer to an Ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedkin.errors import MethodError
+from fedkin.learning.aggregate import Mean, RunningMean, Summed, weighted_mean
+
+
+def by_name(params: dict[str, dict[str, Tensor]], weights: dict[str, float]) -> dict[str, Tensor]:
+    """The mean as it is defined: one tensor after another, each over all clients in the order of their ids."""
+    ids = sorted(params)
+    total = float(sum(weights[id] for id in ids))
+    made = {}
+    for name, first in params[ids[0]].items():
+        if first.is_floating_point():
+            made[name] = torch.zeros_like(first)
+            for id in ids:
+                made[name].add_(params[id][name], alpha=weights[id] / total)
+        else:
+            made[name] = torch.stack([params[id][name] for id in ids]).amax(0)
+    return made
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 2**32), min_size=1, max_size=7),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), st.integers(0, 2**31),
+)  # fmt: skip
+def test_terms_one_after_another_have_the_bits_of_the_mean(
+    weights: dict[str, int], dtype: torch.dtype, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    weights[min(weights)] += 1
+    params = {
+        id: {
+            "w": torch.randn(3, 5, generator=draw, dtype=torch.float64).to(dtype).t(),
+            "n": torch.randint(-9, 9, (), generator=draw),
+            "flags": torch.rand(4, generator=draw) < 0.5,
+        }
+        for id in weights
+    }
+    expected = by_name(params, {**weights})
+    running = RunningMean(float(sum(weights.values())))
+    for id in sorted(weights):
+        running.add(params[id], weights[id])
+    for made in (weighted_mean(params, weights), running.made):
+        assert list(made) == list(expected)
+        for name, tensor in made.items():
+            assert torch.equal(tensor, expected[name])
+            assert (tensor.dtype, tensor.stride()) == (expected[name].dtype, expected[name].stride())
+
+
+def test_the_terms_stay_as_they_are() -> None:
+    term = {"w": torch.ones(2), "n": torch.tensor([3])}
+    running = RunningMean(4.0)
+    running.add(term, 1.0)
+    running.add({"w": torch.full((2,), 5.0), "n": torch.tensor([7])}, 3.0)
+    assert running.made["w"].tolist() == [4.0, 4.0]
+    assert running.made["n"].tolist() == [7]
+    assert term["w"].tolist() == [1.0, 1.0]
+    assert term["n"].tolist() == [3]
+
+
+def test_an_answer_that_was_summed_gives_its_mean_and_another_one_the_weighted_mean() -> None:
+    replies = {"b": {"params": {"w": torch.tensor([1.0])}, "n": 1}, "a": {"params": {"w": torch.tensor([5.0])}, "n": 3}}
+    assert Mean().of(replies)["w"].tolist() == [4.0]
+    assert Mean("params", None).of(replies)["w"].tolist() == [3.0]
+    summed = Summed({"a": {"n": 3}, "b": {"n": 1}}, {"w": torch.tensor([7.0])})
+    assert Mean().of(summed)["w"].tolist() == [7.0]
+    assert sorted(summed) == ["a", "b"]
+    with pytest.raises(MethodError, match="sum to 0"):
+        Mean().of({"a": {"params": {"w": torch.ones(1)}, "n": 0}})
