@@ -2,12 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py groups [--clients 100000] [--rules 10,ratio,same]
     OMP_NUM_THREADS=1 python benchmarks/scale.py rounds [--clients 1000,100000] [--repeats 9]
+    OMP_NUM_THREADS=1 python benchmarks/scale.py sfmtl [--clients 20000] [--rules none]
 
 Each client has 20 training and 5 test samples of 16 features in 4 classes. It belongs to one of ten planted groups,
 each with means of its own for its classes. The net is an MLP 16-16-4. groups: each row runs in a process of its own,
 from the first message of FLT to groups and graph: its time, its peak memory (with samples and interpreter), the ARI
 with the planted groups, and the shares of edges inside them. rounds: 1,000 clients of a round, all engines in turns in
-one process; quartiles of the paired ratios.
+one process; quartiles of the paired ratios. sfmtl: the second round of SFMTL-Graph in which all clients take part; the
+rules are its `sparsify`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Message, phase
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods import FedAvg, Flt
+from fedkin.methods import FedAvg, Flt, SfmtlGraph
 from fedkin.methods.flt.method import EncoderSettings, RelatednessSettings
 from fedkin.methods.flt.signature import content
 from fedkin.views import ClientView
@@ -76,12 +78,18 @@ def flt(rule: str) -> Flt:
     return Quick(encoder=EncoderSettings(kind="none"), graph=RelatednessSettings(groups=groups))
 
 
-def groups_of(clients: int, rule: str) -> dict[str, Any]:
+def groups_of(clients: int, rule: str, what: str) -> dict[str, Any]:
+    """What a round costs in which the graph is made, and what the graph has."""
     federation = make_federation(clients)
-    engine = engine_of(federation, flt(rule), 1000)
+    if what == "sfmtl":
+        engine = engine_of(federation, SfmtlGraph(graph={"sparsify": rule}), clients)
+        engine.round(1)
+    else:
+        engine = engine_of(federation, flt(rule), 1000)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     begun, cpu = time.perf_counter(), time.process_time()
-    found = engine.round(1).graph
+    before = engine.seconds["graph"]
+    found = engine.round(2 if what == "sfmtl" else 1).graph
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
     assert found is not None
     planted = [federation[id].group for id in found.ids]
@@ -90,7 +98,7 @@ def groups_of(clients: int, rule: str) -> dict[str, Any]:
         "seconds": seconds, "CPU s": cpu, "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "GB before": held, "groups": len(set(found.labels.tolist())), "ARI": graph.ari(planted, found.labels),
         "edges": int((found.weights != 0).sum()) // 2, "inside groups": edges.precision,
-        "at the server": engine.seconds["graph"], **{n: float(v) for n, v in engine.server.info.items()},
+        "at the server": engine.seconds["graph"] - before, **{n: float(v) for n, v in engine.server.info.items()},
     }  # fmt: skip
 
 
@@ -113,9 +121,9 @@ def rounds_of(counts: list[int], repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("groups", "rounds"))
+    parser.add_argument("what", choices=("groups", "rounds", "sfmtl"))
     parser.add_argument("--clients", default="")
-    parser.add_argument("--rules", default="10,ratio,same")
+    parser.add_argument("--rules", default="")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -123,13 +131,14 @@ def main() -> None:
     if asked.what == "rounds":
         rounds_of([int(count) for count in (asked.clients or "1000,100000").split(",")], asked.repeats)
     elif asked.inside:
-        print(json.dumps(groups_of(int(asked.clients), asked.inside)))
+        print(json.dumps(groups_of(int(asked.clients), asked.inside, asked.what)))
     else:
-        for count in (asked.clients or "100000").split(","):
-            for rule in asked.rules.split(","):
-                words = [sys.executable, __file__, "groups", "--clients", count, "--inside", rule]
+        usual, rules = ("20000", "none") if asked.what == "sfmtl" else ("100000", "10,ratio,same")
+        for count in (asked.clients or usual).split(","):
+            for rule in (asked.rules or rules).split(","):
+                words = [sys.executable, __file__, asked.what, "--clients", count, "--inside", rule]
                 told = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                print(f"{int(count):,} clients, groups {rule}:",
+                print(f"{int(count):,} clients, {asked.what} {rule}:",
                       ", ".join(f"{name} {value:.3g}" for name, value in told.items()), flush=True)  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_a_lost_actor_is_made_again() -> None:
         local.round(1)
         cluster.round(1)
         executor: Any = local_site(cluster).executor
-        ray.kill(executor.actors[0], no_restart=False)
+        ray.kill(executor.places[0].actor, no_restart=False)
         local.round(2)
         cluster.round(2)
         id = next(iter(setup.federation))

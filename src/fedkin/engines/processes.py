@@ -17,8 +17,8 @@ import torch
 from fedkin.engines import wire
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import Score
+from fedkin.engines.executors.cluster import own_rows
 from fedkin.engines.executors.jobs import OneByOne
-from fedkin.engines.executors.ray import own_rows
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import keyed

@@ -17,6 +17,7 @@ from fedkin.federation.arrays import clients_of
 from fedkin.federation.clients import check_changes, check_id, check_samples
 from fedkin.federation.datasets import clients_of_datasets
 from fedkin.federation.inputs import codes_in
+from fedkin.federation.origin import Origin
 from fedkin.federation.samples import Change, Client, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
@@ -45,10 +46,12 @@ class Federation(Mapping[str, Client]):
     {'a': 2, 'b': 2}
 
     encoding, target: how columns became inputs, and what the targets mean, if the clients are made of a table.
+    origin: how another process reads the clients for itself; None if they were made in this one.
     """
 
     encoding: Encoding | None = None
     target: Target | None = None
+    origin: Origin | None = None
 
     def __init__(self, clients: Sequence[Client], task: Task, name: str = "federation") -> None:
         self._clients: dict[str, Client] = {}
@@ -149,7 +152,7 @@ class Federation(Mapping[str, Client]):
 
     def relabel(self, names: Mapping[str, str]) -> Self:
         """The same federation under other ids; ids that `names` does not contain stay."""
-        clients = [replace(client, id=names.get(id, id)) for id, client in self.items()]
+        clients = [replace(client, id=names[id]) if id in names else client for id, client in self.items()]
         return self._like(clients)
 
     def reorder(self, ids: Sequence[str]) -> Self:
@@ -158,7 +161,7 @@ class Federation(Mapping[str, Client]):
 
     def _like(self, clients: Sequence[Client]) -> Self:
         made = type(self)(clients, self.task, self.name)
-        made.encoding, made.target = self.encoding, self.target
+        made.encoding, made.target, made.origin = self.encoding, self.target, self.origin
         return made
 
     @classmethod

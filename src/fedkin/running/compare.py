@@ -62,7 +62,7 @@ def run_experiment(
     """
     if folder is not None and (done := finished(experiment, folder, resume, restart)) is not None:
         return done
-    dataset = dataset if dataset is not None else experiment.data.load(data_root)
+    dataset = dataset if dataset is not None else experiment.data.dataset(data_root)
     setup = experiment.setup(experiment.scenario.federation(dataset, experiment.run.seed), data_root)
     with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
         return execute(
@@ -221,7 +221,7 @@ class OfExperiment(Cells):
         """The data of this experiment, of which the last are kept."""
         told = repr(plan.data)
         if told not in self.loaded:
-            dataset = plan.data.load(self.data_root)
+            dataset = plan.data.dataset(self.data_root)
             self.loaded.clear()
             self.loaded[told] = dataset
         return self.loaded[told]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,8 +14,10 @@ from pydantic import Field
 from fedkin.data.dataset import Dataset, Split
 from fedkin.data.scenarios.pooled import pooled
 from fedkin.data.scenarios.unseen import GROUP, UnseenTest, set_apart
+from fedkin.data.sources.base import everywhere
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
+from fedkin.federation.origin import Origin
 from fedkin.keys import rng
 from fedkin.settings import Settings
 
@@ -46,6 +50,8 @@ class Scenario(Settings):
         apart = self._apart(dataset, seed)
         made = pooled(apart) if self.pooled else apart
         made.encoding, made.target = dataset.encoding, dataset.target
+        if dataset.again is not None and everywhere(self):
+            made.origin = Origin(partial(_read, self, dataset.again, seed), dict(made), dataset.where)
         return made
 
     def _apart(self, dataset: Dataset, seed: int) -> Federation:
@@ -68,6 +74,10 @@ class Scenario(Settings):
         Training samples come from the training split, test samples from the test split, and no sample goes
         to two clients. Raises ConfigError naming the setting, or DataError, if the data are not enough.
         """
+
+
+def _read(scenario: Scenario, again: Callable[[], Dataset], seed: int) -> Federation:
+    return scenario.federation(again(), seed)
 
 
 def shuffled_ids(count: int, seed: int) -> list[str]:

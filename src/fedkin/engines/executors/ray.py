@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from fedkin.engines.executors.auto import cores
-from fedkin.engines.executors.jobs import Executor, Job, Modules, ScoreJob, attempt
-from fedkin.errors import ConfigError, RunError
-from fedkin.federation import Client, Federation
+from fedkin.engines.executors.cluster import Cluster, Place
+from fedkin.engines.executors.jobs import Executor, FitJob, Job, ScoreJob
+from fedkin.engines.executors.ways import ALONE
+from fedkin.errors import RunError
+from fedkin.federation import Client, Federation, Samples
+from fedkin.flow import Params
 from fedkin.learning.net import Net
 
-__all__ = ["Shards", "own_rows"]
+__all__ = ["Shards"]
 
+_LOG = logging.getLogger("fedkin")
 _AHEAD = 2  # number of jobs at each actor: one running and one waiting
-# A lost actor is made again from its shard, and its jobs are repeated. Jobs depend on their content alone, so the
-# numbers do not change.
-_RESTARTS = 3
-
-
-class _Shard:
-    """An actor with the samples of some clients, which does one job at a time on one thread."""
-
-    def __init__(self, clients: dict[str, Client], net: Net) -> None:
-        torch.set_num_threads(1)
-        self.clients, self.net, self.modules = clients, net, Modules()
-
-    def do(self, job: Job) -> Any:
-        """Return the result of the job, or the error that a user can act on."""
-        return attempt(job, self.net, self.modules, self.clients)
+# Jobs depend on their content alone, so that numbers do not change if a job is repeated elsewhere.
+_REPEATS = 3
+_HEAVY = 100_000  # bytes from which parameters of several jobs are sent to a node once, and not with every job
+_SHARED = 4  # so many such parameters are kept at the nodes
 
 
 @dataclass
@@ -39,95 +33,206 @@ class _Parts:
     """A job at several actors, and its results so far."""
 
     job: Job
-    open: int
+    open: int = 0
     results: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class _Sent:
+    """A piece of a job at an actor. tries: how often it was lost before."""
+
+    parts: _Parts
+    ids: tuple[str, ...]
+    place: Place
+    tries: int
+
+
 class Shards(Executor):
-    """Ray actors, each with an equal part of the clients; a job goes to the actor that has its client."""
+    """Ray actors, each with some of the clients; a job goes to the actor that has its client.
+
+    An actor that is lost is started again on its node. If the node is lost, other actors take its clients over.
+    """
 
     mode: ClassVar[str] = "ray"
     parts = 16  # every actor gets work, with few copies of the model
 
     def __init__(self, net: Net, federation: Federation, workers: int) -> None:
         super().__init__(net, federation)
-        self.ray = _ray()
-        self.started = not self.ray.is_initialized()
-        if self.started:
-            self.ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        ids = sorted(federation)
-        count = max(1, min(workers or _cluster_cores(self.ray), len(ids)))
-        self.home = {id: number % count for number, id in enumerate(ids)}
-        actor = self.ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS, num_cpus=1)(_Shard)
-        # These stay alive as long as the actors, since an actor that is made again reads them again.
-        self.kept = [self.ray.put(net)]
-        for number in range(count):
-            self.kept.append(self.ray.put({id: own_rows(federation[id]) for id in ids if self.home[id] == number}))
-        self.actors = [actor.remote(shard, self.kept[0]) for shard in self.kept[1:]]
-        self.open: dict[Any, tuple[_Parts, tuple[str, ...]]] = {}
+        self.workers = workers
+        self.cluster = Cluster(federation)
+        self.ray = self.cluster.ray
+        self.places: list[Place] = []
+        self.home: dict[str, Place] = {}
+        self.open: dict[Any, _Sent] = {}
+        # Nets and parameters are stored, so that no others can get the same id.
+        self.nets: dict[int, tuple[int, Net, Any]] = {}
+        self.seen: dict[int, tuple[Params, Any]] = {}
+        try:
+            self._settle(sorted(federation))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def room(self) -> int:
-        return _AHEAD * len(self.actors) - len(self.open)
+        return _AHEAD * len(self.places) - len(self.open)
 
     def submit(self, job: Job) -> None:
-        if job.net is self.net:
-            job = replace(job, net=None)
-        ids = job.ids if isinstance(job, ScoreJob) else (job.id,)
-        homes = sorted({self.home[id] for id in ids})
-        parts = _Parts(job, len(homes))
-        for number in homes:
-            here = tuple(id for id in ids if self.home[id] == number)
-            piece = replace(job, ids=here) if isinstance(job, ScoreJob) else job
-            self.open[self.actors[number].do.remote(piece)] = parts, here
+        if isinstance(job, FitJob):
+            self.noted.note(job.net or self.net, job.loss, ALONE, "run.engine = 'ray'")
+        self._send(_Parts(job), job.ids if isinstance(job, ScoreJob) else (job.id,), 0)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:
         done: list[tuple[Job, Any]] = []
         while self.open and not done:
-            ready, _ = self.ray.wait(list(self.open), num_returns=1)
-            for reference in ready:
-                parts, ids = self.open.pop(reference)
-                done += self._gathered(parts, ids, self._value(reference, ids))
+            # A call costs as much as there are open jobs: it takes all that are done.
+            references = list(self.open)
+            ready, _ = self.ray.wait(references, num_returns=len(references), timeout=0)
+            for reference in ready or self.ray.wait(references, num_returns=1)[0]:
+                sent = self.open.pop(reference)
+                sent.parts.open -= 1
+                try:
+                    value = self.ray.get(reference)
+                except self.ray.exceptions.RayActorError as error:
+                    self._repeat(sent, error)
+                except self.ray.exceptions.RayError as error:
+                    raise self.cluster.failed(sent.place.node, error) from None
+                else:
+                    done += self._gathered(sent, value)
         return done
 
-    def _value(self, reference: Any, ids: tuple[str, ...]) -> Any:
-        try:
-            return self.ray.get(reference)
-        except self.ray.exceptions.RayActorError as error:
-            raise RunError(
-                f"the Ray actor with client {ids[0]!r} was lost more than {_RESTARTS} times ({type(error).__name__}): "
-                "go on from the checkpoint with --resume"
-            ) from None
+    def close(self) -> None:
+        for place in self.places:
+            self.cluster.end(place)
+        self.places = []
+        self.cluster.close()
 
-    def _gathered(self, parts: _Parts, ids: tuple[str, ...], value: Any) -> list[tuple[Job, Any]]:
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _send(self, parts: _Parts, ids: Iterable[str], tries: int) -> None:
+        """Send the part of the job for these clients to the actors that have them."""
+        job, here = parts.job, dict[Place, list[str]]()
+        for id in ids:
+            here.setdefault(self.home[id], []).append(id)
+        number, _, net = self._net(job.net or self.net)
+        params, (data, rows) = self._params(job.params), self._data(job)
+        for place, own in here.items():
+            if number not in place.nets:
+                place.actor.learn.remote(number, net)
+                place.nets.add(number)
+            if isinstance(job, ScoreJob):
+                piece: Job = replace(job, ids=tuple(own), params={}, net=None)
+            else:
+                piece = replace(job, params={}, net=None, data=data)
+            parts.open += 1
+            reference = place.actor.do.remote(piece, params, number, rows)
+            self.open[reference] = _Sent(parts, tuple(own), place, tries)
+
+    def _net(self, net: Net) -> tuple[int, Net, Any]:
+        """(number, net, reference) of a net, which each actor gets once."""
+        if id(net) not in self.nets:
+            self.nets[id(net)] = len(self.nets), net, self.ray.put(net)
+        return self.nets[id(net)]
+
+    def _params(self, params: Params) -> Any:
+        """The parameters, or a reference to them if several jobs have the same: a node then gets them once."""
+        if sum(tensor.nbytes for tensor in params.values()) < _HEAVY:
+            return params
+        again, reference = id(params) in self.seen, None
+        if again:
+            _, reference = self.seen.pop(id(params))
+            reference = reference if reference is not None else self.ray.put(params)
+        self.seen[id(params)] = params, reference
+        if len(self.seen) > _SHARED:
+            del self.seen[next(iter(self.seen))]
+        return reference if again else params
+
+    def _data(self, job: Job) -> tuple[Samples | None, Tensor | None]:
+        """(samples to send with the job, or which of its client's own training samples it is about)."""
+        if isinstance(job, ScoreJob) or job.data is None:
+            return None, None
+        rows = _rows_in(job.data, self.federation[job.id].at(job.round))
+        return (job.data.own(), None) if rows is None else (None, rows)
+
+    def _gathered(self, sent: _Sent, value: Any) -> list[tuple[Job, Any]]:
         """Return the job with its result once all its parts have results."""
-        parts.open -= 1
+        parts = sent.parts
         if not isinstance(parts.job, ScoreJob) or isinstance(value, Exception):
             return [(parts.job, value)]
-        parts.results |= dict(zip(ids, value, strict=True))
+        parts.results |= dict(zip(sent.ids, value, strict=True))
         return [] if parts.open else [(parts.job, [parts.results[id] for id in parts.job.ids])]
 
-    def close(self) -> None:
-        for actor in self.actors:
-            self.ray.kill(actor)
-        self.actors = []
-        if self.started:
-            self.ray.shutdown()
+    # -- lost actors and nodes -------------------------------------------------------------------------------------
+
+    def _repeat(self, sent: _Sent, error: Exception) -> None:
+        """Have a lost piece of a job done again; raises RunError if it was lost too often."""
+        if sent.tries >= _REPEATS:
+            raise RunError(
+                f"the Ray actor with client {sent.ids[0]!r} was lost more than {_REPEATS} times "
+                f"({type(error).__name__}); if memory ran out, start its node with fewer cores; go on from the "
+                "checkpoint with --resume"
+            )
+        if sent.place in self.places:
+            self._lost(sent.place)
+        self._send(sent.parts, sent.ids, sent.tries + 1)
+
+    def _lost(self, place: Place) -> None:
+        """Replace an actor."""
+        self.places.remove(place)
+        self.cluster.end(place)
+        if self.cluster.alive(place.node):
+            self.places.append(self.cluster.start(place.node))
+        else:
+            self._say(place.node, len(place.ids))
+        self._settle(sorted(place.ids))
+
+    def _say(self, node: str, clients: int) -> None:
+        goes_on = f": others take its {clients} clients over, with the same results" if self.places else ""
+        _LOG.warning("Ray node %s was lost%s", self.cluster.names[node], goes_on)
+
+    def _settle(self, ids: list[str]) -> None:
+        """Give these clients to the actors that have the fewest, or to new ones if there are none."""
+        while ids:
+            if not self.places:
+                self.places = self._started()
+            moved: dict[Place, list[str]] = {}
+            for id in ids:
+                least = min(self.places, key=lambda place: len(place.ids))
+                least.ids.add(id)
+                self.home[id] = least
+                moved.setdefault(least, []).append(id)
+            gone = self.cluster.bring(list(moved.items()))
+            ids = []
+            for node in sorted(gone):
+                lost = [place for place in self.places if place.node == node]
+                self.places = [place for place in self.places if place.node != node]
+                homeless = sorted({id for place in lost for id in place.ids})
+                self._say(node, len(homeless))
+                ids += homeless
+
+    def _started(self) -> list[Place]:
+        """New actors: one for each core, or as many as the setting says, spread over the nodes."""
+        nodes = self.cluster.nodes()
+        if not nodes:
+            raise RunError(
+                "no node with a core is left in the Ray cluster: start one (`ray start --address=HOST:6379`), and go on"
+                " from the checkpoint with --resume"
+            )
+        most = max(nodes.values())
+        cores = [node for turn in range(most) for node, count in nodes.items() if turn < count]
+        count = min(self.workers or len(cores), len(cores), len(self.federation))
+        return [self.cluster.start(node) for node in cores[:count]]
 
 
-def own_rows(client: Client) -> Client:
-    """Return the client with only its own rows, for another process or machine."""
-    changes = tuple(replace(c, train=c.train.own(), test=c.test.own()) for c in client.changes)
-    return replace(client, train=client.train.own(), test=client.test.own(), changes=changes)
-
-
-def _cluster_cores(ray: Any) -> int:
-    return int(ray.cluster_resources().get("CPU", cores()))
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("run.engine = 'ray' needs Ray: pip install 'fedkin[ray]'") from None
-    return ray
+def _rows_in(data: Samples, client: Client) -> Tensor | None:
+    """Which of the client's training samples these are; None if they are others."""
+    whole = client.train
+    if data.x is not whole.x or data.y is not whole.y or data.scale != whole.scale:
+        return None
+    if whole.rows is None:
+        return torch.arange(len(data)) if data.rows is None else data.rows
+    if data.rows is None:
+        return None
+    sorted_rows, order = whole.rows.sort(stable=True)
+    at = torch.searchsorted(sorted_rows, data.rows).clamp(max=len(order) - 1)
+    return order[at] if torch.equal(sorted_rows[at], data.rows) else None

@@ -20,7 +20,7 @@ __all__ = ["LARGEST", "NEAR", "Near", "drawn", "joining", "linked", "neighbours"
 
 LARGEST = 5000  # clients up to which all distances are computed, and how many are drawn of more
 NEAR = 16  # neighbours of a client
-_CANDIDATES = 4  # times so many are compared by their true distance
+_CANDIDATES = 12  # times so many are compared by their true distance
 _DIRECTIONS = 32  # on which centres are projected to find candidates
 _MEMBERS = 10  # of each group with which a client is compared
 _ROWS = 2000  # clients that are compared with these at a time

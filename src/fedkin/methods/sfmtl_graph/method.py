@@ -21,10 +21,12 @@ from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Para
 from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import body_of, head_of
+from fedkin.methods.blocks import crowd
 from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.blocks.same import Same, groups_from_test, labels_of
 from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
+from fedkin.methods.sfmtl_graph.crowd import near
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.means import community_anchors, community_bodies
 from fedkin.methods.sfmtl_graph.similarity import GraphSettings, similarity
@@ -33,7 +35,6 @@ from fedkin.views import ClientView, ServerView, View
 
 __all__ = ["ClientState", "SfmtlGraph", "State"]
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 SENT: Fields = {
     "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
@@ -157,15 +158,20 @@ class SfmtlGraph(SigningMethod):
         told = {id: {name: values[k] for name, values in new.items()} for k, id in enumerate(ids)}
         yield from Ask("update", {id: Message(**told[id], classes=replies[id]["classes"]) for id in ids})
 
-    def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Array:
-        """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7)."""
+    def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Any:
+        """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7); of very many clients a csr_array."""
+        if len(replies) > crowd.LARGEST:
+            found = near(server, replies, self.graph, self.alpha)
+            server.info = {} if found.recall is None else {"neighbour_recall": found.recall}
+            return found.affinity
         similar = similarity(server, replies, self.graph, self.alpha)
         return dense(graph.sparsify_stage(self.graph.sparsify)(similar))
 
-    def communities(self, server: ServerView[State], ids: Sequence[str], weights: Array) -> tuple[Array, Labels]:
+    def communities(self, server: ServerView[State], ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
         """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
         how, planted = self.graph, planted_labels(server, ids)
-        weights = dense(graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control")))
+        changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
+        weights = changed if len(ids) > crowd.LARGEST else dense(changed)
         if how.from_test:
             return weights, labels_of(server.state["same"], ids)
         find = graph.groups_stage(how.groups)

@@ -19,7 +19,7 @@ from fedkin.methods.blocks.stages import ControlStage, GroupsStage, SparsifyStag
 from fedkin.settings import Settings
 from fedkin.views import ServerView
 
-__all__ = ["GraphSettings", "similarity"]
+__all__ = ["GraphSettings", "alpha_of", "similarity", "stacked_anchors"]
 
 Array = npt.NDArray[np.float64]
 _OWN = ("both", "heads", "anchors")  # similarities of this method, beside those of fedkin.graph
@@ -56,10 +56,15 @@ def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSe
         flat = [torch.cat([t.flatten() for _, t in sorted(reply["head"].items())]) for reply in replies]
         return graph.similarity_stage(how.similarity)(torch.stack(flat).double().numpy())
     anchors, owned = stacked_anchors(server, replies, how.match)
-    alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
+    alpha = alpha_of(how, alpha)
     heads = graph.response_similarity(head_responses(server, replies, anchors), owned, match=how.match)
     features = graph.anchor_similarity(anchors.numpy(), owned, match=how.match)
     return np.asarray(alpha * heads + (1 - alpha) * features)
+
+
+def alpha_of(how: GraphSettings, alpha: float) -> float:
+    """The weight of heads against anchors."""
+    return {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
 
 
 def stacked_anchors(
