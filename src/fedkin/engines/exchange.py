@@ -103,8 +103,11 @@ class Exchange:
             unsent.update(post.unsent)
             return arrived[0].message if arrived else None
 
+        def sound(id: str, reply: Message) -> bool:
+            return self.door.fault(id, ask.phase, reply, ask.messages[id]) is None
+
         assert ask.mean is not None
-        answer = self.summing.take(ask.phase, ask.mean, there, came)
+        answer = self.summing.take(ask.phase, ask.mean, there, came, sound)
         # Lines in the order that they have where all replies are sent together.
         rows = post.traffic[begun:]
         del post.traffic[begun:]
