@@ -43,7 +43,7 @@ class Exchange:
         self.door, self.forgery = Door(plan), forgery
         self.summing = Summing(plan, site)
 
-    def answers(self, ask: Ask, round: int, turn: int) -> dict[str, Message]:
+    def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
 
         Raises Skipped or TooFew if too few clients have answered.
@@ -67,7 +67,7 @@ class Exchange:
         )
         raise TooFew(told) if settings.too_few == "stop" else Skipped(told)
 
-    def _asked(self, ask: Ask, round: int, turn: int, attempt: int, made: dict[str, Message]) -> dict[str, Message]:
+    def _asked(self, ask: Ask, round: int, turn: int, attempt: int, made: dict[str, Message]) -> Mapping[str, Message]:
         """Ask once. made: what clients have answered to the same request before, which they send again."""
         order = self.post.transport.order(ask.messages, round)
         sent = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fedkin.engines.answers import Rest
 from fedkin.engines.faults import Faults
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.setup import Plan
@@ -113,7 +114,7 @@ class Summing:
             weights[id] = mean.weigh(message)
             if total:
                 sum_.add(message[mean.field], weights[id])
-            replies[id] = Message(**{name: value for name, value in message.items() if name != mean.field})
+            replies[id] = Rest(message, mean)
         for id, size in sizes.items():
             if id in weights:
                 last[id] = _Last(weights[id], size)
@@ -124,7 +125,7 @@ class Summing:
         if replies and right != total:
             repeat(weights)
             sum_ = self._again(phase, mean, {id: there[id] for id in weights}, weights, sound)
-        return Summed(replies, sum_.made)
+        return Summed(mean, replies, lambda: sum_.made)
 
     def _note(self, key: _Key, right: bool) -> None:
         """Count wrong guesses; after some in a row the replies of the next exchanges are held."""
