@@ -130,3 +130,31 @@ def test_one_client_alone_is_not_gathered() -> None:
     score(net, module, net.initial, sets[:1], TASK)
     assert module not in gathered._KNOWN
     assert evaluation.score(net, module, net.initial, [], TASK) == []
+
+
+def test_arrays_that_were_changed_in_place_are_gathered_anew(joined: list[int]) -> None:
+    net, sets = net_of(), clients([20] * 60, True)
+    module, params = net.scratch(), model(net, 1)
+    for call in range(8):  # until the number of samples has been tried out
+        score(net, module, model(net, call), sets, TASK)
+    before = score(net, module, params, sets, TASK)
+    joined.clear()
+    assert score(net, module, params, sets, TASK) == before
+    assert not joined
+    sets[0].x.mul_(-1)  # type: ignore[union-attr]
+    after = score(net, module, params, sets, TASK)
+    assert joined
+    assert after != before
+    assert after == [score(net, net.scratch(), params, [samples], TASK)[0] for samples in sets]
+
+
+def test_the_bound_is_that_of_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, sets = net_of(), clients([20] * 60, False)
+    monkeypatch.setattr(gathered, "KEPT", 60 * 20 * 6 * 4 * 3 // 2)
+    monkeypatch.setattr(gathered, "_KNOWN", weakref.WeakKeyDictionary())
+    modules, most = [net.scratch() for _ in range(5)], 0
+    for call in range(10):
+        for module in modules:
+            score(net, module, model(net, call), sets, TASK)
+            most = max(most, gathered._kept())
+    assert gathered.KEPT < most <= 2 * gathered.KEPT

@@ -16,7 +16,7 @@ from fedkin.learning.devices import arranged
 
 __all__ = ["KEPT", "Gathered", "gathered"]
 
-KEPT = 64 << 20  # bytes of the inputs of one list of sets that stay, and of all others that stay with a module
+KEPT = 64 << 20  # bytes of the inputs of one list of sets that stay, and of all others that stay
 _MOST = 64  # lists of sets of one module
 
 
@@ -73,19 +73,33 @@ class Gathered:
         return known
 
 
-# For each module, what was scored last, by the identity of the sets, which are stored too.
+# For each module, what was scored last, by the identity of the sets, which are stored too, and how often they changed.
 _KNOWN: WeakKeyDictionary[nn.Module, OrderedDict[tuple[int, ...], Gathered]] = WeakKeyDictionary()
 
 
 def gathered(module: nn.Module, sets: Sequence[Samples], able: Callable[[Sequence[Samples]], list[int]]) -> Gathered:
     """Return these sets as gathered before for this module, or anew; what was not used for longest is let go."""
     known = _KNOWN.setdefault(module, OrderedDict())
-    at = tuple(map(id, sets))
+    at = (*map(id, sets), *map(_version, sets))
     found = known.pop(at, None) or Gathered(sets, able(sets))
-    while known and (len(known) >= _MOST or sum(each.bytes for each in known.values()) > KEPT):
+    while known and (len(known) >= _MOST or found.bytes + _kept() > KEPT):
         known.popitem(last=False)
+    if _kept() > KEPT:  # by other modules
+        for others in list(_KNOWN.values()):
+            others.clear()
     known[at] = found
     return found
+
+
+def _version(samples: Samples) -> int:
+    """How often the arrays of these samples were changed in place, as torch counts it."""
+    arrays = [samples.y, *([samples.x] if isinstance(samples.x, Tensor) else samples.x.values())]
+    return sum(each._version for each in arrays if not each.is_inference())
+
+
+def _kept() -> int:
+    """The bytes that stay, of all modules."""
+    return sum(each.bytes for lists in _KNOWN.values() for each in lists.values())
 
 
 def _joined(samples: Sequence[Samples], filling: int, dtype: torch.dtype) -> Tensor:
