@@ -27,7 +27,7 @@ from fedkin.learning.sgd import fit
 from fedkin.learning.written import LossNotWritten, NotWritten, Program, program_of
 from fedkin.methods.fedclassavg import ContrastedViews
 from fedkin.methods.fedproto import PrototypeRegularised
-from fedkin.methods.fedsr import FedSr, SimpleRepresentation
+from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation
 from fedkin.methods.mapl.loss import TwoViews
 from fedkin.methods.mapl.method import Mapl
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
@@ -259,6 +259,30 @@ def test_a_subclass_that_computes_another_loss_is_itself() -> None:
     assert not is_written(loss)
     pairs, ways = ran(net_of("mlp", "fedclassavg", torch.float64), loss, Training(batch_size=9, lr=0.1))
     assert ways == [("one by one", "the loss Doubled draws random numbers")]
+    assert all(torch.equal(want.params[name], t) for want, got in pairs for name, t in got.params.items())
+
+
+class Squashed(GaussianBody):
+    """A user's own Gaussian body, whose means are between -1 and 1."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, sd = super().moments(x)
+        return mean.tanh(), sd
+
+
+class OtherReference(ClassReference):
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, sd = super().forward(y)
+        return mean, 2 * sd
+
+
+@pytest.mark.parametrize(("body", "reference"), [(Squashed, ClassReference), (GaussianBody, OtherReference)])
+def test_subclasses_of_fedsrs_modules_are_themselves(body: type[GaussianBody], reference: type[ClassReference]) -> None:
+    net = Net.build(lambda: (body(NETS["mlp"]()[0], 6), nn.Linear(6, CLASSES)), 1, torch.float64)
+    net = net.extended(lambda: {"reference": reference(CLASSES, 6)}, 3)
+    pairs, ((way, why),) = ran(net, LOSSES["fedsr"], Training(batch_size=9, lr=0.1))
+    assert way == "one by one"
+    assert "the net's Gaussian body or class references are not FedSR's own" in why
     assert all(torch.equal(want.params[name], t) for want, got in pairs for name, t in got.params.items())
 
 
