@@ -108,7 +108,7 @@ class SimpleRepresentation:
     norm: str
     random: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
-    rows: ClassVar[bool] = True
+    written_rows: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.in_body(model.body.moments, batch.x)
@@ -117,7 +117,7 @@ class SimpleRepresentation:
         value = F.cross_entropy(model.head(z), batch.y, reduction="none") + self.l2r * size
         return masked_mean(value + self.cmi * gaussian_kl(mean, sd, *model.reference(batch.y)), batch)
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
         own = given.program.rows is GaussianBody and type(given.program.extra.get("reference")) is ClassReference
         if not own:
