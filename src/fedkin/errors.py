@@ -66,6 +66,13 @@ class NoField(KeyError):
         return f"the message has no field {name!r}; {nearest(name, known) if known else 'it is empty'}"
 
 
+class OnlyMean(NoField, MethodError):
+    """A reply lacks the field of which its method has asked for the mean; made with the words."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint to append to "unknown name": the closest known names, or all of them if none is close.
 

@@ -141,10 +141,10 @@ class Ask:
 
     phase: str
     messages: Mapping[str, Message]
-    mean: Mean | None = None  # of a field of which no more is needed: a runner may sum it; read by `mean.of(answer)`
+    mean: Mean | None = None  # of a field of which no more is needed; replies lack it, `mean.of(answer)` has it
 
-    def __iter__(self) -> Generator[Ask, Any, dict[str, Message]]:
-        replies: dict[str, Message] = yield self
+    def __iter__(self) -> Generator[Ask, Any, Mapping[str, Message]]:
+        replies: Mapping[str, Message] = yield self
         return replies
 
 

@@ -29,3 +29,23 @@ def test_what_a_flow_puts_into_any_dict_of_its_copy_is_not_in_the_state() -> Non
     assert state["n"] == 4
     # Parameters are one object before and after: no flow changes them in place.
     assert copy["models"]["0"] is state["models"]["0"]
+
+
+def test_what_a_flow_puts_into_any_list_of_its_copy_is_not_in_the_state() -> None:
+    weight = torch.ones(2)
+    state: dict[str, Any] = {
+        "rounds": [1, 2], "deep": {"w": weight, "listed": [[1], {"a": [2]}]}, "beside": {"w": weight, "n": 3},
+        "none": [],
+    }  # fmt: skip
+    copy = apart(state)
+    assert copy == state
+    copy["rounds"].append(3)
+    copy["deep"]["listed"][0].append(2)
+    copy["deep"]["listed"][1]["a"].append(3)
+    copy["beside"]["n"] = 9
+    copy["none"].append(1)
+    assert copy["deep"]["w"] is weight
+    assert state["rounds"] == [1, 2]
+    assert state["deep"]["listed"] == [[1], {"a": [2]}]
+    assert state["beside"]["n"] == 3
+    assert state["none"] == []

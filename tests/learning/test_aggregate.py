@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -71,8 +74,30 @@ def test_an_answer_that_was_summed_gives_its_mean_and_another_one_the_weighted_m
     replies = {"b": {"params": {"w": torch.tensor([1.0])}, "n": 1}, "a": {"params": {"w": torch.tensor([5.0])}, "n": 3}}
     assert Mean().of(replies)["w"].tolist() == [4.0]
     assert Mean("params", None).of(replies)["w"].tolist() == [3.0]
-    summed = Summed({"a": {"n": 3}, "b": {"n": 1}}, {"w": torch.tensor([7.0])})
+    summed = Summed(Mean(), {"a": {"n": 3}, "b": {"n": 1}}, lambda: {"w": torch.tensor([7.0])})
     assert Mean().of(summed)["w"].tolist() == [7.0]
     assert sorted(summed) == ["a", "b"]
     with pytest.raises(MethodError, match="sum to 0"):
         Mean().of({"a": {"params": {"w": torch.ones(1)}, "n": 0}})
+
+
+def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
+    made: list[int] = []
+
+    def make() -> dict[str, Tensor]:
+        made.append(1)
+        return {"w": torch.ones(1)}
+
+    summed = Summed(Mean("params", "n"), {"a": {"n": 3}}, make)
+    for other in (Mean("params", None), Mean("nonsense", "n")):
+        with pytest.raises(MethodError, match=r"the answer is to Ask\(..., mean=Mean\(field='params', weight='n'\)\)"):
+            other.of(summed)
+    assert made == []
+    assert Mean().of(summed) == Mean().of(summed)
+    assert made == [1]
+    with pytest.raises(AttributeError):
+        summed.pop("a")  # type: ignore[attr-defined]
+    none: tuple[Mapping[str, Any], ...] = ({}, Summed(Mean(), {}, dict))
+    for nothing in none:
+        with pytest.raises(MethodError, match="a weighted mean over 0 clients"):
+            Mean().of(nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -103,5 +104,15 @@ def test_the_same_seed_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_what_compares_all_pairs_is_refused(graph: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LARGEST, 8)
+    trained: list[str] = []
+    train = SfmtlGraph.train
+
+    @wraps(train)
+    def noting(self: SfmtlGraph, client: Any, sent: Any) -> Any:
+        trained.append(client.id)
+        return train(self, client, sent)
+
+    monkeypatch.setattr(SfmtlGraph, "train", noting)
     with pytest.raises(ConfigError, match=message):
         after(SfmtlGraph(graph=graph), in_groups(12))
+    assert trained == []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedkin.engines.answers import answer_to
 from fedkin.flow import Ask, Message, Method, ServerFlow, ServerMethod
 from fedkin.views import ServerView
 
@@ -41,6 +42,7 @@ class Alone:
         answers: dict[str, Any] = {}
         while flows:
             asked: dict[str, dict[str, Message]] = {}
+            asks: dict[str, Ask] = {}
             for id, flow in list(flows.items()):
                 try:
                     ask = flow.send(answers.get(id))
@@ -48,12 +50,13 @@ class Alone:
                     del flows[id]
                     continue
                 asked.setdefault(ask.phase, {}).update(ask.messages)
+                asks[id] = ask
             answers = {}
             for phase, messages in asked.items():
                 replies = yield from Ask(phase, messages)
                 answers |= {id: {id: replies[id]} if id in replies else {} for id in messages}
             # A server that asked nobody is told that nobody answered.
-            answers |= {id: {} for id in flows if id not in answers}
+            answers = {id: answer_to(asks[id], answers.get(id, {})) for id in flows}
         for id, view in views.items():
             server.state[id] = view.state
 

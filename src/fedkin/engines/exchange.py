@@ -43,7 +43,7 @@ class Exchange:
         self.door, self.forgery = Door(plan), forgery
         self.summing = Summing(plan, site)
 
-    def answers(self, ask: Ask, round: int, turn: int) -> dict[str, Message]:
+    def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
 
         Raises Skipped or TooFew if too few clients have answered.
@@ -67,7 +67,7 @@ class Exchange:
         )
         raise TooFew(told) if settings.too_few == "stop" else Skipped(told)
 
-    def _asked(self, ask: Ask, round: int, turn: int, attempt: int, made: dict[str, Message]) -> dict[str, Message]:
+    def _asked(self, ask: Ask, round: int, turn: int, attempt: int, made: dict[str, Message]) -> Mapping[str, Message]:
         """Ask once. made: what clients have answered to the same request before, which they send again."""
         order = self.post.transport.order(ask.messages, round)
         sent = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
@@ -103,8 +103,11 @@ class Exchange:
             unsent.update(post.unsent)
             return arrived[0].message if arrived else None
 
+        def sound(id: str, reply: Message) -> bool:
+            return self.door.fault(id, ask.phase, reply, ask.messages[id]) is None
+
         assert ask.mean is not None
-        answer = self.summing.take(ask.phase, ask.mean, there, came)
+        answer = self.summing.take(ask.phase, ask.mean, there, came, sound)
         # Lines in the order that they have where all replies are sent together.
         rows = post.traffic[begun:]
         del post.traffic[begun:]

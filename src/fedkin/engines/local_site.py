@@ -70,24 +70,29 @@ class LocalSite(Site):
         ids = [id for id in messages if self.side.client(id).size]
         ready: dict[str, Message] = {}
         failures, place = self.driver.failures, 0
+        begun = len(failures.found)  # those before are of another exchange
         for running, _ in self.driver.drive(ids, lambda id: self._started(id, phase, messages[id]), phase):
             with failures.of(running.id, phase):
                 ready[running.id] = self.side.reply(running)
             del running
-            failed = {failure.id for failure in failures.found}
+            failed = {failure.id for failure in failures.found[begun:]}
             while place < len(ids) and (ids[place] in ready or ids[place] in failed):
                 if ids[place] in ready:
                     yield ids[place], ready.pop(ids[place])
                 place += 1
         yield from ((id, ready.pop(id)) for id in ids[place:] if id in ready)
 
-    def repeat(self, phase: str, ids: Iterable[str]) -> Callable[[], None]:
-        """Return a function after which these clients answer the phase as now: it restores their states and draws."""
+    def repeat(self, phase: str, ids: Iterable[str]) -> Callable[[Iterable[str]], None]:
+        """Return a function after which those of these clients that it is given answer the phase as now.
+
+        It restores their states and draws. Until it is gone, the states of now stay in memory.
+        """
         side = self.side
         before = {id: (side.states.get(id), side.steps.get((id, phase))) for id in ids}
 
-        def again() -> None:
-            for id, (state, step) in before.items():
+        def again(ids: Iterable[str]) -> None:
+            for id in ids:
+                state, step = before[id]
                 side.states.drop(id) if state is None else side.states.keep(id, state)
                 side.steps.pop((id, phase), None)
                 if step is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedkin.engines.alone import Alone
+from fedkin.engines.answers import answer_to
 from fedkin.engines.blame import forgotten, place_in, place_of
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
@@ -85,7 +86,7 @@ class ServerSide:
                 asked = self._ask(request, clients)
             except MethodError as error:
                 raise MethodError(f"{place_of(flow)}{error}") from None
-            answer = yield asked
+            answer = answer_to(asked, (yield asked))
 
     def _ask(self, request: Any, clients: Container[str]) -> Ask:
         """Return the request of a server's flow, if it is valid; raises MethodError."""

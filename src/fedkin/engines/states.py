@@ -68,15 +68,15 @@ def apart(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(tree: Any) -> Any:
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict | list):
         return tree
     # By kinds of items: a server may keep a number for each of 100,000 clients, and this is done in every round.
-    kinds = set(map(type, tree.values()))
-    if any(issubclass(kind, Tensor) for kind in kinds):
+    kinds = set(map(type, tree.values() if isinstance(tree, dict) else tree))
+    if any(issubclass(kind, dict | list) for kind in kinds):
+        return {n: _copied(item) for n, item in tree.items()} if isinstance(tree, dict) else [*map(_copied, tree)]
+    if isinstance(tree, dict) and kinds and all(issubclass(kind, Tensor) for kind in kinds):
         return tree
-    if not any(issubclass(kind, dict) for kind in kinds):
-        return dict(tree)
-    return {name: _copied(item) for name, item in tree.items()}
+    return tree.copy()
 
 
 class BytesStates(States):

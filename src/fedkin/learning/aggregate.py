@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,16 +79,41 @@ class Mean:
         return 1.0 if self.weight is None else float(reply[self.weight])
 
     def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the mean over the answer to an Ask, at least one reply: the same bits if a runner has summed it."""
+        """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
         if isinstance(replies, Summed):
-            return dict(replies.mean)
+            return replies.of(self)
         params = {id: reply[self.field] for id, reply in replies.items()}
         return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
 
 
-class Summed(dict[str, Any]):
-    """Replies by client id without the field of which a runner has taken the mean."""
+class Summed(Mapping[str, Any]):
+    """The answer to an Ask with a mean: replies by client id, without the field of which only the mean is there.
 
-    def __init__(self, replies: Mapping[str, Any], mean: Params) -> None:
-        super().__init__(replies)
-        self.mean = mean
+    asked: the mean. make: returns it, when it is first needed; a runner may have taken it already.
+    """
+
+    def __init__(self, asked: Mean, replies: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> None:
+        self.asked, self._replies = asked, dict(replies)
+        self._make: Callable[[], dict[str, Tensor]] | None = make
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, id: str) -> Any:
+        return self._replies[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def of(self, mean: Mean) -> dict[str, Tensor]:
+        """Return the mean of all replies; raises MethodError if another one is meant, or if there is no reply."""
+        if mean != self.asked:
+            raise MethodError(
+                f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.asked!r}): write one for both"
+            )
+        if not self._replies:
+            return weighted_mean({}, {})
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return dict(self._made)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedkin.errors import MethodError
 from fedkin.flow import Message, Params
 from fedkin.learning.aggregate import Mean, Summed
 from fedkin.learning.robust import Rule, aggregated
@@ -34,7 +35,13 @@ def mean_model(
 
     aggregate: another rule than the mean, and `start` what the clients started from; see `aggregated`.
     """
+    asked = mean_asked(weights, aggregate)
+    if asked is not None:
+        return asked.of(replies)
     if isinstance(replies, Summed):
-        return dict(replies.mean)
+        raise MethodError(
+            f"the rule {aggregate!r} needs single models, and the answer is to Ask(..., mean={replies.asked!r}): "
+            "write Ask(phase, messages, mean_asked(weights, aggregate))"
+        )
     models = {id: reply.params for id, reply in replies.items()}
     return aggregated(models, mean_weights(replies, weights), aggregate, start)

@@ -58,7 +58,7 @@ def _centres(
     whole = Message(**{name: value for name, value in fields.items() if value})
     light = Message(**{name: value for name, value in whole.items() if name != "encoder"})
     messages = {id: light if settings.keep and id in state["signatures"] else whole for id in ids}
-    return (yield from Ask("sign", messages))
+    return dict((yield from Ask("sign", messages)))
 
 
 def _encoder_made(server: ServerView[State], settings: EncoderSettings, ids: Sequence[str]) -> ServerFlow[bool]:

@@ -26,7 +26,7 @@ from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
 from fedkin.methods.blocks.same import Same, groups_from_test, labels_of
 from fedkin.methods.blocks.signing import SigningMethod
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
-from fedkin.methods.sfmtl_graph.crowd import near
+from fedkin.methods.sfmtl_graph.crowd import check, near
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
 from fedkin.methods.sfmtl_graph.means import community_anchors, community_bodies
 from fedkin.methods.sfmtl_graph.similarity import GraphSettings, similarity
@@ -134,6 +134,8 @@ class SfmtlGraph(SigningMethod):
     # -- at the server ------------------------------------------------------------------------------------------
 
     def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        if len(sampled) > crowd.LARGEST:
+            check(len(sampled), self.graph)  # before anybody has trained for nothing
         if self.graph.from_test:
             held = server.state["same"]
             server.state["same"] = yield from groups_from_test(server, held, sampled, self.graph.groups)
