@@ -13,21 +13,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedkin.engines.executors.jobs import FitJob, OneByOne
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.federation import Samples, Task
-from fedkin.learning import Loss, Net, Training
+from fedkin.learning import Loss, Net, Training, dense
 from fedkin.learning.augment import Augment
 from fedkin.learning.batches import Member
 from fedkin.learning.dense import fit_dense
-from fedkin.learning.ends import is_written, takes_rows
-from fedkin.learning.losses import Batch
+from fedkin.learning.ends import bytes_of, is_written, takes_rows
+from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.sgd import fit
 from fedkin.learning.written import LossNotWritten, NotWritten, Program, program_of
 from fedkin.methods.fedclassavg import ContrastedViews
 from fedkin.methods.fedproto import PrototypeRegularised
-from fedkin.methods.fedsr import FedSr, SimpleRepresentation
+from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation
 from fedkin.methods.mapl.loss import TwoViews
 from fedkin.methods.mapl.method import Mapl
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
@@ -130,7 +131,7 @@ def test_equals_one_by_one(name: str, loss: str, plan: str) -> None:
     """Clients of unlike sizes, so that batches are padded and some clients end before others."""
     net = net_of(name, loss, torch.float64)
     training = Training.model_validate({"batch_size": 9, **PLANS[plan]})
-    sizes = [20, 28, 9, 20] if hasattr(LOSSES[loss], "views") else [20, 29, 9, 20]
+    sizes = [20, 28, 9, 20] if hasattr(LOSSES[loss], "written_views") else [20, 29, 9, 20]
     check(net, LOSSES[loss], training, members(net, sizes), 1e-9)
 
 
@@ -204,6 +205,30 @@ def test_parameters_without_a_gradient_stay(loss: str) -> None:
     assert still == {name for name in net.trainable if name.startswith(tuple(unused))}
 
 
+@pytest.mark.parametrize("loss", ["mapl", "mapl released", "fedclassavg"])
+def test_large_batches_make_stacks_narrow(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrasts need memory that grows with the square of the batch; clients with small batches stay together."""
+    net = net_of("mlp", loss, torch.float64)
+    widths, chunk = [], dense._chunk
+
+    def watched(*given: Any) -> Any:
+        widths.append(len(given[5]))
+        return chunk(*given)
+
+    monkeypatch.setattr(dense, "_chunk", watched)
+    program, training = written(net, LOSSES[loss]), Training(batch_size="all", lr=0.1, local_steps=2)
+    stack = members(net, [300, 20, 25, 24, 310, 22])
+    wide = fit_dense(net, LOSSES[loss], program, training, stack)
+    monkeypatch.setattr(dense, "_ENDS", 2 * bytes_of(LOSSES[loss], program, 2 * 310))
+    narrow = fit_dense(net, LOSSES[loss], program, training, stack)
+    assert widths == [6, 2, 4]
+    for one, other in zip(wide, narrow, strict=True):
+        torch.testing.assert_close(dict(one.params), dict(other.params), rtol=1e-12, atol=1e-12)
+    monkeypatch.setattr(dense, "_ENDS", 1)
+    fit_dense(net, LOSSES[loss], program, training.model_copy(update={"batch_size": 8}), stack[:2])
+    assert widths == [6, 2, 4, 1, 1]
+
+
 # -- in the mode "stacked" ------------------------------------------------------------------------------------------
 
 
@@ -259,6 +284,69 @@ def test_a_subclass_that_computes_another_loss_is_itself() -> None:
     assert not is_written(loss)
     pairs, ways = ran(net_of("mlp", "fedclassavg", torch.float64), loss, Training(batch_size=9, lr=0.1))
     assert ways == [("one by one", "the loss Doubled draws random numbers")]
+    assert all(torch.equal(want.params[name], t) for want, got in pairs for name, t in got.params.items())
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """A user's loss with settings that have common names."""
+
+    end: float = 0.1
+    views: int = 3
+    rows: bool = True
+
+    def __call__(self, model: Any, batch: Batch, extras: Mapping[str, Any], carry: Mapping[str, Any], /) -> Tensor:
+        z = model.features(batch.x)
+        return masked_mean(
+            F.cross_entropy(model.head(z), batch.y, reduction="none") + self.end * z.square().sum(1), batch
+        )
+
+
+def test_settings_of_a_users_loss_do_not_make_it_written_out() -> None:
+    assert not is_written(Annealed())
+    pairs, ways = ran(net_of("mlp", "fedclassavg", torch.float64), Annealed(), Training(batch_size=9, lr=0.1))
+    assert ways == [("written out, its loss mapped by vmap", "")]
+    for want, got in pairs:
+        torch.testing.assert_close(dict(got.params), dict(want.params), rtol=1e-9, atol=1e-9)
+
+
+class OwnViews(Augment):
+    """A user's own views, which take whatever they are given beside the inputs."""
+
+    def __call__(self, x: Tensor, *more: Any) -> Tensor:
+        return x + 0.1 * torch.randn_like(x)
+
+
+@pytest.mark.parametrize("loss", ["mapl", "fedclassavg"])
+def test_own_views_are_drawn_one_by_one(loss: str) -> None:
+    own = replace(LOSSES[loss], augment=OwnViews())  # type: ignore[type-var]
+    pairs, ((way, why),) = ran(net_of("mlp", loss, torch.float64), own, Training(batch_size=9, lr=0.1))
+    assert way == "one by one"
+    assert "views of the class OwnViews are not drawn as fedkin's own" in why
+    assert all(torch.equal(want.params[name], t) for want, got in pairs for name, t in got.params.items())
+
+
+class Squashed(GaussianBody):
+    """A user's own Gaussian body, whose means are between -1 and 1."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, sd = super().moments(x)
+        return mean.tanh(), sd
+
+
+class OtherReference(ClassReference):
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, sd = super().forward(y)
+        return mean, 2 * sd
+
+
+@pytest.mark.parametrize(("body", "reference"), [(Squashed, ClassReference), (GaussianBody, OtherReference)])
+def test_subclasses_of_fedsrs_modules_are_themselves(body: type[GaussianBody], reference: type[ClassReference]) -> None:
+    net = Net.build(lambda: (body(NETS["mlp"]()[0], 6), nn.Linear(6, CLASSES)), 1, torch.float64)
+    net = net.extended(lambda: {"reference": reference(CLASSES, 6)}, 3)
+    pairs, ((way, why),) = ran(net, LOSSES["fedsr"], Training(batch_size=9, lr=0.1))
+    assert way == "one by one"
+    assert "the net's Gaussian body or class references are not FedSR's own" in why
     assert all(torch.equal(want.params[name], t) for want, got in pairs for name, t in got.params.items())
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedkin.learning.contrastive import Form
 
-__all__ = ["Unit", "prototype_slopes", "supervised_slope", "uniformity_slope"]
+__all__ = ["Unit", "contrast_bytes", "prototype_slopes", "supervised_slope", "uniformity_slope"]
 
 _LEAST = 1e-12  # the length by which shorter rows are divided, as in F.normalize
 
@@ -30,6 +30,11 @@ class Unit:
         """Return the gradient with respect to the given rows, by that with respect to `rows`."""
         along = (slope * self.rows).sum(2, keepdim=True) * (self.long >= _LEAST)
         return torch.addcmul(slope, self.rows, along, value=-1).div_(self.size)
+
+
+def contrast_bytes(rows: int, dtype: torch.dtype) -> int:
+    """Return about the memory that `supervised_slope` needs for a client: 6 matrices of rows by rows."""
+    return 6 * rows * rows * dtype.itemsize
 
 
 def supervised_slope(unit: Tensor, y: Tensor, mask: Tensor, temperature: float, form: Form) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from fedkin.federation import Samples
 from fedkin.federation.inputs import CODES
 from fedkin.learning.batches import Batches, Member, Plan
 from fedkin.learning.devices import CPU
-from fedkin.learning.ends import Given, end_of, is_written, views_of
+from fedkin.learning.ends import Given, bytes_of, end_of, is_written, views_of
 from fedkin.learning.layers import Now, Sink
 from fedkin.learning.losses import Loss, Proximal
 from fedkin.learning.net import Net
@@ -37,6 +37,8 @@ __all__ = ["fit_dense"]
 # Bytes of weights in one stack: more would not stay in the cache between steps, fewer need too many calls
 # (measured for 784-200-10: 1 client at a time 69 ms a round, 3 at a time 59 ms, 9 at a time 56 ms).
 _CACHE = 6 << 20
+# Bytes that the ends of one stack may need beside the net: contrasts grow with the square of the batch.
+_ENDS = 128 << 20
 
 
 def fit_dense(
@@ -56,9 +58,7 @@ def fit_dense(
         raise LossNotWritten("its proximal term pulls modules beside body and head")
     size = sum(t.numel() * t.element_size() for t in net.initial.values())
     width = max(1, _CACHE // size if pull is None else _CACHE // (2 * size)) if device == CPU else len(members)
-    # Clients of similar size are in one stack, so that there is less padding.
-    order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
-    parts = [order[start : start + width] for start in range(0, len(order), width)]
+    parts = _parts(loss, program, training, members, width)
     plans = [Plan(training, [members[k] for k in part], views_of(loss)) for part in parts]
     if program.batched and any((plan.counts == 1).any() for plan in plans):
         raise NotWritten("batch normalisation refuses a batch of one sample")
@@ -68,6 +68,23 @@ def fit_dense(
             made = _chunk(net, loss, pull, program, training, [members[k] for k in part], plan, device)
             fitted.update(zip(part, made, strict=True))
     return [fitted[k] for k in range(len(members))]
+
+
+def _parts(
+    loss: Loss, program: Program, training: Training, members: Sequence[Member], width: int
+) -> list[list[int]]:  # fmt: skip
+    """Return who is in each stack, at most `width`, and fewer where their ends would need more than `_ENDS`."""
+    # Clients of similar size are in one stack, so that there is less padding.
+    left = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
+    made = []
+    while left:
+        rows = len(members[left[0]].samples)
+        rows = rows if training.batch_size == "all" else min(rows, training.batch_size)
+        each = bytes_of(loss, program, rows * views_of(loss))
+        most = width if not each else max(1, min(width, _ENDS // each))
+        made.append(left[:most])
+        left = left[most:]
+    return made
 
 
 def _check(program: Program, samples: Samples) -> None:

@@ -24,7 +24,10 @@ from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal, SquaredE
 from fedkin.learning.stacked import put, stacked
 from fedkin.learning.written import LossNotWritten, NotWritten, Program
 
-__all__ = ["CrossEntropyEnd", "End", "Given", "WrittenLoss", "end_of", "is_written", "shares", "takes_rows", "views_of"]
+__all__ = [
+    "CrossEntropyEnd", "End", "Given", "WrittenLoss", "bytes_of", "end_of", "is_written", "shares", "takes_rows",
+    "views_of",
+]  # fmt: skip
 
 _BLOCK = 64  # number of steps whose outputs are stored before their losses are computed
 
@@ -42,11 +45,12 @@ class Given(NamedTuple):
 class WrittenLoss(Protocol):
     """A loss that says itself how it is written out.
 
-    Its class may have further: views: ClassVar[int]: how often each batch has its samples. rows: ClassVar[bool]: it
-    takes what the body's method `written_rows` gives in place of the features.
+    Its class may have further: written_views: ClassVar[int]: how often each batch has its samples. written_rows:
+    ClassVar[bool]: it takes what the body's method `written_rows` gives in place of the features.
+    written_bytes(program, rows): about the memory that the end needs for a client with batches of so many rows.
     """
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """Return the end of a net with this loss."""
         ...
 
@@ -60,7 +64,7 @@ def end_of(loss: Loss, given: Given) -> End:
     if type(loss) is SquaredError:
         return _SquaredError(given)
     if alone and _ends_itself(loss):
-        return loss.end(given)  # type: ignore[attr-defined, no-any-return]
+        return loss.written_end(given)  # type: ignore[attr-defined, no-any-return]
     return _Mapped(loss, given, alone)
 
 
@@ -103,18 +107,24 @@ def is_written(loss: Loss) -> bool:
 
 def views_of(loss: Loss) -> int:
     """Return how often a batch has its samples, if the loss is written out."""
-    return getattr(loss, "views", 1) if _ends_itself(loss) else 1
+    return getattr(loss, "written_views", 1) if _ends_itself(loss) else 1
 
 
 def takes_rows(loss: Loss) -> bool:
     """Whether the loss, if it is written out, takes something else than the features."""
-    return _ends_itself(loss) and getattr(loss, "rows", False)
+    return _ends_itself(loss) and getattr(loss, "written_rows", False)
+
+
+def bytes_of(loss: Loss, program: Program, rows: int) -> int:
+    """Return about how much memory the end needs for each member, if the loss says so: else 0."""
+    asked = getattr(loss, "written_bytes", None) if _ends_itself(loss) else None
+    return 0 if asked is None else int(asked(program, rows))
 
 
 def _ends_itself(loss: Loss) -> bool:
     """Whether it is a `WrittenLoss`; a subclass that computes another loss is none."""
     kinds = type(loss).__mro__
-    ends, calls = (next((kind for kind in kinds if name in vars(kind)), None) for name in ("end", "__call__"))
+    ends, calls = (next((kind for kind in kinds if name in vars(kind)), None) for name in ("written_end", "__call__"))
     return ends is not None and ends is calls
 
 

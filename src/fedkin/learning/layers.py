@@ -250,6 +250,8 @@ class Columns(_Norm):
     def normal(self, x: Tensor, now: Now) -> Tensor:
         share = now.share[:, None]
         away = x - (mean := torch.bmm(share, x))
+        # One product rounds the mean of numbers far from 0, and `backward` counts on sums of n that are 0.
+        away.sub_(torch.bmm(share, away))
         variance = torch.bmm(share, away * away)
         self.heed(mean, variance, now)
         self.scale, self.share = torch.rsqrt(variance + self.eps), now.share[:, :, None]

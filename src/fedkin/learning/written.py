@@ -24,15 +24,15 @@ class LossNotWritten(NotWritten):
 class Program(NamedTuple):
     """The layers of a body by name, in order, and its head. flat: the inputs are flattened before the first layer.
 
-    extra: the net's other modules by name, of which only a loss may make use. rows: it gives a loss what the body's
-    `written_rows` gives, and not the features.
+    extra: the net's other modules by name, of which only a loss may make use. rows: the class of a body whose
+    `written_rows` gives a loss more than the features; None if the loss gets the features.
     """
 
     flat: bool
     parts: tuple[tuple[str, nn.Module], ...]
     head: nn.Linear
     extra: Mapping[str, nn.Module] = MappingProxyType({})
-    rows: bool = False
+    rows: type[nn.Module] | None = None
 
     def layers(self) -> tuple[list[Layer], Linear]:
         """Return new written-out layers: those of the body, and the head."""
@@ -74,6 +74,7 @@ def program_of(net: Net, rows: bool = False) -> Program | str:
     >>> program_of(Net(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(2, 2)))
     'body.1 is a Softmax'
     """
+    rows = rows and hasattr(net.module.body, "written_rows")
     with _READING:
         known = _KNOWN.setdefault(net, {})
         if rows not in known:
@@ -95,7 +96,7 @@ def _read(net: Net, rows: bool) -> Program:
         if what := altered(part):
             raise NotWritten(f"{name or 'the net'} has a {what}")
     parts: list[tuple[str, nn.Module]] = []
-    flat, rows = False, rows and hasattr(body, "written_rows")
+    flat = False
     for name, part in _chain("body", body.written_rows() if rows else body):  # type: ignore[operator]
         if _flattens(part):
             flat = flat or not parts  # what layers give is flat already
@@ -103,7 +104,7 @@ def _read(net: Net, rows: bool) -> Program:
             raise NotWritten(f"{name} is a BatchNorm1d that was applied before")
         elif _acts(name, part):
             parts.append((name, part))
-    program = Program(flat, tuple(parts), module.head, net.extra, rows)
+    program = Program(flat, tuple(parts), module.head, net.extra, type(body) if rows else None)
     layers, head = program.layers()
     found = sorted(name for layer in (*layers, head) for name in layer.names)
     own = sorted(name for name in net.trainable if name.split(".")[0] not in program.extra)

@@ -20,13 +20,13 @@ from fedkin.federation import Federation
 from fedkin.federation.inputs import joined
 from fedkin.flow import Fit, Params
 from fedkin.learning.augment import Augment, StackDraws
-from fedkin.learning.contrasted import Unit, supervised_slope
+from fedkin.learning.contrasted import Unit, contrast_bytes, supervised_slope
 from fedkin.learning.contrastive import supervised_contrastive
 from fedkin.learning.ends import CrossEntropyEnd, End, Given
 from fedkin.learning.layers import Now, Sink
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.learning.written import LossNotWritten
+from fedkin.learning.written import LossNotWritten, Program
 from fedkin.methods.fedsim import ClientState, FedSim
 from fedkin.settings import span
 from fedkin.views import ClientView
@@ -42,7 +42,7 @@ class ContrastedViews:
     """
 
     random: ClassVar[bool] = True
-    views: ClassVar[int] = 2
+    written_views: ClassVar[int] = 2
 
     temperature: float
     rho: float
@@ -57,9 +57,14 @@ class ContrastedViews:
         )
         return masked_mean(entropy, batch) + contrast + self.rho / 2 * away
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
+        if type(self.augment) is not Augment:
+            raise LossNotWritten(f"views of the class {type(self.augment).__name__} are not drawn as fedkin's own")
         return _ViewsEnd(self, given)
+
+    def written_bytes(self, program: Program, rows: int) -> int:
+        return contrast_bytes(rows, program.head.weight.dtype)
 
 
 class _ViewsEnd(End):

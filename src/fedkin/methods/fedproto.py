@@ -52,7 +52,7 @@ class PrototypeRegularised:
         away = (z - extras["prototypes"][batch.y]).square().mean(1) * extras["known"][batch.y]
         return masked_mean(loss + self.weight * away, batch)
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
         return PulledEnd(given, self.weight, [member.extras for member in given.members], "prototypes", mean=True)
 

@@ -52,13 +52,13 @@ class GaussianBody(nn.Module):
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
-        parts = list(body.named_children()) if type(body) is nn.Sequential else [("net", body)]
-        for name, module in [*parts, ("gaussian", nn.Linear(width, 2 * width))]:
+        parts = _parts(body) if type(body) is nn.Sequential else {"net": body}
+        for name, module in {**parts, "gaussian": nn.Linear(width, 2 * width)}.items():
             self.add_module(name, module)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(mean, standard deviation), each [b, d]."""
-        for module in self.children():
+        for module in _parts(self).values():
             x = module(x)
         mean, raw = x.chunk(2, dim=1)
         return mean, F.softplus(raw) + _LEAST
@@ -68,7 +68,12 @@ class GaussianBody(nn.Module):
 
     def written_rows(self) -> nn.Module:
         """What gives mean and raw deviation beside each other [b, 2 d]."""
-        return nn.Sequential(OrderedDict(self.named_children()))
+        return nn.Sequential(OrderedDict(_parts(self)))
+
+
+def _parts(body: nn.Module) -> dict[str, nn.Module]:
+    """The modules of a body by name; `children` would leave out one that comes again."""
+    return {name: module for name, module in body._modules.items() if module is not None}
 
 
 class ClassReference(nn.Module):
@@ -103,7 +108,7 @@ class SimpleRepresentation:
     norm: str
     random: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
-    rows: ClassVar[bool] = True
+    written_rows: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.in_body(model.body.moments, batch.x)
@@ -112,9 +117,10 @@ class SimpleRepresentation:
         value = F.cross_entropy(model.head(z), batch.y, reduction="none") + self.l2r * size
         return masked_mean(value + self.cmi * gaussian_kl(mean, sd, *model.reference(batch.y)), batch)
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
-        if type(given.program.extra.get("reference")) is not ClassReference or not given.program.rows:
+        own = given.program.rows is GaussianBody and type(given.program.extra.get("reference")) is ClassReference
+        if not own:
             raise LossNotWritten("the net's Gaussian body or class references are not FedSR's own")
         return GaussianEnd(self, _LEAST, given)
 

@@ -16,7 +16,8 @@ from fedkin.learning.contrastive import Form, prototype_loss, supervised_contras
 from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.methods.mapl.written import TwoViewsEnd
+from fedkin.learning.written import LossNotWritten, Program
+from fedkin.methods.mapl.written import TwoViewsEnd, bytes_of_views
 
 __all__ = ["TwoViews"]
 
@@ -29,7 +30,7 @@ class TwoViews:
     """
 
     random: ClassVar[bool] = True  # the views
-    views: ClassVar[int] = 2
+    written_views: ClassVar[int] = 2
 
     augment: Augment
     ce: float
@@ -60,6 +61,11 @@ class TwoViews:
             value = value + self.uni * uniformity_loss(xi, self.spread, self.form)
         return value
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
+        if type(self.augment) is not Augment:
+            raise LossNotWritten(f"views of the class {type(self.augment).__name__} are not drawn as fedkin's own")
         return TwoViewsEnd(self, given)
+
+    def written_bytes(self, program: Program, rows: int) -> int:
+        return bytes_of_views(self, program, rows)

@@ -9,15 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.learning.augment import StackDraws
-from fedkin.learning.contrasted import Unit, prototype_slopes, supervised_slope, uniformity_slope
+from fedkin.learning.contrasted import Unit, contrast_bytes, prototype_slopes, supervised_slope, uniformity_slope
 from fedkin.learning.contrastive import Projection
 from fedkin.learning.ends import CrossEntropyEnd, End, Given, shares
 from fedkin.learning.layers import Activation, Columns, Layer, Linear, Now, Sink
-from fedkin.learning.written import LossNotWritten
+from fedkin.learning.written import LossNotWritten, Program
 
-__all__ = ["TwoViewsEnd"]
+__all__ = ["TwoViewsEnd", "bytes_of_views"]
 
 _XI = "prototypes.weight"
+
+
+def bytes_of_views(loss: Any, program: Program, rows: int) -> int:
+    """Return about the memory that the end needs for a client: the contrast's, and 6 hidden layers'."""
+    projection, dtype = program.extra.get("projection"), program.head.weight.dtype
+    if type(projection) is not Projection or not (loss.cont or loss.proto):
+        return 0
+    hidden = 6 * rows * projection.into.out_features * dtype.itemsize
+    return hidden + (contrast_bytes(rows, dtype) if loss.cont else 0)
 
 
 class TwoViewsEnd(End):

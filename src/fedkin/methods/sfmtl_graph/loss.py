@@ -47,7 +47,7 @@ class AnchoredCrossEntropy:
         moved = torch.where(known[:, None], torch.lerp(anchors, mean, self.rate), mean)
         return value, {"anchors": torch.where(here[:, None], moved, anchors), "known": known | here}
 
-    def end(self, given: Given) -> End:
+    def written_end(self, given: Given) -> End:
         """The loss written out for a stack."""
         return _AnchoredEnd(self, given)
 
