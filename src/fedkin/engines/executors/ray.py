@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedkin.engines.executors.cluster import Cluster, Place
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, ScoreJob
+from fedkin.engines.executors.sharing import Sharing
 from fedkin.engines.executors.ways import ALONE
 from fedkin.errors import RunError
 from fedkin.federation import Client, Federation, Samples
-from fedkin.flow import Params
 from fedkin.learning.net import Net
 
 __all__ = ["Shards"]
@@ -24,8 +24,6 @@ _LOG = logging.getLogger("fedkin")
 _AHEAD = 2  # number of jobs at each actor: one running and one waiting
 # Jobs depend on their content alone, so that numbers do not change if a job is repeated elsewhere.
 _REPEATS = 3
-_HEAVY = 100_000  # bytes from which parameters of several jobs are sent to a node once, and not with every job
-_SHARED = 4  # so many such parameters are kept at the nodes
 
 
 @dataclass
@@ -64,9 +62,9 @@ class Shards(Executor):
         self.places: list[Place] = []
         self.home: dict[str, Place] = {}
         self.open: dict[Any, _Sent] = {}
-        # Nets and parameters are stored, so that no others can get the same id.
+        # Nets are stored, so that no others can get the same id.
         self.nets: dict[int, tuple[int, Net, Any]] = {}
-        self.seen: dict[int, tuple[Params, Any]] = {}
+        self.sharing = Sharing(self.ray.put)
         try:
             self._settle(sorted(federation))
         except BaseException:
@@ -115,7 +113,7 @@ class Shards(Executor):
         for id in ids:
             here.setdefault(self.home[id], []).append(id)
         number, _, net = self._net(job.net or self.net)
-        params, (data, rows) = self._params(job.params), self._data(job)
+        params, (data, rows) = self.sharing(job.params), self._data(job)
         for place, own in here.items():
             if number not in place.nets:
                 place.actor.learn.remote(number, net)
@@ -133,19 +131,6 @@ class Shards(Executor):
         if id(net) not in self.nets:
             self.nets[id(net)] = len(self.nets), net, self.ray.put(net)
         return self.nets[id(net)]
-
-    def _params(self, params: Params) -> Any:
-        """The parameters, or a reference to them if several jobs have the same: a node then gets them once."""
-        if sum(tensor.nbytes for tensor in params.values()) < _HEAVY:
-            return params
-        again, reference = id(params) in self.seen, None
-        if again:
-            _, reference = self.seen.pop(id(params))
-            reference = reference if reference is not None else self.ray.put(params)
-        self.seen[id(params)] = params, reference
-        if len(self.seen) > _SHARED:
-            del self.seen[next(iter(self.seen))]
-        return reference if again else params
 
     def _data(self, job: Job) -> tuple[Samples | None, Tensor | None]:
         """(samples to send with the job, or which of its client's own training samples it is about)."""
