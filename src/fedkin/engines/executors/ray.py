@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from fedkin.engines.executors.ways import ALONE
 from fedkin.errors import RunError
 from fedkin.federation import Client, Federation, Samples
 from fedkin.learning.net import Net
+from fedkin.untrusted import said
 
 __all__ = ["Shards"]
 
@@ -91,10 +93,10 @@ class Shards(Executor):
                 sent.parts.open -= 1
                 try:
                     value = self.ray.get(reference)
-                except self.ray.exceptions.RayActorError as error:
-                    self._repeat(sent, error)
                 except self.ray.exceptions.RayError as error:
-                    raise self.cluster.failed(sent.place.node, error) from None
+                    if not self.cluster.lost(error):
+                        raise self.cluster.failed(sent.place.node, error) from None
+                    self._repeat(sent, error)
                 else:
                     done += self._gathered(sent, value)
         return done
@@ -116,14 +118,13 @@ class Shards(Executor):
         params, (data, rows) = self.sharing(job.params), self._data(job)
         for place, own in here.items():
             if number not in place.nets:
-                place.actor.learn.remote(number, net)
-                place.nets.add(number)
+                place.nets[number] = place.actor.learn.remote(number, net)
             if isinstance(job, ScoreJob):
                 piece: Job = replace(job, ids=tuple(own), params={}, net=None)
             else:
                 piece = replace(job, params={}, net=None, data=data)
             parts.open += 1
-            reference = place.actor.do.remote(piece, params, number, rows)
+            reference = place.actor.do.remote(piece, params, number, rows, place.nets[number])
             self.open[reference] = _Sent(parts, tuple(own), place, tries)
 
     def _net(self, net: Net) -> tuple[int, Net, Any]:
@@ -152,31 +153,38 @@ class Shards(Executor):
     def _repeat(self, sent: _Sent, error: Exception) -> None:
         """Have a lost piece of a job done again; raises RunError if it was lost too often."""
         if sent.tries >= _REPEATS:
-            raise RunError(
-                f"the Ray actor with client {sent.ids[0]!r} was lost more than {_REPEATS} times "
-                f"({type(error).__name__}); if memory ran out, start its node with fewer cores; go on from the "
-                "checkpoint with --resume"
-            )
+            raise self._too_often(sent.place.node, sent.ids[0], said(error))
         if sent.place in self.places:
-            self._lost(sent.place)
+            self._settle(self._replaced([sent.place]))
         self._send(sent.parts, sent.ids, sent.tries + 1)
 
-    def _lost(self, place: Place) -> None:
-        """Replace an actor."""
-        self.places.remove(place)
-        self.cluster.end(place)
-        if self.cluster.alive(place.node):
-            self.places.append(self.cluster.start(place.node))
-        else:
-            self._say(place.node, len(place.ids))
-        self._settle(sorted(place.ids))
+    def _too_often(self, node: str, id: str, why: str) -> RunError:
+        return RunError(
+            f"Ray node {self.cluster.names[node]}: the actor with client {id!r} was lost more than {_REPEATS} times "
+            f"({why}); if memory ran out, start the node with fewer cores; go on from the checkpoint with --resume"
+        )
 
-    def _say(self, node: str, clients: int) -> None:
-        goes_on = f": others take its {clients} clients over, with the same results" if self.places else ""
-        _LOG.warning("Ray node %s was lost%s", self.cluster.names[node], goes_on)
+    def _replaced(self, lost: Collection[Place]) -> list[str]:
+        """Replace lost actors, with all others of a node that is lost; returns their clients."""
+        ids: list[str] = []
+        for node in sorted({place.node for place in lost}):
+            there = self.cluster.alive(node)
+            away = [place for place in self.places if place.node == node and (place in lost or not there)]
+            self.places = [place for place in self.places if place not in away]
+            homeless = sorted({id for place in away for id in place.ids})
+            for place in away:
+                self.cluster.end(place)
+                if there:
+                    self.places.append(self.cluster.start(node))
+            if not there:
+                goes_on = f": others take its {len(homeless)} clients over, with the same results"
+                _LOG.warning("Ray node %s was lost%s", self.cluster.names[node], goes_on if self.places else "")
+            ids += homeless
+        return sorted(ids)
 
     def _settle(self, ids: list[str]) -> None:
         """Give these clients to the actors that have the fewest, or to new ones if there are none."""
+        losses: Counter[str] = Counter()
         while ids:
             if not self.places:
                 self.places = self._started()
@@ -186,14 +194,12 @@ class Shards(Executor):
                 least.ids.add(id)
                 self.home[id] = least
                 moved.setdefault(least, []).append(id)
-            gone = self.cluster.bring(list(moved.items()))
-            ids = []
-            for node in sorted(gone):
-                lost = [place for place in self.places if place.node == node]
-                self.places = [place for place in self.places if place.node != node]
-                homeless = sorted({id for place in lost for id in place.ids})
-                self._say(node, len(homeless))
-                ids += homeless
+            lost = self.cluster.bring(list(moved.items()))
+            losses.update({place.node for place in lost})
+            for place, why in lost.items():
+                if losses[place.node] > _REPEATS and self.cluster.alive(place.node):
+                    raise self._too_often(place.node, min(place.ids), why)
+            ids = self._replaced(lost)
 
     def _started(self) -> list[Place]:
         """New actors: one for each core, or as many as the setting says, spread over the nodes."""
