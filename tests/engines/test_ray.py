@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin import Fit, Message, phase
 from fedkin.engines import LocalEngine
+from fedkin.engines.executors import sharing
 from fedkin.engines.ray import RayEngine
 from fedkin.errors import ConfigError, MethodError
+from fedkin.flow import ClientFlow
+from fedkin.forms import COUNT, NET
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
+from fedkin.views import ClientView
 from support import local_site, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
@@ -47,6 +52,37 @@ def test_the_bits_of_the_local_engine(name: str) -> None:
     try:
         for number in (1, 2, 3):
             assert local.round(number).traffic == cluster.round(number).traffic
+        assert local.evaluate() == cluster.evaluate()
+        for id in setup.federation:
+            assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())
+    finally:
+        cluster.close()
+
+
+class Stepwise(FedAvg):
+    """Each client goes on with the dict that it has, whose values it replaces or changes in place."""
+
+    @phase(params=NET, n=COUNT)
+    def train(self, client: ClientView[Any], message: Message) -> ClientFlow[Message]:
+        params = dict(message.params)
+        for step in range(4):
+            fitted = yield from Fit(params)
+            if step % 2:
+                for name, tensor in fitted.params.items():
+                    params[name].data.copy_(tensor)
+            else:
+                params.update(fitted.params)
+        return Message(params=params, n=client.size)
+
+
+def test_parameters_that_a_client_changes_between_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_HEAVY", 0)
+    setup = small_setup(Stepwise()).having(workers=2)  # more clients than models that are kept
+    local, cluster = LocalEngine(setup), RayEngine(setup)
+    try:
+        for number in (1, 2):
+            local.round(number)
+            cluster.round(number)
         assert local.evaluate() == cluster.evaluate()
         for id in setup.federation:
             assert all(torch.equal(t, cluster.model(id)[k]) for k, t in local.model(id).items())

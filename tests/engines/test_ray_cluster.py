@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ import torch
 
 from fedkin.data import federate
 from fedkin.engines import Envelope, LocalEngine, Observer
+from fedkin.engines.executors.cluster import Cluster
 from fedkin.engines.ray import RayEngine
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation, Samples
+from fedkin.learning.models import Mlp
+from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
@@ -49,13 +54,14 @@ _NUMBERS = itertools.count()
 
 
 class Nodes:
-    """Two nodes with a core each, beside a head without one; each is a raylet of its own that can be killed."""
+    """Nodes beside a head without a core, two with one if not said; each is a raylet that can be killed."""
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, cores: Mapping[str, int] | None = None) -> None:
+        cores = cores or {"one": 1, "two": 1}
         self.cluster = cluster
         # Ray may still count the nodes of an earlier test for a while: each has a name of its own.
-        self.names = {name: f"{name}-{next(_NUMBERS)}" for name in ("one", "two")}
-        self.up = {name: cluster.add_node(num_cpus=1, node_name=self.names[name]) for name in ("one", "two")}
+        self.names = {name: f"{name}-{next(_NUMBERS)}" for name in cores}
+        self.up = {name: cluster.add_node(num_cpus=cores[name], node_name=self.names[name]) for name in cores}
 
     def kill(self, name: str) -> None:
         """End the node with its actors, which else outlive it for a moment, in which a short run ends."""
@@ -74,13 +80,13 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster as Started
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         quick = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick}
-        made = Cluster(initialize_head=True, head_node_args=head)
+        made = Started(initialize_head=True, head_node_args=head)
         patch.setenv("RAY_ADDRESS", made.address)
         yield made
         made.shutdown()
@@ -172,6 +178,112 @@ def test_nodes_lost_within_a_round_until_none_is_left(nodes: Nodes) -> None:
         spread.close()
 
 
+def test_a_node_with_several_actors_is_lost_at_once(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = Nodes(cluster, {"large": 3, "small": 1})
+    setup = small_setup(METHODS["fedavg"]())
+    try:
+        local, spread = LocalEngine(setup), RayEngine(setup)
+        try:
+            here = [
+                place for place in _executor(spread).places if "large" in _executor(spread).cluster.names[place.node]
+            ]
+            assert len(here) == 3
+            clients = sum(len(place.ids) for place in here)
+            local.round(1)
+            with caplog.at_level(logging.WARNING, "fedkin"):
+                nodes.kill("large")
+                spread.round(1)
+            node = f"{nodes.names['large']} ({_host()})"
+            goes_on = f"others take its {clients} clients over, with the same results"
+            told = [line.getMessage() for line in caplog.records if node in line.getMessage()]
+            assert told == [f"Ray node {node} was lost: {goes_on}"]
+            assert sorted(_executor(spread).places[0].ids) == sorted(setup.federation)
+            assert local.evaluate() == spread.evaluate()
+        finally:
+            spread.close()
+    finally:
+        nodes.close()
+
+
+class Dying:
+    """Starts actors on the nodes as ever, of which the first ones end at once."""
+
+    def __init__(self, deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.deaths, self.start = deaths, Cluster.start
+        monkeypatch.setattr(Cluster, "start", lambda cluster, node: self.started(cluster, node))
+
+    def started(self, cluster: Cluster, node: str) -> Any:
+        place = self.start(cluster, node)
+        if self.deaths:
+            self.deaths -= 1
+            cluster.ray.get(place.actor.add.remote({}))
+            cluster.ray.kill(place.actor)
+        return place
+
+
+def test_an_actor_that_ends_while_it_gets_samples_leaves_its_node_in_use(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = small_setup(METHODS["fedavg"](), from_file(tmp_path))
+    Dying(1, monkeypatch)
+    with caplog.at_level(logging.WARNING, "fedkin"):
+        spread = RayEngine(setup)
+    try:
+        names = [_executor(spread).cluster.names[place.node] for place in _executor(spread).places]
+        assert sorted(name.split(" ")[0] for name in names) == sorted(nodes.names.values())
+        assert not [line for line in caplog.records if any(name in line.getMessage() for name in nodes.names.values())]
+    finally:
+        spread.close()
+    Dying(100, monkeypatch)
+    with pytest.raises(RunError, match=r"Ray node (one|two).* was lost more than 3 times \(.*\); if memory ran out"):
+        RayEngine(setup)
+
+
+@pytest.mark.parametrize("lacks", ["fedkin", "ownnet"])
+def test_a_node_that_lacks_a_module_is_named(
+    lacks: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ownnet.py").write_text("from torch import nn\nclass Body(nn.Sequential):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    blocking = tmp_path / "blocking"
+    blocking.mkdir()
+    (blocking / "sitecustomize.py").write_text(_BLOCKING.format(lacks))
+    with monkeypatch.context() as there:
+        there.setenv("PYTHONPATH", f"{blocking}:{os.environ.get('PYTHONPATH', '')}")
+        nodes = Nodes(cluster, {"bare": 1})
+    setup = small_setup(METHODS["fedavg"]())
+    body = importlib.import_module("ownnet").Body
+
+    def build() -> Any:
+        first, *others = Mlp(hidden=(4,)).build(setup.federation.task)
+        return (body(first), *others)
+
+    setup = replace(setup, net=Net.build(build, 1))
+    try:
+        with pytest.raises(RunError, match=rf"^Ray node bare-.*: No module named '{lacks}'; every node needs the same"):
+            _one_round(setup)
+    finally:
+        nodes.close()
+
+
+_BLOCKING = """
+import sys
+class Blocking:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "{0}":
+            raise ModuleNotFoundError("No module named '{0}'", name="{0}")
+sys.meta_path.insert(0, Blocking())
+"""
+
+
+def _one_round(setup: Any) -> None:
+    spread = RayEngine(setup)
+    try:
+        spread.round(1)
+    finally:
+        spread.close()
+
+
 def test_samples_of_a_file_do_not_travel(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def travels(self: Samples, protocol: Any) -> Any:
         raise AssertionError("samples leave this process")
@@ -196,7 +308,9 @@ def test_samples_of_a_file_do_not_travel(nodes: Nodes, tmp_path: Path, monkeypat
 def test_files_that_a_node_lacks_or_has_otherwise(nodes: Nodes, tmp_path: Path) -> None:
     setup = small_setup(METHODS["fedavg"](), from_file(tmp_path))
     saved(tmp_path, seed=1)
-    with pytest.raises(DataError, match=r"Ray node one-.* \(.*\): client 'a' has other samples here .* copy the same"):
+    with pytest.raises(
+        DataError, match=r"Ray node one-.* \(.*\): client 'a' has other samples here .* copy the same files \(npz in"
+    ):
         RayEngine(setup)
     (tmp_path / "samples.npz").unlink()
     with pytest.raises(DataError, match=rf"Ray node one-.* \({_host()}\): .*{tmp_path}/samples\.npz"):

@@ -17,7 +17,7 @@ from fedkin.federation import Client, Federation
 from fedkin.federation.origin import hashes
 from fedkin.flow import Params
 from fedkin.learning.net import Net
-from fedkin.untrusted import said
+from fedkin.untrusted import said, shown
 
 __all__ = ["Cluster", "Place", "own_rows"]
 
@@ -42,8 +42,11 @@ class _Shard:
         """Take a net, which jobs then name by its number."""
         self.nets[number] = net
 
-    def do(self, job: Job, params: Params, number: int, rows: Tensor | None) -> Any:
-        """Return the result of the job, or the error that a user can act on."""
+    def do(self, job: Job, params: Params, number: int, rows: Tensor | None, learned: None) -> Any:
+        """Return the result of the job, or the error that a user can act on.
+
+        learned: the answer of `learn`: if it failed, Ray raises its error here.
+        """
         job = replace(job, params=params)
         if rows is not None and not isinstance(job, ScoreJob):
             job = replace(job, data=self.clients[job.id].at(job.round).train.take(rows))
@@ -54,29 +57,39 @@ class _Reader:
     """An actor that reads the samples of all actors on its node, and hands them over there."""
 
     def read(
-        self, read: Callable[[], Mapping[str, Client]], wanted: Sequence[tuple[Any, Mapping[str, Any]]]
-    ) -> str | None:
-        """Give each actor its clients, of which the hashes are known; returns what is wrong, or None."""
+        self, read: Callable[[], Mapping[str, Client]], wanted: Sequence[tuple[Any, Mapping[str, Any]]], where: str
+    ) -> tuple[str | None, dict[int, str]]:
+        """Give each actor its clients, of which the hashes are known.
+
+        Returns what is wrong, or None, and which of the actors were lost, and why. where: the files, in words.
+        """
         try:
             there = read()
         except (FedkinError, OSError, ImportError) as error:
-            return said(error)
+            return said(error), {}
         for _, told in wanted:
             found = hashes(there[id] for id in told if id in there)
             if odd := sorted(id for id in told if found.get(id) != told[id]):
-                return f"client {odd[0]!r} has other samples here than where the run was started: copy the same files"
-        _ray().get([actor.add.remote({id: own_rows(there[id]) for id in told}) for actor, told in wanted])
-        return None
+                what = f"client {odd[0]!r} has other samples here than where the run was started"
+                return f"{what}: copy the same files ({where})", {}
+        ray, lost = _ray(), dict[int, str]()
+        given = [actor.add.remote({id: own_rows(there[id]) for id in told}) for actor, told in wanted]
+        for place, reference in enumerate(given):
+            try:
+                ray.get(reference)
+            except ray.exceptions.RayActorError as error:
+                lost[place] = said(error)
+        return None, lost
 
 
 @dataclass(eq=False)
 class Place:
-    """An actor, the node on which it is, and the clients and nets that it has."""
+    """An actor, the node on which it is, its clients, and for each net that it was sent whether it has it."""
 
     node: str
     actor: Any
     ids: set[str] = field(default_factory=set)
-    nets: set[int] = field(default_factory=set)
+    nets: dict[int, Any] = field(default_factory=dict)
 
 
 class Cluster:
@@ -88,9 +101,7 @@ class Cluster:
         self.started = not self.ray.is_initialized()
         if self.started:
             self._join()
-        self.loud = _quiet(self.ray) if self.started else None
         self.names: dict[str, str] = {}
-        self.gone: set[str] = set()
         self.actor = self.ray.remote(max_restarts=0, max_task_retries=0, num_cpus=1)(_Shard)
         self.reader = self.ray.remote(max_restarts=0, num_cpus=0)(_Reader)
 
@@ -112,7 +123,7 @@ class Cluster:
         found = {}
         for node in sorted(self.ray.nodes(), key=lambda one: (one["NodeName"], one["NodeID"])):
             cores = int(node["Resources"].get("CPU", 0))
-            if node["Alive"] and cores and node["NodeID"] not in self.gone:
+            if node["Alive"] and cores:
                 found[node["NodeID"]] = cores
                 self.names[node["NodeID"]] = f"{node['NodeName']} ({node['NodeManagerHostname']})"
         return found
@@ -121,22 +132,23 @@ class Cluster:
         """Start an actor on this node."""
         return Place(node, self.actor.options(scheduling_strategy=self._on(node)).remote())
 
-    def bring(self, places: Sequence[tuple[Place, Sequence[str]]]) -> set[str]:
-        """Bring these clients' samples to these actors; returns the nodes that were lost meanwhile.
+    def bring(self, places: Sequence[tuple[Place, Sequence[str]]]) -> dict[Place, str]:
+        """Bring these clients' samples to these actors; returns the actors that were lost meanwhile, and why.
 
         A node reads them from the files for itself, once for all its actors. Those that were made in this process are
         sent to it. Raises DataError if a node cannot read the files, or reads others than this process did.
         """
-        asked, readers = [], []
+        asked, readers, origin = list[tuple[list[Place], Any]](), [], self.federation.origin
         for node in dict.fromkeys(place.node for place, _ in places):
-            here = [(place.actor, *self._parted(ids)) for place, ids in places if place.node == node]
-            wanted = [(actor, hashes(self.federation[id] for id in read)) for actor, read, _ in here if read]
-            if wanted and self.federation.origin is not None:
+            here = [(place, *self._parted(ids)) for place, ids in places if place.node == node]
+            reading = [place for place, read, _ in here if read]
+            if reading and origin is not None:
+                wanted = [(place.actor, hashes(self.federation[id] for id in read)) for place, read, _ in here if read]
                 readers.append(self.reader.options(scheduling_strategy=self._on(node)).remote())
-                asked.append((node, readers[-1].read.remote(self.federation.origin.read, wanted)))
-            for actor, _, made in here:
+                asked.append((reading, readers[-1].read.remote(origin.read, wanted, origin.where)))
+            for place, _, made in here:
                 if made:
-                    asked.append((node, actor.add.remote({id: own_rows(self.federation[id]) for id in made})))
+                    asked.append(([place], place.actor.add.remote({id: own_rows(self.federation[id]) for id in made})))
         try:
             return self._all(asked)
         finally:
@@ -149,26 +161,31 @@ class Cluster:
         read = [id for id in ids if origin is not None and origin.has(self.federation[id])]
         return read, sorted(set(ids).difference(read))
 
-    def _all(self, asked: Sequence[tuple[str, Any]]) -> set[str]:
-        """Wait for all answers; returns the nodes that were lost, on which nothing is started again."""
+    def _all(self, asked: Sequence[tuple[list[Place], Any]]) -> dict[Place, str]:
+        """Wait for all answers; returns the actors that were lost, and why."""
         references = [reference for _, reference in asked]
         _, waiting = self.ray.wait(references, num_returns=len(references), timeout=_PATIENCE)
         if waiting:
             _LOG.warning("waiting for the Ray cluster: its cores are taken, or its nodes still read the samples")
-        lost, errors = set(), self.ray.exceptions
-        for node, reference in asked:
+        lost: dict[Place, str] = {}
+        for places, reference in asked:
             try:
-                wrong = self.ray.get(reference)
-            except errors.RayError as error:
-                if isinstance(error, errors.RayTaskError) and not isinstance(error.cause, errors.RayError):
-                    raise self.failed(node, error) from None
-                _LOG.debug("Ray node %s: %s: %s", self.names[node], type(error).__name__, error)
-                lost.add(node)
-            else:
-                if wrong is not None:
-                    raise DataError(f"Ray node {self.names[node]}: {wrong}")
-        self.gone |= lost
+                wrong, away = self.ray.get(reference) or (None, {})
+            except self.ray.exceptions.RayError as error:
+                if not self.lost(error):
+                    raise self.failed(places[0].node, error) from None
+                wrong, away = None, dict.fromkeys(range(len(places)), said(error))
+            if wrong is not None:
+                raise DataError(f"Ray node {self.names[places[0].node]}: {wrong}")
+            lost |= {places[at]: why for at, why in away.items()}
         return lost
+
+    def lost(self, error: Exception) -> bool:
+        """Whether an actor is no more that had been started: its memory ran out, or its node is lost."""
+        errors = self.ray.exceptions
+        if isinstance(error, errors.RayTaskError):
+            return isinstance(error.cause, errors.RayActorError) and self.lost(error.cause)
+        return not getattr(error, "actor_init_failed", False)
 
     def alive(self, node: str) -> bool:
         """Whether the cluster takes this node to be there."""
@@ -176,10 +193,15 @@ class Cluster:
 
     def failed(self, node: str, error: Exception) -> RunError:
         """What to say if Ray could not do something on a node that is there."""
-        cause = getattr(error, "cause", None) or error
+        # Ray hands over what an actor raised at its start as a traceback alone, and puts one after its own errors.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        cause = getattr(error, "cause", None)
+        text = str(cause).partition("\ntraceback:")[0]
+        what = f"{type(cause).__name__}: {text}" if isinstance(cause, Exception) else lines[-1]
+        what = shown(" ".join(what.split()), 300)
         return RunError(
-            f"Ray node {self.names[node]}: {type(cause).__name__}: {said(cause)}; every node needs the same Python, "
-            "fedkin and files of your own as this machine"
+            f"Ray node {self.names[node]}: {what}; every node needs the same Python, fedkin and files of your own as "
+            "this machine"
         )
 
     def end(self, place: Place) -> None:
@@ -190,32 +212,11 @@ class Cluster:
         """Leave the cluster, and end it if it was started here."""
         if self.started:
             self.ray.shutdown()
-        if self.loud is not None:
-            self.ray._private.worker.print_to_stdstream = self.loud
-            self.loud = None
 
     def _on(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-
-
-def _quiet(ray: Any) -> Any:
-    """Keep what Ray prints about a lost node, a page of its logs, out of what a command prints; returns the old way.
-
-    Ray has no setting for that.
-    """
-    worker = ray._private.worker
-    loud = getattr(worker, "print_to_stdstream", None)
-
-    def said(data: Any, *options: Any, **more: Any) -> None:
-        if data.get("pid") == "raylet":
-            _LOG.debug("Ray: %s", data.get("lines"))
-        elif loud is not None:
-            loud(data, *options, **more)
-
-    worker.print_to_stdstream = said
-    return loud
 
 
 def own_rows(client: Client) -> Client:

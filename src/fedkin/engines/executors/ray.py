@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from fedkin.engines.executors.cluster import Cluster, Place
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, ScoreJob
+from fedkin.engines.executors.sharing import Sharing
 from fedkin.engines.executors.ways import ALONE
 from fedkin.errors import RunError
 from fedkin.federation import Client, Federation, Samples
-from fedkin.flow import Params
 from fedkin.learning.net import Net
+from fedkin.untrusted import said
 
 __all__ = ["Shards"]
 
@@ -24,8 +26,6 @@ _LOG = logging.getLogger("fedkin")
 _AHEAD = 2  # number of jobs at each actor: one running and one waiting
 # Jobs depend on their content alone, so that numbers do not change if a job is repeated elsewhere.
 _REPEATS = 3
-_HEAVY = 100_000  # bytes from which parameters of several jobs are sent to a node once, and not with every job
-_SHARED = 4  # so many such parameters are kept at the nodes
 
 
 @dataclass
@@ -64,9 +64,9 @@ class Shards(Executor):
         self.places: list[Place] = []
         self.home: dict[str, Place] = {}
         self.open: dict[Any, _Sent] = {}
-        # Nets and parameters are stored, so that no others can get the same id.
+        # Nets are stored, so that no others can get the same id.
         self.nets: dict[int, tuple[int, Net, Any]] = {}
-        self.seen: dict[int, tuple[Params, Any]] = {}
+        self.sharing = Sharing(self.ray.put)
         try:
             self._settle(sorted(federation))
         except BaseException:
@@ -93,10 +93,10 @@ class Shards(Executor):
                 sent.parts.open -= 1
                 try:
                     value = self.ray.get(reference)
-                except self.ray.exceptions.RayActorError as error:
-                    self._repeat(sent, error)
                 except self.ray.exceptions.RayError as error:
-                    raise self.cluster.failed(sent.place.node, error) from None
+                    if not self.cluster.lost(error):
+                        raise self.cluster.failed(sent.place.node, error) from None
+                    self._repeat(sent, error)
                 else:
                     done += self._gathered(sent, value)
         return done
@@ -115,17 +115,16 @@ class Shards(Executor):
         for id in ids:
             here.setdefault(self.home[id], []).append(id)
         number, _, net = self._net(job.net or self.net)
-        params, (data, rows) = self._params(job.params), self._data(job)
+        params, (data, rows) = self.sharing(job.params), self._data(job)
         for place, own in here.items():
             if number not in place.nets:
-                place.actor.learn.remote(number, net)
-                place.nets.add(number)
+                place.nets[number] = place.actor.learn.remote(number, net)
             if isinstance(job, ScoreJob):
                 piece: Job = replace(job, ids=tuple(own), params={}, net=None)
             else:
                 piece = replace(job, params={}, net=None, data=data)
             parts.open += 1
-            reference = place.actor.do.remote(piece, params, number, rows)
+            reference = place.actor.do.remote(piece, params, number, rows, place.nets[number])
             self.open[reference] = _Sent(parts, tuple(own), place, tries)
 
     def _net(self, net: Net) -> tuple[int, Net, Any]:
@@ -133,19 +132,6 @@ class Shards(Executor):
         if id(net) not in self.nets:
             self.nets[id(net)] = len(self.nets), net, self.ray.put(net)
         return self.nets[id(net)]
-
-    def _params(self, params: Params) -> Any:
-        """The parameters, or a reference to them if several jobs have the same: a node then gets them once."""
-        if sum(tensor.nbytes for tensor in params.values()) < _HEAVY:
-            return params
-        again, reference = id(params) in self.seen, None
-        if again:
-            _, reference = self.seen.pop(id(params))
-            reference = reference if reference is not None else self.ray.put(params)
-        self.seen[id(params)] = params, reference
-        if len(self.seen) > _SHARED:
-            del self.seen[next(iter(self.seen))]
-        return reference if again else params
 
     def _data(self, job: Job) -> tuple[Samples | None, Tensor | None]:
         """(samples to send with the job, or which of its client's own training samples it is about)."""
@@ -167,31 +153,38 @@ class Shards(Executor):
     def _repeat(self, sent: _Sent, error: Exception) -> None:
         """Have a lost piece of a job done again; raises RunError if it was lost too often."""
         if sent.tries >= _REPEATS:
-            raise RunError(
-                f"the Ray actor with client {sent.ids[0]!r} was lost more than {_REPEATS} times "
-                f"({type(error).__name__}); if memory ran out, start its node with fewer cores; go on from the "
-                "checkpoint with --resume"
-            )
+            raise self._too_often(sent.place.node, sent.ids[0], said(error))
         if sent.place in self.places:
-            self._lost(sent.place)
+            self._settle(self._replaced([sent.place]))
         self._send(sent.parts, sent.ids, sent.tries + 1)
 
-    def _lost(self, place: Place) -> None:
-        """Replace an actor."""
-        self.places.remove(place)
-        self.cluster.end(place)
-        if self.cluster.alive(place.node):
-            self.places.append(self.cluster.start(place.node))
-        else:
-            self._say(place.node, len(place.ids))
-        self._settle(sorted(place.ids))
+    def _too_often(self, node: str, id: str, why: str) -> RunError:
+        return RunError(
+            f"Ray node {self.cluster.names[node]}: the actor with client {id!r} was lost more than {_REPEATS} times "
+            f"({why}); if memory ran out, start the node with fewer cores; go on from the checkpoint with --resume"
+        )
 
-    def _say(self, node: str, clients: int) -> None:
-        goes_on = f": others take its {clients} clients over, with the same results" if self.places else ""
-        _LOG.warning("Ray node %s was lost%s", self.cluster.names[node], goes_on)
+    def _replaced(self, lost: Collection[Place]) -> list[str]:
+        """Replace lost actors, with all others of a node that is lost; returns their clients."""
+        ids: list[str] = []
+        for node in sorted({place.node for place in lost}):
+            there = self.cluster.alive(node)
+            away = [place for place in self.places if place.node == node and (place in lost or not there)]
+            self.places = [place for place in self.places if place not in away]
+            homeless = sorted({id for place in away for id in place.ids})
+            for place in away:
+                self.cluster.end(place)
+                if there:
+                    self.places.append(self.cluster.start(node))
+            if not there:
+                goes_on = f": others take its {len(homeless)} clients over, with the same results"
+                _LOG.warning("Ray node %s was lost%s", self.cluster.names[node], goes_on if self.places else "")
+            ids += homeless
+        return sorted(ids)
 
     def _settle(self, ids: list[str]) -> None:
         """Give these clients to the actors that have the fewest, or to new ones if there are none."""
+        losses: Counter[str] = Counter()
         while ids:
             if not self.places:
                 self.places = self._started()
@@ -201,14 +194,12 @@ class Shards(Executor):
                 least.ids.add(id)
                 self.home[id] = least
                 moved.setdefault(least, []).append(id)
-            gone = self.cluster.bring(list(moved.items()))
-            ids = []
-            for node in sorted(gone):
-                lost = [place for place in self.places if place.node == node]
-                self.places = [place for place in self.places if place.node != node]
-                homeless = sorted({id for place in lost for id in place.ids})
-                self._say(node, len(homeless))
-                ids += homeless
+            lost = self.cluster.bring(list(moved.items()))
+            losses.update({place.node for place in lost})
+            for place, why in lost.items():
+                if losses[place.node] > _REPEATS and self.cluster.alive(place.node):
+                    raise self._too_often(place.node, min(place.ids), why)
+            ids = self._replaced(lost)
 
     def _started(self) -> list[Place]:
         """New actors: one for each core, or as many as the setting says, spread over the nodes."""
