@@ -64,6 +64,7 @@ class ContrastedViews:
         return _ViewsEnd(self, given)
 
     def written_bytes(self, program: Program, rows: int) -> int:
+        """The bytes of a client in a stack, beside its net, with so many rows in a batch."""
         return contrast_bytes(rows, program.head.weight.dtype)
 
 

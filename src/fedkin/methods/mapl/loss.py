@@ -68,4 +68,5 @@ class TwoViews:
         return TwoViewsEnd(self, given)
 
     def written_bytes(self, program: Program, rows: int) -> int:
+        """The bytes of a client in a stack, beside its net, with so many rows in a batch."""
         return bytes_of_views(self, program, rows)
