@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from torch import Tensor
 
 from fedkin.engines import (
@@ -26,6 +27,15 @@ from fedkin.testing import Losing as Losing
 from fedkin.testing import small_federation as small_federation
 from fedkin.testing import small_setup as small_setup
 from fedkin.views import ServerView
+
+# Ray's own threads and sockets warn when a cluster is taken down; that is not ours to fail on.
+ON_RAY = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def cases() -> dict[str, ServerMethod | PeerMethod]:

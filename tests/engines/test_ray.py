@@ -21,17 +21,10 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.views import ClientView
-from support import local_site, small_setup
+from support import ON_RAY, local_site, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
-# Ray's own threads and sockets warn when a cluster is taken down; that is not ours to fail on.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = ON_RAY
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,16 +29,10 @@ from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
-from support import local_site, small_federation, small_setup
+from support import ON_RAY, local_site, small_federation, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = ON_RAY
 TABLE = {
     "name": "on-a-cluster",
     "data": {"source": "digits"},
