@@ -198,9 +198,9 @@ def made(
             process.join()
 
 
-def simulated(place: Place, folder: Path) -> Result:
+def simulated(place: Place, folder: Path, **options: Any) -> Result:
     """The same experiment in one process."""
-    return execute(place.plan.setup(place.clients), place.plan.run, name="tiny", folder=folder)
+    return execute(place.plan.setup(place.clients), place.plan.run, name="tiny", folder=folder, **options)
 
 
 def kill(*processes: Process) -> None:

@@ -1,6 +1,7 @@
-"""A server and eight clients that are killed, stopped and cut off: nobody hangs, and who returns takes part and learns.
+"""A server and eight clients that are killed, stopped and cut off: nobody hangs, and who returns takes part again.
 
-Undisturbed means a simulation of the same experiment, which an undisturbed federation equals (test_processes.py).
+How many rounds someone misses depends on how quick the machine is, so accuracy is not bounded here: the run must be
+the simulation in which the same answers are missing, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from fedkin.engines import LocalEngine
 from fedkin.network.status import FILE, read_status
-from network.federations import experiment
-from network.processes import Place, accuracy, ended, kill, made, rounds, rows, simulated
+from network.federations import experiment, same, state_in
+from network.processes import Place, ended, kill, made, rounds, rows, simulated
+from support import Losing
 from town import Town, Wire
 
 pytestmark = pytest.mark.slow
@@ -75,10 +78,20 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
     assert sorted(rows(run, "clients")) == sorted(here.clients)
 
 
+def again(place: Place, run: Path, folder: Path) -> None:
+    """Assert that a simulation in which the answers that the run missed are lost has its models and its scores."""
+    missed = {(row[0], row[1], row[3]) for row in rows(run) if row[6]}
+    lose = Losing(lambda sent: sent.receiver == "server" and (sent.round, sent.sender, sent.phase) in missed)
+    here = simulated(place, folder, make=lambda setup: LocalEngine(setup, transport=lose))
+    assert same(*(state_in(each)["server"] for each in (folder, run)))
+    assert sorted(rows(run, "clients")) == sorted(
+        row for row in here.clients if (row[0], row[1], "evaluate") not in missed
+    )
+
+
 def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
     run = tmp_path / "there"
     with place_of(tmp_path, table("fedavg", 150, grace=0.2), town) as place:
-        simulated(place, tmp_path / "here")
         with begun(place, run) as (wire, server, nodes), place.follow("c00") as said, place.follow("c07") as away:
             said.until("round 3:")
             for number, name in enumerate(KILLED):
@@ -97,12 +110,12 @@ def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town
             said.until("round 90:")
             os.kill(stopped, signal.SIGCONT)
             ended(place, {"server": server, **nodes})
+        again(place, run, tmp_path / "here")
     found = rows(run)
     for name in NAMES[1:]:
         told = {row[0]: row[6] for row in found if row[1] == name}
         assert any(why.startswith("gone") for why in told.values()), name
         assert told[150] == "", name
-    assert accuracy(tmp_path / "here") - accuracy(run) < 0.02
     status = read_status(run / FILE)
     assert (status.state, status.round) == ("ended", 150)
     assert all(status.others[name].round == 150 for name in NAMES)
