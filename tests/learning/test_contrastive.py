@@ -185,3 +185,10 @@ def test_prototypes_are_the_weight_of_a_linear_layer() -> None:
     made = prototypes(10, 4)
     assert [(name, tuple(t.shape)) for name, t in made.named_parameters()] == [("weight", (10, 4))]
     assert float(made.weight.detach().abs().max()) <= 0.5
+
+
+def test_the_released_uniformity_of_long_prototypes_has_a_gradient() -> None:
+    xi = (30 * torch.eye(4, dtype=torch.float32)).requires_grad_()
+    uniformity_loss(xi, 0.1, "released").backward()  # type: ignore[no-untyped-call]
+    assert xi.grad is not None
+    torch.testing.assert_close(xi.grad, 600 * (1 - torch.eye(4)) / 4)

@@ -61,13 +61,12 @@ def uniformity_loss(prototypes: Tensor, temperature: float = 0.1, form: Form = "
 
     With "released" it is the mean of the sums of exp(<xi_k, xi_r> / temperature).
     """
-    if form == "released":
-        alike = (prototypes @ prototypes.T / temperature).exp()
-    else:
-        unit = F.normalize(prototypes, dim=1)
-        alike = unit @ unit.T
     itself = torch.eye(len(prototypes), dtype=torch.bool, device=prototypes.device)
-    return alike.masked_fill(itself, 0.0).sum() / len(prototypes)
+    if form == "released":
+        # The diagonal goes first: its exponential may be infinite, and its gradient then NaN.
+        return (prototypes @ prototypes.T / temperature).masked_fill(itself, -torch.inf).exp().sum() / len(prototypes)
+    unit = F.normalize(prototypes, dim=1)
+    return (unit @ unit.T).masked_fill(itself, 0.0).sum() / len(prototypes)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
