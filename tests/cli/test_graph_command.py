@@ -269,6 +269,26 @@ def test_integer_ids_and_float32_are_kept(tmp_path: Path) -> None:
     assert read_signatures(path).ids == ("007", "7")
 
 
+def test_a_table_has_its_numbers_however_many_columns_are_read_at_a_time(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 37))
+    names = [f"x{column}" for column in range(37)]
+    pd.DataFrame(x, columns=names).assign(client=list("abcde")).to_parquet(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(read_signatures(tmp_path / "t.parquet").x, x)
+    x[3, 36] = np.inf
+    pd.DataFrame(x, columns=names).assign(client=list("abcde")).to_parquet(tmp_path / "t.parquet")
+    assert "client 'd', column 'x36': missing or not finite" in fails(tmp_path / "t.parquet")
+
+
+def test_single_precision_is_for_numbers_that_it_holds() -> None:
+    command = importlib.import_module("fedkin.cli.graph")
+    exact = np.array([[0.5, -3.0], [2.0**-120, 1e6]])
+    assert command._single(exact).dtype == np.float32
+    np.testing.assert_array_equal(command._single(exact), exact)
+    for number in (0.1, 1e300, 2.0**-1000, 16_777_217.0):
+        held = np.array([[0.5, number]])
+        assert command._single(held) is held
+
+
 TABLES = {
     "duplicate ids": ("client,a\nx,1\ny,2\nx,3\n", r"client 'x' is in rows 1 and 3; a column 'centre'"),
     "missing id": ("client,a\nx,1\n,2\n", "row 2 has no id in column 'client'"),

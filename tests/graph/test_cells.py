@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
+from fedkin.graph._cells import _top
+from fedkin.graph._nearest import as_directions
 
 
 def clustered(n: int, d: int = 16, clusters: int = 12, seed: int = 0) -> Any:
@@ -64,6 +69,40 @@ def test_the_seed_alone_decides_and_blocks_do_not_show(monkeypatch: pytest.Monke
     monkeypatch.setattr("fedkin.graph._cells._SCORES", 5000)
     small = g.approximate_nearest(x, 4, seed=3).graph
     np.testing.assert_array_equal(small.indices, one.indices)
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    x = clustered(1200)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append((g.approximate_nearest(x, 4).graph, g.closest(x, 4)))
+    (one, near), (two, near_too) = found
+    np.testing.assert_array_equal(one.indices, two.indices)
+    np.testing.assert_array_equal(one.data, two.data)
+    np.testing.assert_array_equal(near.columns, near_too.columns)
+    np.testing.assert_array_equal(near.distances, near_too.distances)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 900), st.sampled_from([2, 40, 10**9]))
+def test_the_highest_of_each_row_are_found_however_many_are_equal(seed: int, k: int, more: int, kinds: int) -> None:
+    rng = np.random.default_rng(seed)
+    score = rng.integers(kinds, size=(5, k + more)).astype(float)
+    score[rng.random(score.shape) < 0.3] = -np.inf
+    top = _top(score.copy(), k)
+    assert all(len(set(row)) == k for row in top.tolist())
+    highest = np.sort(np.take_along_axis(score, top, axis=1), axis=1)
+    np.testing.assert_array_equal(highest, np.sort(score, axis=1)[:, -k:])
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_directions_do_not_depend_on_how_many_are_made_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).normal(size=(11, 70)).astype(kind)
+    x[4] = 0
+    whole = as_directions(x)
+    monkeypatch.setattr("fedkin.graph._nearest._COLUMNS", 3)
+    np.testing.assert_array_equal(as_directions(x), whole)
+    assert as_directions(x).dtype == kind
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

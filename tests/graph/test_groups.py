@@ -16,6 +16,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_samples
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
+from fedkin.graph._order import order_by_weights
 from graph.strategies import (
     affinities,
     both_kinds,
@@ -333,6 +334,19 @@ def test_cfl_stops_by_its_norms() -> None:
 def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         call()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_clients_are_visited_in_the_order_of_their_weights_alone(share: float) -> None:
+    rng = np.random.default_rng(2)
+    a = np.triu(rng.integers(1, 4, size=(60, 60)) * (rng.random((60, 60)) < share), 1)
+    a = (a + a.T)[:, (a + a.T).any(axis=0)][(a + a.T).any(axis=0)]
+    expected = [
+        (len(weights), sum(weights), *(weights[-min(place, len(weights))] for place in (3, 2, 1)), row)
+        for row, weights in enumerate(sorted(row[row > 0].tolist()) for row in a)
+    ]
+    found = order_by_weights(sp.csr_array(a.astype(float)))
+    assert found.tolist() == [key[-1] for key in sorted(expected)]
 
 
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])

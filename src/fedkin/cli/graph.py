@@ -175,11 +175,20 @@ def _of_many(
         raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
     if len(table.ids) <= _LARGEST_EXACT:
         return room.knn_graph(table.x, int(k), mutual=kind == "mutual"), {}
-    found = room.approximate_nearest(table.x, int(k), recall=recall, seed=seed)
+    found = room.approximate_nearest(_single(table.x), int(k), recall=recall, seed=seed)
     affinity = room.symmetrise(found.graph, mutual=kind == "mutual")
     if found.recall is None:
         return affinity, {}
     return affinity, {"recall": None if isnan(found.recall) else round(found.recall, 3)}
+
+
+def _single(x: Any) -> Any:
+    """`x` in single precision, which takes half the time, if it holds all the numbers exactly."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    return single if np.array_equal(single, x) else x
 
 
 def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:

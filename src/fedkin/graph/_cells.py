@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fedkin.graph._threads import spread
+
 __all__ = ["Found", "Space", "best_in", "found_in_cells"]
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -21,7 +23,8 @@ Rows = npt.NDArray[np.int64]
 _SAMPLE = 256  # rows whose neighbours are found exactly, to choose the number of cells, and as many to state the recall
 _FOR_EACH = 32  # rows for each centre when centres are placed
 _STEPS = 6  # of k-means: more do not change the recall
-_ROWS, _SCORES = 1024, 1 << 23  # rows, and scores, that are computed at a time: at most 64 MB
+_ROWS, _SCORES = 1024, 1 << 21  # rows, and scores, that a thread computes at a time: at most 16 MB, near the cache
+_WIDE, _NARROW = 32, 4  # scores of which only the highest is looked at first; fewer do not pay
 
 
 class Space(NamedTuple):
@@ -81,8 +84,13 @@ def _centres(space: Space, draw: np.random.Generator) -> Floats:
 
 def _nearest_centre(space: Space, u: Floats, centres: Floats) -> Rows:
     told = space.told(centres).T
-    blocks = (space.asks(u[start : start + _ROWS]) @ told for start in range(0, len(u), _ROWS))
-    return np.concatenate([block.argmax(axis=1) for block in blocks]).astype(np.int64)
+    cell = np.empty(len(u), np.int64)
+
+    def block(start: int) -> None:
+        cell[start : start + _ROWS] = (space.asks(u[start : start + _ROWS]) @ told).argmax(axis=1)
+
+    spread(block, range(0, len(u), _ROWS))
+    return cell
 
 
 def _ranks(space: Space, k: int, known: Rows, cell: Rows, closest: Rows) -> list[Rows]:
@@ -109,31 +117,65 @@ def _enough(ranks: list[Rows], recall: float, cells: int) -> int:
 
 def _joined(space: Space, order: Rows, starts: Rows, probed: Rows, k: int) -> tuple[Rows, Floats]:
     """Return (columns, scores) [n, k] of the best in the probed cells; order: rows in the order of their cells."""
-    asks, told = space.asks(space.points[order]), space.told(space.points[order])
+    points = space.points[order]
+    asks, told = space.asks(points), space.told(points)
     size = len(order)
     columns, scores = np.zeros((size, k), np.int64), np.full((size, k), space.floor, asks.dtype)
-    for at, (left, right) in enumerate(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)):
+
+    def join(at: int) -> None:
+        left, right = int(starts[at]), int(starts[at + 1])
         if left == right:
-            continue
-        there = np.concatenate([np.arange(starts[cell], starts[cell + 1]) for cell in probed[at].tolist()])
-        others = told[there]
+            return
+        cells = [slice(int(starts[cell]), int(starts[cell + 1])) for cell in probed[at]]
+        others = np.concatenate([told[cell] for cell in cells])
+        there = np.concatenate([order[cell] for cell in cells])
+        # Of equal centres, a cell's own can be the second: then it is not always among those probed.
+        own = np.flatnonzero(probed[at] == at)
+        before = sum(cell.stop - cell.start for cell in cells[: own[0]]) - left if len(own) else None
         step = max(1, min(_ROWS, _SCORES // len(there)))
         for low in range(left, right, step):
             high = min(low + step, right)
             rows = order[low:high]
             score = asks[low:high] @ others.T
-            columns[rows], scores[rows] = best_in(score, order[there], rows, k, space.floor)
+            if before is not None:
+                score[np.arange(high - low), np.arange(low, high) + before] = space.floor
+            columns[rows], scores[rows] = best_in(score, there, k, space.floor)
+
+    spread(join, range(len(starts) - 1))
     return columns, scores
 
 
-def best_in(score: Floats, column: Rows, row: Rows, k: int, floor: float) -> tuple[Rows, Floats]:
-    """Return (columns, scores) [rows, k] of the k best of each row but itself; of equal scores, any.
+def best_in(score: Floats, column: Rows, k: int, floor: float) -> tuple[Rows, Floats]:
+    """Return (columns, scores) [rows, k] of the k best of each row; of equal scores, any.
 
     Where there are fewer, the score is `floor`.
     """
-    score[column[None, :] == row[:, None]] = floor
     most = min(k, score.shape[1])
-    top = np.argpartition(score, score.shape[1] - most, axis=1)[:, -most:]
-    found, value = np.zeros((len(row), k), np.int64), np.full((len(row), k), floor, score.dtype)
+    top = _top(score, most)
+    found, value = np.zeros((len(score), k), np.int64), np.full((len(score), k), floor, score.dtype)
     found[:, :most], value[:, :most] = column[top], np.take_along_axis(score, top, axis=1)
     return found, value
+
+
+def _top(score: Floats, k: int) -> Rows:
+    """Return the places [rows, k] of the k highest scores of each row.
+
+    The k-th highest of the maxima of disjoint sets is no higher than the k-th highest of all: nearly all scores are
+    below it, and a comparison is several times cheaper than a partition.
+    """
+    rows, width = score.shape
+    together = min(_WIDE, width // (8 * k))
+    if together < _NARROW:
+        return np.argpartition(score, width - k, axis=1)[:, -k:]
+    sets = width // together
+    highest = score[:, : sets * together].reshape(rows, together, sets).max(axis=1)
+    bar = np.partition(highest, sets - k, axis=1)[:, sets - k, None]
+    row, place = np.divmod(np.flatnonzero(score >= bar), width)
+    count = np.bincount(row, minlength=rows)
+    order = np.lexsort((-score[row, place], row))
+    first = np.concatenate([[0], np.cumsum(count)[:-1]])
+    top = place[order[first[:, None] + np.arange(k)]]
+    # Many are equal: the same vector many times.
+    tied = np.flatnonzero(count > _WIDE * k)
+    top[tied] = np.argpartition(score[tied], width - k, axis=1)[:, -k:]
+    return top

@@ -101,7 +101,10 @@ def _symmetric(matrix: Matrix, name: str) -> None:
         worst = int(np.argmax(gap))
         largest, (row, column) = float(gap.flat[worst]), divmod(worst, len(matrix))
     else:
-        difference = abs(matrix - matrix.T).tocoo()
+        turned = matrix.T.tocsr()
+        if all(np.array_equal(getattr(matrix, of), getattr(turned, of)) for of in ("indptr", "indices", "data")):
+            return
+        difference = abs(matrix - turned).tocoo()
         if difference.nnz == 0:
             return
         scale = float(np.abs(matrix.data).max())

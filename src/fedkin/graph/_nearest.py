@@ -17,7 +17,12 @@ _COLUMNS = 8192  # of a block of scores: with 1,024 rows, 32 MB in single precis
 
 def as_directions(x: Any) -> Any:
     """Return the rows of `x` [n, d] with length 1, in float32 if that is what they are, else in float64."""
-    return unit(_vectors(x)).astype(x.dtype if isinstance(x, np.ndarray) and x.dtype == np.float32 else np.float64)
+    checked = _vectors(x)
+    u = np.empty(checked.shape, checked.dtype)
+    # A few rows at a time: on the way to length 1 there are several copies of them.
+    for start in range(0, len(u), _COLUMNS):
+        u[start : start + _COLUMNS] = unit(checked[start : start + _COLUMNS])
+    return u
 
 
 def as_neighbours(k: Any, rows: int) -> int:

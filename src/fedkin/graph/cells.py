@@ -143,7 +143,9 @@ def _all_compared(asks: Floats, told: Floats, rows: Rows, k: int) -> tuple[Rows,
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
         here = slice(start, start + _ROWS)
-        columns[here], scores[here] = best_in(asks[some] @ told.T, every, some, k, -np.inf)
+        score = asks[some] @ told.T
+        score[np.arange(len(some)), some] = -np.inf
+        columns[here], scores[here] = best_in(score, every, k, -np.inf)
     return columns, scores
 
 

@@ -15,6 +15,7 @@ from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
+from fedkin.graph._order import order_by_weights
 
 __all__ = [
     "bipartition", "by_id", "canonical", "cfl", "components", "hierarchical", "kmeans", "leiden", "louvain",
@@ -107,7 +108,7 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     if len(joined) == 0 or linked.data.max() <= 0:
         return np.arange(a.shape[0])
     # Weights are scaled, since scikit-network computes in single precision, which cannot hold every weight.
-    order = _order_by_weights(linked)
+    order = order_by_weights(linked)
     matrix = sp.csr_matrix((linked / linked.data.max())[order][:, order])
     options = {
         "return_probs": False,
@@ -121,20 +122,6 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     labels = np.arange(a.shape[0]) + len(joined)
     labels[joined[order]] = model.fit_predict(matrix)
     return canonical(labels)
-
-
-def _order_by_weights(a: sp.csr_array) -> Labels:
-    """Sort clients by their weights alone: the result of a finder depends on the order of its rows.
-
-    Clients are sorted by number of edges, then total weight, then the largest weights. Clients that are equal in all
-    of these keep their order. Sums are taken over sorted weights, so that the order of the rows changes no bit.
-    """
-    rows = np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))
-    data = a.data[np.lexsort((a.data, rows))]
-    total = np.add.reduceat(data, a.indptr[:-1])
-    count = np.diff(a.indptr)
-    largest = [data[a.indptr[1:] - np.minimum(k, count)] for k in (1, 2, 3)]
-    return np.lexsort((*largest, total, count)).astype(np.int64)
 
 
 def hierarchical(
