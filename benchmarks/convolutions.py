@@ -3,9 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/convolutions.py [--rows lenet,cnn-cifar,leaf-cnn] [--repeats 7] [--clients 4]
 
 Rounds of FedAvg with 300 samples a client, batches of 32, one epoch of SGD; all sides run in this process on one
-thread, and take turns. "channels first" is run.channels_last = false, "bf16" is run.precision = "bf16". Arithmetic is
-what fedkin's records count: operations of products and convolutions, forward and backward, a multiply-add as two. Peak:
-the fastest of many 1024 x 1024 products in float32. A ratio is the median over rounds of plain loop / side, with
+thread, and take turns. "channels first" is run.channels_last = false, "bf16" is run.precision = "bf16", "kernels" is
+run.kernels = "numba" (where numba is installed; it is one-by-one again for nets without such convolutions). Arithmetic
+is what fedkin's records count: operations of products and convolutions, forward and backward, a multiply-add as two.
+Peak: the fastest of many 1024 x 1024 products in float32. A ratio is the median over rounds of plain loop / side, with
 quartiles; GFlop/s is by the side's median CPU time.
 """
 
@@ -23,7 +24,7 @@ from fedkin.engines.executors.jobs import FitJob
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.learning import CrossEntropy, Net, Training
-from fedkin.learning.computing import Computing, check_precision
+from fedkin.learning.computing import Computing, check_kernels, check_precision
 from fedkin.learning.devices import CPU
 from fedkin.methods import FedAvg
 
@@ -31,6 +32,7 @@ SIDES = {
     "one-by-one": Computing(),
     "channels first": Computing(channels_last=False),
     "bf16": Computing(precision="bf16"),
+    "kernels": Computing(kernels="numba"),
 }
 
 
@@ -61,6 +63,10 @@ def row_of(name: str, repeats: int, clients: int) -> None:
         check_precision("bf16", CPU)
     except ConfigError:
         del nets["bf16"]
+    try:
+        check_kernels("numba")
+    except ConfigError:
+        del nets["kernels"]
     engines = {side: LocalEngine(Setup(FedAvg(), federation, net, training)) for side, net in nets.items()}
     sides: dict[str, simulation.Side] = {"plain loop": simulation.plain_loop(nets["one-by-one"], federation)}
     spent = simulation.timed(sides | {side: engine.round for side, engine in engines.items()}, repeats)

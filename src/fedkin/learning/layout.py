@@ -19,6 +19,7 @@ from fedkin.federation import Samples
 from fedkin.federation.samples import prepared
 from fedkin.learning.devices import CPU, arranged, device_of
 from fedkin.learning.frozen import Frozen
+from fedkin.learning.kernels import Trunk, trunk_in
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.whole import made_up
 from fedkin.learning.written import altered
@@ -41,6 +42,9 @@ def settled(net: Net, module: BodyHead, samples: Samples) -> bool:
         if on_cpu and net.last is None:
             _decide(net, samples.inputs(torch.tensor([0, len(samples) - 1]), net.dtype))
         _lay(module, on_cpu and bool(net.last))
+        module.trunk = _trunk(net, module) if on_cpu else None
+        if module.trunk is not None:
+            module.trunk.last = bool(module.last)
     return bool(module.last)
 
 
@@ -52,11 +56,25 @@ def decide(net: Net, task: Task) -> None:
 
 def _decide(net: Net, x: Any) -> None:
     """Decide the layout of the net, and lay its frozen tensors out so."""
-    net.last = net.computing.channels_last and any(t.ndim == 4 for t in _tensors(net.module)) and (
+    trunk = _trunk(net, net.module)
+    if trunk is None and net.computing.kernels == "numba":
+        _LOG.info(
+            "model: run.kernels = 'numba' has no effect: the body does not begin with a small Conv2d, MaxPool2d(2) and "
+            "ReLU in an nn.Sequential"
+        )
+    own = set() if trunk is None else {id(tensor) for tensor in trunk.weights}
+    left = any(t.ndim == 4 and id(t) not in own for t in _tensors(net.module))
+    net.last = net.computing.channels_last and left and (
         _plain(net.module) or _fits(net, x)
     )  # fmt: skip
     for tensor in net.frozen.values():
         tensor.data = arranged(tensor.data, net.last)
+
+
+def _trunk(net: Net, module: BodyHead) -> Trunk | None:
+    """Return what computes the beginning of this module's body in place of torch."""
+    wanted = net.computing.kernels == "numba" and net.dtype == torch.float32
+    return trunk_in(module.body) if wanted else None
 
 
 def _lay(module: BodyHead, last: bool) -> None:

@@ -38,18 +38,19 @@ class BodyHead(nn.Module):
             self.add_module(name, module)
         self.computing = DEFAULT
         self.last: bool | None = None  # whether it is laid out with channels last; None: not known yet
+        self.trunk: Any = None  # a `kernels.Trunk` that computes the body, or None
 
     def features(self, x: Any) -> Tensor:
         """Return features [batch, d] of inputs [batch, ...], or of a dict of inputs."""
         return self.in_body(self.body, x)  # type: ignore[no-any-return]
 
     def in_body(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """Return what a function of the body's gives for x (a tensor, or several), in the precision of bodies.
+        """Return what a function of the body's gives for x, in the precision of bodies.
 
-        For losses that need more of the body than its features.
+        x is a tensor, or several. For losses that need more of the body than its features.
         """
         if self.computing.precision == "float32":
-            return function(x)
+            return (self.trunk if function is self.body and self.trunk and self.trunk.takes(x) else function)(x)
         with half(device_of(self)), _watched(False):
             return pytree.tree_map(_in_float32, function(x))
 
@@ -249,9 +250,8 @@ class Net:
         """Return the length of a feature vector, for inputs of the task's shape."""
         z = self._answer(task, head=False)
         if z.ndim != 2:
-            raise ConfigError(
-                f"model: this method needs features [batch, d], the body gives {tuple(z.shape)} for one sample"
-            )
+            given = f"the body gives {tuple(z.shape)} for one sample"
+            raise ConfigError(f"model: this method needs features [batch, d], {given}")
         return int(z.shape[1])
 
     def check(self, task: Task) -> None:

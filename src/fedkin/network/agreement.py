@@ -13,7 +13,7 @@ from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.learning.computing import check_precision
+from fedkin.learning.computing import check_kernels, check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import code_of
 from fedkin.network.settings import task_from, tree_of_task
@@ -84,6 +84,7 @@ def agreed(
             plan = plan_of(settings, task).equipped()
         if device is not None:
             check_precision(plan.net.computing.precision, opened(device))
+            check_kernels(plan.net.computing.kernels)
         metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     except FedkinError as error:
         return None, Agreement(settings, task, cannot=said(error))

@@ -21,7 +21,7 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
-from fedkin.learning.computing import check_precision
+from fedkin.learning.computing import check_kernels, check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
@@ -142,6 +142,7 @@ def prepared(
     chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
     check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
     check_precision(chosen.precision, opened(chosen.device))
+    check_kernels(chosen.kernels)
     named = _named(model, head)
     net, nets = _nets(named, head, federation, seed, chosen)
     check_calls(type(method))

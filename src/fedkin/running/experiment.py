@@ -18,7 +18,7 @@ from fedkin.engines.calls import check_calls
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.computing import check_precision
+from fedkin.learning.computing import check_kernels, check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
@@ -154,6 +154,7 @@ class Experiment:
         run = self.run
         check_trackers(run.trackers)
         check_precision(run.precision, opened(run.device))
+        check_kernels(run.kernels)
         net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype, run.computing)
         check_padding(self.data, dict.fromkeys([net, *(nets or {}).values()]))
         setup = Setup(

@@ -283,6 +283,7 @@ def _summary(
         "device": run.device,
         "dtype": run.dtype,
         **({} if run.precision == "float32" else {"precision": run.precision}),
+        **({} if run.kernels == "torch" else {"kernels": run.kernels}),
         "parameters": setup.net.parameters(),
         "versions": versions(),
         "machine": {

@@ -65,6 +65,7 @@ _COMMON = (
     "dtype",
     "precision",
     "channels_last",
+    "kernels",
     "network",
     "errors",
     "largest_n",

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedkin.engines.settings import EngineSettings
 from fedkin.errors import nearest
-from fedkin.learning.computing import Computing, Precision
+from fedkin.learning.computing import Computing, Precision, Source
 from fedkin.learning.measures import MEASURES
 from fedkin.running.trackers import TRACKERS
 from fedkin.untrusted import printable
@@ -25,7 +25,8 @@ class RunSettings(EngineSettings):
     precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
     it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
     "float32" computes in `dtype`. channels_last: compute convolutions on a CPU with channels last, which is faster;
-    nets that cannot do so are computed with channels first.
+    nets that cannot do so are computed with channels first. kernels: "numba" computes small convolutions on a CPU by
+    kernels that numba compiles (`fedkin[kernels]`), in float32, where one client at a time is trained.
     evaluate_every, checkpoint_every: in rounds.
     embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
     round always stores them (0: only the last round).
@@ -43,6 +44,7 @@ class RunSettings(EngineSettings):
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "float32"
     channels_last: bool = True
+    kernels: Source = "torch"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     embeddings_every: int = Field(0, ge=0)
@@ -85,6 +87,8 @@ class RunSettings(EngineSettings):
     def _one_precision(self) -> Self:
         if self.precision == "bf16" and self.dtype != "float32":
             raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
+        if self.kernels == "numba" and (self.dtype, self.precision, self.device) != ("float32", "float32", "cpu"):
+            raise ValueError("kernels = 'numba' is for dtype and precision float32 on the CPU; leave it out")
         return self
 
     def keeps_features(self, round: int) -> bool:
@@ -99,7 +103,7 @@ class RunSettings(EngineSettings):
     @property
     def computing(self) -> Computing:
         """How nets are computed."""
-        return Computing(self.precision, self.channels_last)
+        return Computing(self.precision, self.channels_last, self.kernels)
 
 
 def modern(table: dict[str, Any]) -> dict[str, Any]:
