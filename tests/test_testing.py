@@ -14,12 +14,18 @@ from fedkin.testing import check_method
 
 
 class Global(FedAvg):
-    """It draws from numpy's global generator."""
+    """It draws from a generator that all runs share."""
 
     name: ClassVar[str] = "global"
+    shared: ClassVar[np.random.Generator]
 
     def sample(self, server: Any) -> list[str]:
-        return sorted(server.clients)[int(np.random.default_rng().integers(2**31)) % 3 :]
+        return sorted(server.clients)[int(self.shared.integers(3)) :]
+
+
+@pytest.fixture(autouse=True)
+def _begun() -> None:
+    Global.shared = np.random.default_rng(0)
 
 
 class Careless(FedAvg):

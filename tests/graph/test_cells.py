@@ -202,3 +202,23 @@ def test_with_fewer_rows_than_neighbours_all_others_are_the_closest_and_equal_ro
     assert found.distances.tolist() == [[0, 5], [0, 5], [5, 5]]
     with pytest.raises(GraphError, match="recall"):
         g.closest([[1.0]], 1, recall=0)
+
+
+def test_the_best_are_found_beside_rows_of_equal_scores_and_of_none() -> None:
+    score = np.random.default_rng(0).normal(size=(5, 4000))
+    score[1], score[3] = 7.0, np.nan
+    top = _top(score, 6)
+    for row in (0, 2, 4):
+        assert sorted(top[row]) == sorted(np.argsort(score[row])[-6:])
+    for row in (1, 3):
+        assert len(set(top[row])) == 6
+
+
+def test_many_equal_scores_take_no_more_memory_than_a_partition() -> None:
+    score = np.zeros((32, 20_000), np.float32)
+    tracemalloc.start()
+    _top(score, 10)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A copy, its places in int64, and a bool for each.
+    assert most < (1 + 2 + 0.25) * score.nbytes + 2**18

@@ -226,3 +226,46 @@ def test_a_missing_numba_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
 def test_kernels_for_other_numbers_or_devices_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="kernels = 'numba' is for"):
         _run(kernels="numba", **how)
+
+
+@NUMBA
+def test_arrays_of_few_sizes_of_batches_are_kept() -> None:
+    body = _body()
+    trunk = _trunk(body)
+    for count in range(1, 200, 16):
+        trunk(torch.zeros(count, *TASK.shape)).sum().backward()
+    assert len(trunk.free) == 4
+    assert sum(len(rooms) for rooms in trunk.free.values()) == 4
+
+
+@NUMBA
+def test_it_computes_in_float32_whatever_torch_makes_by_default() -> None:
+    body, x = _body(), torch.randn(3, *TASK.shape, generator=torch.Generator().manual_seed(0))
+    trunk = _trunk(body)
+    known = _gradients(body, trunk, x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = trunk(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, known[0])
+
+
+@NUMBA
+def test_a_net_whose_layers_were_changed_is_left_to_torch() -> None:
+    body, x = _body(), torch.zeros(3, *TASK.shape)
+    trunk = _trunk(body)
+    assert trunk.takes(x)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not trunk.takes(x)
+    hook.remove()
+    assert trunk.takes(x)
+    body[1] = nn.Conv2d(5, 4, 2)
+    assert not trunk.takes(x)
+
+
+@NUMBA
+def test_images_that_a_unit_leaves_nothing_of_are_left_to_torch() -> None:
+    unit = (nn.MaxPool2d(2), nn.ReLU())
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), *unit, nn.Conv2d(2, 2, 7, padding=6), *unit)
+    assert not _trunk(body).takes(torch.zeros(1, 1, 1, 1))

@@ -170,12 +170,17 @@ def _top(score: Floats, k: int) -> Rows:
     sets = width // together
     highest = score[:, : sets * together].reshape(rows, together, sets).max(axis=1)
     bar = np.partition(highest, sets - k, axis=1)[:, sets - k, None]
-    row, place = np.divmod(np.flatnonzero(score >= bar), width)
-    count = np.bincount(row, minlength=rows)
+    high = score >= bar
+    count = high.sum(axis=1)
+    # Many are equal (the same vector many times), or none can be compared (NaN).
+    odd = np.flatnonzero((count > _WIDE * k) | (count < k))
+    high[odd] = False
+    count[odd] = 0
+    row, place = np.divmod(np.flatnonzero(high), width)
     order = np.lexsort((-score[row, place], row))
-    first = np.concatenate([[0], np.cumsum(count)[:-1]])
-    top = place[order[first[:, None] + np.arange(k)]]
-    # Many are equal: the same vector many times.
-    tied = np.flatnonzero(count > _WIDE * k)
-    top[tied] = np.argpartition(score[tied], width - k, axis=1)[:, -k:]
+    top = np.empty((rows, k), np.int64)
+    top[odd] = np.argpartition(score[odd], width - k, axis=1)[:, -k:]
+    even = np.flatnonzero(count)
+    first = np.cumsum(count)[even] - count[even]
+    top[even] = place[order[first[:, None] + np.arange(k)]]
     return top

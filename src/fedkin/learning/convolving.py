@@ -30,11 +30,9 @@ class Kernels(NamedTuple):
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile when it is called; the code is kept on disk where numba can write."""
-    try:
-        made: Callable[..., None] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder to write to
-        made = numba.njit(nogil=True)(function)
+    """Compile when it is called."""
+    # Not kept on disk: numba's cache mixes up kernels of different shapes that two processes write at once.
+    made: Callable[..., None] = numba.njit(nogil=True)(function)
     return made
 
 

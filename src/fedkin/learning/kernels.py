@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import _has_any_global_hook
 
 from fedkin.learning.devices import CPU
 from fedkin.learning.written import altered
@@ -21,6 +22,8 @@ __all__ = ["Trunk", "trunk_in"]
 _WIDEST = 7
 # Channels in times channels out of a convolution; torch is as fast from there on (benchmarks/convolutions.py).
 _MOST = 2048
+# Sizes of batches whose arrays are kept: a full and a last one, in training and in evaluation.
+_KINDS = 4
 
 
 class _Unit(NamedTuple):
@@ -79,7 +82,8 @@ class Trunk:
     """
 
     def __init__(self, body: nn.Module) -> None:
-        leaves = list(_leaves(body))
+        self.body = body
+        self.leaves = leaves = list(_leaves(body))
         self.last = False
         self.units: list[_Unit] = []
         while unit := _unit(leaves[3 * len(self.units) :][:3]):
@@ -109,7 +113,12 @@ class Trunk:
             return False
         if torch.compiler.is_compiling() or any(altered(part) for part in self.skipped):
             return False
-        return min(self._shape(*x.shape[2:])) > 0
+        if _has_any_global_hook():  # type: ignore[no-untyped-call]
+            return False
+        now = list(_leaves(self.body))
+        if len(now) != len(self.leaves) or any(one is not other for one, other in zip(now, self.leaves, strict=True)):
+            return False
+        return self._fits(*x.shape[2:])
 
     def __call__(self, x: Tensor) -> Any:
         """Return what the body gives for x."""
@@ -118,16 +127,21 @@ class Trunk:
             x = part(x)
         return x
 
-    def _shape(self, rows: int, columns: int) -> tuple[int, int]:
+    def _fits(self, rows: int, columns: int) -> bool:
+        """Whether something is left of images of this size after each unit."""
         for unit in self.units:
             less = 2 * unit.padding - unit.size + 1
             rows, columns = (rows + less) // 2, (columns + less) // 2
-        return rows, columns
+            if min(rows, columns) < 1:
+                return False
+        return True
 
     def lease(self, x: Tensor, lanes: int) -> _Lease:
         """Return arrays for this batch."""
         kind = (-(-len(x) // lanes), x.shape[2], x.shape[3])
-        free = self.free.setdefault(kind, [])
+        free = self.free[kind] = self.free.pop(kind, [])
+        while len(self.free) > _KINDS:
+            del self.free[next(iter(self.free))]
         return _Lease(free.pop() if free else _Room(self.units, kind[0], (kind[1], kind[2]), lanes), free)
 
     def kernels(self) -> list[Kernels]:
@@ -152,7 +166,7 @@ class _Computed(torch.autograd.Function):
             made.forward(before, w, b, borders[place], room.outs[place], room.which[place])
             before = room.outs[place]
         layout = torch.channels_last if trunk.last else torch.contiguous_format
-        out = torch.empty((len(x), *before.shape[1:4]), memory_format=layout)
+        out = torch.empty((len(x), *before.shape[1:4]), dtype=x.dtype, device=CPU, memory_format=layout)
         leave(before, out.numpy())
         ctx.save_for_backward(*weights)
         ctx.trunk, ctx.lease, ctx.kernels = trunk, lease, kernels
@@ -164,7 +178,7 @@ class _Computed(torch.autograd.Function):
         from fedkin.learning.convolving import enter
 
         room, units = ctx.lease.room, ctx.trunk.units
-        found: list[Tensor] = [torch.empty(t.shape) for t in ctx.saved_tensors]
+        found: list[Tensor] = [torch.empty(t.shape, dtype=t.dtype, device=CPU) for t in ctx.saved_tensors]
         enter(g.contiguous().numpy(), 0, room.g)
         after = room.g
         for place in reversed(range(len(units))):

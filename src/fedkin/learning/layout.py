@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedkin.federation import Samples
 from fedkin.federation.samples import prepared
+from fedkin.learning.computing import check_kernels
 from fedkin.learning.devices import CPU, arranged, device_of
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.kernels import Trunk, trunk_in
@@ -73,6 +74,7 @@ def _decide(net: Net, x: Any) -> None:
 
 def _trunk(net: Net, module: BodyHead) -> Trunk | None:
     """Return what computes the beginning of this module's body in place of torch."""
+    check_kernels(net.computing.kernels)
     wanted = net.computing.kernels == "numba" and net.dtype == torch.float32
     return trunk_in(module.body) if wanted else None
 
