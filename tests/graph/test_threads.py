@@ -44,5 +44,9 @@ def test_an_error_is_raised_and_the_threads_of_blas_are_as_before(threads: int) 
         assert blas() == {threads}
 
 
-def test_no_parts_are_no_work() -> None:
-    spread(lambda part: pytest.fail(f"part {part}"), range(0))
+def test_no_parts_are_no_work_and_leave_the_threads_of_blas() -> None:
+    seen: list[int] = []
+    with threadpool_limits(2, user_api="blas"):
+        spread(seen.append, range(0))
+        assert blas() == {2}
+    assert seen == []

@@ -52,8 +52,12 @@ def kernels(inside: int, outside: int, size: int) -> Kernels:
     the border and a column that pooling leaves out alone, which are 0.
     inputs(dy, w, padding, dx): the gradient of x without its padding; the border of dy is size - 1 - padding.
     """
-    apart, few, back = _together(outside, 4), _together(outside, size), _together(inside, 4)
-    lanes, k = LANES, size
+    made = (_forward(inside, outside, size), _weights(inside, outside, size), _inputs(inside, outside, size))
+    return Kernels(*(_compiled(function) for function in made))
+
+
+def _forward(inside: int, outside: int, k: int) -> Callable[..., None]:
+    apart, lanes = _together(outside, 4), LANES
 
     def forward(x: Any, w: Any, b: Any, border: int, out: Any, which: Any) -> None:
         rows, columns = x.shape[2], x.shape[3]
@@ -77,6 +81,12 @@ def kernels(inside: int, outside: int, size: int) -> Kernels:
                             c = block * outside + o + r
                             pool(sums, 4 * r, b, o + r, made, c * plane + (y + border) * across + i + border,
                                  places, (c * high + y) * wide + i)  # fmt: skip
+
+    return forward
+
+
+def _weights(inside: int, outside: int, k: int) -> Callable[..., None]:
+    few, lanes = _together(outside, k), LANES
 
     def weights(g: Any, which: Any, x: Any, border: int, dy: Any, dw: Any, db: Any) -> None:
         rows, columns = x.shape[2], x.shape[3]
@@ -110,6 +120,12 @@ def kernels(inside: int, outside: int, size: int) -> Kernels:
                         at = ((((o // few) * inside + c) * k + ky) * few + o % few) * k + kx
                         dw[o, c, ky, kx] = sums[at * lanes : (at + 1) * lanes].sum()
 
+    return weights
+
+
+def _inputs(inside: int, outside: int, k: int) -> Callable[..., None]:
+    back = _together(inside, 4)
+
     def inputs(dy: Any, w: Any, padding: int, dx: Any) -> None:
         high, across = dy.shape[2], dy.shape[3]
         rows, columns = dx.shape[2], dx.shape[3]
@@ -138,7 +154,7 @@ def kernels(inside: int, outside: int, size: int) -> Kernels:
                               made, to + i, plane)  # fmt: skip
                         i += 1
 
-    return Kernels(*(_compiled(function) for function in (forward, weights, inputs)))
+    return inputs
 
 
 def _enter(x: Any, padding: int, out: Any) -> None:
