@@ -22,6 +22,7 @@ from fedkin.learning.devices import CPU, arranged, device_of
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.kernels import Trunk, trunk_in
 from fedkin.learning.net import BodyHead, Net
+from fedkin.learning.seeded import seeded
 from fedkin.learning.whole import made_up
 from fedkin.learning.written import altered
 from fedkin.tasks import Task
@@ -121,7 +122,7 @@ def _failure(net: Net, x: Any, last: bool) -> Exception | None:
     module = net.scratch()
     _lay(module, last)
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with seeded(), torch.enable_grad():
             for training in (True, False):
                 out = module.train(training)(arranged(x, last))
                 if isinstance(out, Tensor) and out.requires_grad:

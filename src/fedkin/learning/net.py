@@ -20,6 +20,7 @@ from fedkin.federation import Task
 from fedkin.learning.computing import DEFAULT, Computing, half
 from fedkin.learning.devices import CPU, device_of
 from fedkin.learning.frozen import trunk_of
+from fedkin.learning.seeded import seeded
 from fedkin.untrusted import said
 
 __all__ = ["BodyHead", "Net", "check_fit", "head_of"]
@@ -200,8 +201,7 @@ class Net:
         computing: Computing = DEFAULT,
     ) -> Net:  # fmt: skip
         """Return the net that `make` builds, with PyTorch's initialisation drawn from `key`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+        with seeded(key):
             body, head = make()
         return cls(body, head, dtype, computing=computing)
 
@@ -213,8 +213,7 @@ class Net:
         >>> sorted(set(net.extended(lambda: {"projection": nn.Linear(3, 5)}, key=0).initial) - set(net.initial))
         ['projection.bias', 'projection.weight']
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+        with seeded(key):
             made = make()
         return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made}, self.computing)
 

@@ -18,6 +18,7 @@ from fedkin.learning.frozen import recalled
 from fedkin.learning.layout import batch_of, settled
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
+from fedkin.learning.seeded import seeded
 from fedkin.learning.training import Fitted, Training
 
 __all__ = ["ROWS", "arranged", "fit", "infer", "load", "outputs"]
@@ -64,7 +65,7 @@ def fit(
     seen = 0
     changed = view is not None and view.on
     with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        seeded(device=device),
         recalled(module.body, samples, net.dtype, changed) as recall,
         module.guarded() as guard,
     ):

@@ -4,8 +4,8 @@ The stand-in notes which layers and functions it goes through, and refuses every
 of two layers' outputs, shapes beyond the number of rows, weights that are read or written outside of layers. What was
 read is then compared with the module itself, bit for bit, on trial batches.
 
-The random states of the process are compared and set back, so that no other thread may draw numbers meanwhile: nets are
-read before training (`engines.setup.Plan.equipped`).
+The random states of the process are compared and set back, so that no other thread may draw numbers meanwhile: one that
+draws from torch's generator waits, and nets are read before training (`engines.setup.Plan.equipped`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.learning.held import held
+from fedkin.learning.seeded import alone, seeded
 from fedkin.learning.standin import Noted, NotWritten, Rows, Step, Value, Weight
 from fedkin.untrusted import said
 
@@ -41,16 +42,18 @@ def chain_of(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
         if kind.__module__.startswith("torch._dynamo") or hasattr(kind.forward, "_torchdynamo_orig_callable"):
             raise NotWritten(f"{kind.__name__} is compiled")
     label = f"{name}, a {type(module).__name__},"
-    drawn = _random_states()
-    try:
-        training, resting = (_steps(label, module, mode) for mode in (True, False))
-        chain = _chain(label, module, training, resting)
-        alike = _alike(module, [layer for _, layer in chain])
-    except NotWritten:
-        raise
-    except Exception as error:  # whatever a forward of the user's does
-        raise NotWritten(f"{label} was not understood ({type(error).__name__}: {said(error)})") from None
-    if _random_states() != drawn:
+    with alone:
+        drawn = _random_states()
+        try:
+            training, resting = (_steps(label, module, mode) for mode in (True, False))
+            chain = _chain(label, module, training, resting)
+            alike = _alike(module, [layer for _, layer in chain])
+        except NotWritten:
+            raise
+        except Exception as error:  # whatever a forward of the user's does
+            raise NotWritten(f"{label} was not understood ({type(error).__name__}: {said(error)})") from None
+        draws = _random_states() != drawn
+    if draws:
         raise NotWritten(f"{label} draws random numbers")
     if not alike:
         raise NotWritten(f"{label} gives other numbers than its layers")
@@ -139,7 +142,7 @@ def _answers(module: nn.Module, called: nn.Module, x: Tensor) -> list[Tensor | N
     """Return what is given in training and in evaluation, and its gradients for x and the module's parameters."""
     free = [p for p in module.parameters() if p.requires_grad]
     made: list[Tensor | None] = []
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+    with torch.enable_grad(), seeded():
         for mode in (True, False):
             torch.manual_seed(1)
             leaf = x.clone().requires_grad_()

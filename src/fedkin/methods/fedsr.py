@@ -23,6 +23,7 @@ from fedkin.forms import COUNT, Weights
 from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
+from fedkin.learning.seeded import seeded
 from fedkin.learning.written import LossNotWritten
 from fedkin.methods.blocks.gaussian import GaussianEnd
 from fedkin.methods.blocks.one_model import State
@@ -148,8 +149,7 @@ class FedSr(FedAvg):
         if isinstance(net.module.body, GaussianBody):
             return net
         width = net.width(task)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+        with seeded(key):
             body = GaussianBody(copy.deepcopy(net.module.body), width)
         made = Net(body, net.module.head, net.dtype, net.extra, net.computing)
         return made.extended(lambda: {"reference": ClassReference(task.classes, width)}, key)

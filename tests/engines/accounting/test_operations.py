@@ -25,6 +25,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
+from learning.test_seeded import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
 from support import small_federation, small_setup
 
@@ -178,6 +179,14 @@ def test_counts_are_those_of_torch_s_own_counter(kind: str, trains: bool, monkey
         monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)  # it counts no fused layers
         work()
     assert ours.total == theirs.get_total_flops() > 0
+
+
+def test_one_thread_counts_at_a_time_as_all_share_torchs_setting() -> None:
+    with counting():
+        assert is_mine()
+        assert not torch.backends.mha.get_fastpath_enabled()
+    assert not is_mine()
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from fedkin.learning.frozen import trunk_of
 from fedkin.learning.layout import settled
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
+from fedkin.learning.seeded import alone, seeded
 from fedkin.learning.sgd import infer, load
 
 __all__ = ["Operations", "Work", "counting"]
@@ -51,13 +52,15 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def counting() -> Iterator[_Counter]:
     """Count the operations within, in `total`; torch has no figures for its fused layers, which are taken apart."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with _Counter() as counter:  # type: ignore[no-untyped-call]
-            yield counter
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    # All threads share this setting: one that began while another counted would set it back to "off".
+    with alone:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with _Counter() as counter:  # type: ignore[no-untyped-call]
+                yield counter
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 class Operations:
@@ -105,7 +108,7 @@ class Operations:
                     arranged(samples.inputs(slice(None), net.dtype), last), samples.labels(slice(None)),
                     torch.ones(size, dtype=net.dtype), True,
                 )  # fmt: skip
-                with torch.random.fork_rng(devices=[]):
+                with seeded():
                     result = job.loss(module, batch, job.extras, job.carry)
                     value = result[0] if isinstance(result, tuple) else result
                     value.backward()  # type: ignore[no-untyped-call]

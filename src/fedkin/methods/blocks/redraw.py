@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedkin.learning.net import Net
+from fedkin.learning.seeded import seeded
 
 __all__ = ["redrawn"]
 
@@ -19,8 +20,7 @@ def redrawn(net: Net, seed: int) -> dict[str, Tensor]:
     entry by entry, which keeps their scale. Buffers and frozen parameters stay.
     """
     module = copy.deepcopy(net.module)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeded(seed), torch.no_grad():
         for part in module.modules():
             own = list(part.parameters(recurse=False))
             trained = [parameter for parameter in own if parameter.requires_grad]
