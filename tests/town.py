@@ -212,9 +212,18 @@ class Wire:
 
 
 @contextmanager
+def kept_port() -> Iterator[int]:
+    """A port at which nobody listens, and which no other program takes: who sets SO_REUSEADDR, as links do, may."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield int(keeper.getsockname()[1])
+
+
+@contextmanager
 def made_net(town: Town) -> Iterator[Net]:
-    """A federation of a server, ann and bob at a free port."""
-    place = f"tls/127.0.0.1:{free_port()}"
-    book = {"server": Member(locator=place), "ann": Member(), "bob": Member()}
-    with ExitStack() as stack:
+    """A federation of a server, ann and bob at a port of its own."""
+    with kept_port() as port, ExitStack() as stack:
+        place = f"tls/127.0.0.1:{port}"
+        book = {"server": Member(locator=place), "ann": Member(), "bob": Member()}
         yield Net(town, stack, place, book)

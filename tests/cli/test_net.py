@@ -176,7 +176,7 @@ def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> 
         f"try:\n    import fedkin.network.{module}\n"
         f"except ConfigError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("a federation over a network needs ")
     assert done.stdout.endswith(": pip install 'fedkin[network]'\n")

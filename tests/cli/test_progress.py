@@ -242,7 +242,7 @@ def test_run_on_a_real_terminal(tmp_path: Path) -> None:
         if not piece:
             break
         seen += piece
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     os.close(ours)
     assert process.returncode == 0, seen.decode()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())

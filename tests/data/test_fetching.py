@@ -209,12 +209,11 @@ def test_files_that_somebody_put_there_are_kept_and_empty_ones_are_not(
 
 
 def test_without_a_network_it_says_what_to_do(known: dict[str, Origin], tmp_path: Path) -> None:
-    with socket.socket() as free:
+    with socket.socket() as free:  # nobody listens there, and nobody else can
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    known["one"] = one(f"http://127.0.0.1:{port}/one.bin")
-    with pytest.raises(DataError, match=r"cannot be fetched \(.*refused.*put it at .*ONE/one\.bin"):
-        fetch("one", tmp_path)
+        known["one"] = one(f"http://127.0.0.1:{free.getsockname()[1]}/one.bin")
+        with pytest.raises(DataError, match=r"cannot be fetched \(.*refused.*put it at .*ONE/one\.bin"):
+            fetch("one", tmp_path)
 
 
 def test_a_missing_file_of_the_server_is_said(server: Any, known: dict[str, Origin], tmp_path: Path) -> None:

@@ -229,6 +229,6 @@ def test_large_orders_and_large_answers_cross_each_other() -> None:
     done: list[Any] = []
     run = Thread(target=lambda: done.append(after(setup, "workers", rounds=1)), daemon=True)
     run.start()
-    run.join(timeout=120)
+    run.join(timeout=600)
     assert done, "the parent and a worker wait for each other"
     assert done[0][1] == after(setup, "one-by-one", rounds=1)[1]

@@ -30,7 +30,7 @@ def said(folder: Path, first: str = "", settings: str = WORKERS, piped: bool = F
     path.write_text(SCRIPT.format(first=first, settings=settings))
     words = [sys.executable] if piped else [sys.executable, str(path)]
     with path.open() as text:
-        ended = subprocess.run(words, stdin=text, capture_output=True, text=True, timeout=200, cwd=folder)
+        ended = subprocess.run(words, stdin=text, capture_output=True, text=True, timeout=600, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
 

@@ -6,25 +6,28 @@ from threading import Lock
 
 from fedkin.errors import FedkinError
 from fedkin.network.calls import AnsweringLink, CallingLink, NotReached
+from fedkin.network.mailbox import _opened
 
 
 class CalledNetwork:
     """Links of one process between a server and those whom it calls; the same form as `MemoryNetwork`.
 
-    lost: names whose next answer is lost on its way. calls: how many came to each.
+    lost: names whose next answer is lost on its way. calls: how many came to each. news: the last words of the subjects
+    that were new in each of them.
     """
 
-    def __init__(self, beat: float = 0.2) -> None:
-        self.lock, self.beat = Lock(), beat
+    def __init__(self, beat: float = 0.2, hold: float = 0.5) -> None:
+        self.lock, self.beat, self.hold = Lock(), beat, hold
         self.ends: dict[str, AnsweringLink] = {}
         self.known: set[str] = set()
         self.lost: set[str] = set()
         self.calls: dict[str, int] = {}
+        self.news: dict[str, list[set[str]]] = {}
         self.said: list[str] = []
 
     def link(self, name: str) -> CallingLink | AnsweringLink:
         if name == "server":
-            return CallingLink("server", _Calls(self), hold=0.5, beat=self.beat, within=5.0, say=self.said.append)
+            return CallingLink("server", _Calls(self), hold=self.hold, beat=self.beat, within=5.0, say=self.said.append)
         with self.lock:
             self.known.add(name)
             self.ends[name] = link = AnsweringLink(name)
@@ -44,6 +47,8 @@ class _Calls:
         with network.lock:
             end = network.ends.get(name)
             network.calls[name] = network.calls.get(name, 0) + 1
+            new = {subject.rpartition("/")[2] for subject, _ in _opened(data)[0].new}
+            network.news.setdefault(name, []).append(new)
         if end is None:
             raise NotReached("nobody is there")
         try:

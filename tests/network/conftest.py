@@ -13,6 +13,16 @@ from fedkin.engines.executors import jobs
 from town import Net, Town, made_net, new_town
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that end with what they wait for are as long as a machine may need on which much else runs."""
+    for place, much in {
+        "probe._TIMEOUT": 60.0, "probe._ALERT": 60.0, "server._END": 60.0, "node._HELLO": 1200, "node._UNABLE": 1200,
+        "meeting._TERMS": 30.0,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"fedkin.network.{place}", much)
+
+
 @pytest.fixture(scope="session")
 def town() -> Town:
     """Certificates, made once: every test of these is of the same federation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,16 +39,19 @@ class Peers:
         self.federation = self.dealt or self.plan.federation(NOWHERE)
 
     def start(self, names: Iterable[str] = (), **options: Any) -> None:
-        """Start these peers (none named: all)."""
-        for name in names or sorted(self.federation):
+        """Start these peers (none named: all); all of them are on the network before one looks who is there."""
+        names = sorted(names or self.federation)
+        there = threading.Barrier(len(names))
+        for name in names:
             self.stops[name] = threading.Event()
-            self.threads[name] = threading.Thread(target=self._run, args=(name, dict(options)), daemon=True)
+            self.threads[name] = threading.Thread(target=self._run, args=(name, there, dict(options)), daemon=True)
             self.threads[name].start()
 
-    def _run(self, name: str, options: dict[str, Any]) -> None:
+    def _run(self, name: str, there: threading.Barrier, options: dict[str, Any]) -> None:
         torch.set_num_threads(1)
         try:
             with self.network.link(name) as link:
+                there.wait(60)
                 self.results[name] = exchange(
                     options.pop("plan", self.plan), link, self.federation[name], self.federation.task,
                     sorted(self.federation), self.root / name, resume=True, stop=self.stops[name],
@@ -62,6 +65,17 @@ class Peers:
         for name in names or list(self.threads):
             self.threads[name].join(60)
             assert not self.threads[name].is_alive(), name
+
+
+def together(count: int, at: int) -> Callable[[int], None]:
+    """What so many peers do after a round: at this one they wait for each other."""
+    barrier = threading.Barrier(count)
+
+    def wait(round: int) -> None:
+        if round == at:
+            barrier.wait(60)
+
+    return wait
 
 
 class Killed(Exception):

@@ -43,20 +43,22 @@ def test_offers_come_both_ways_and_may_be_pulled_again() -> None:
         assert server.bytes_in == {"ann": 14}
 
 
-def test_who_waits_is_called_only_when_there_is_something_and_now_and_then() -> None:
-    network = CalledNetwork(beat=3600.0)
+def test_who_waits_is_called_only_when_there_is_something_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkin.network.calls._SETTLED", WAIT)
+    network = CalledNetwork(beat=3600.0, hold=WAIT)
     with network.link("ann") as ann, network.link("server") as server, ThreadPoolExecutor(1) as pool:
+        order = pool.submit(ann.pull, "server", "0/order", WAIT)
         for number in range(3):
-            order = pool.submit(ann.pull, "server", f"{number}/order", WAIT)
             server.offer("ann", f"{number}/order", b"x")
             assert order.result(WAIT) == b"x"
             ann.offer("server", f"{number}/answer", b"y")
-            waits = pool.submit(ann.pull, "server", f"{number + 1}/order", 0.4)
+            order = pool.submit(ann.pull, "server", f"{number + 1}/order", WAIT)
             assert server.pull("ann", f"{number}/answer", WAIT) == b"y"
-            with pytest.raises(Missed):
-                waits.result()
         # One call for each order; the first may have come before there was one.
         assert network.calls["ann"] in (3, 4)
+        ann.close()
+        with pytest.raises(LinkError, match="closed"):
+            order.result(WAIT)
 
 
 def test_an_answer_that_is_lost_comes_with_the_next() -> None:
@@ -183,7 +185,7 @@ def test_a_federation_is_the_simulation_bit_for_bit(method: str, tmp_path: Path)
 
 
 def test_a_server_and_a_client_that_begin_anew_go_on(tmp_path: Path) -> None:
-    plan = experiment("sfmtl-graph", clients=3, rounds=4)
+    plan = experiment("sfmtl-graph", clients=3, rounds=4, network={"grace": 60.0})
     here = simulated(plan, tmp_path / "here")
     network = CalledNetwork()
     there = _clients(network, tmp_path / "nodes", plan).start()

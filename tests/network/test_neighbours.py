@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from fedkin.network.neighbours import Neighbours, _offers
 from fedkin.network.sent import Sent
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
-from network.peers import Killed, peers, states
+from network.peers import Killed, peers, states, together
 
 SAME = Agreement("[training]\nlr = 0.1\n", None)
 
@@ -50,6 +50,11 @@ def two(
             bob.close()
 
 
+def bound(each: Neighbours, deadline: float) -> None:
+    """Have this one wait for so long from now on."""
+    each.settings = each.settings.model_copy(update={"deadline": deadline})
+
+
 def box(value: int, to: str, phase: str = "share") -> Outbox:
     return Outbox(phase, {to: Message(value=value)})
 
@@ -61,7 +66,7 @@ def told(each: Neighbours, round: int, other: str, value: int = 0) -> Any:
 
 
 def test_a_message_may_be_some_rounds_old_and_no_older() -> None:
-    with two(MemoryNetwork(), staleness=2, deadline=1.0) as (ann, bob):
+    with two(MemoryNetwork(), staleness=2) as (ann, bob):
         ann.enter(1)
         ann.exchange(1, 0, ["bob"], None)
         ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
@@ -69,7 +74,9 @@ def test_a_message_may_be_some_rounds_old_and_no_older() -> None:
             bob.enter(round)
             assert told(bob, round, "ann") == (7, age)
         bob.enter(4)
+        bound(bob, 1.0)
         assert told(bob, 4, "ann") == "late: nothing within 1 s"
+        bound(bob, 20.0)
         ann.enter(4)
         ann.link.offer("bob", f"{ann.run}/r4/t0", _encoded(box(8, "bob")))
         bob.down.clear()
@@ -89,12 +96,13 @@ def test_a_message_of_another_phase_is_not_used_again() -> None:
 
 
 def test_without_staleness_a_round_waits_for_its_own_messages() -> None:
-    with two(MemoryNetwork(), deadline=0.5) as (ann, bob):
+    with two(MemoryNetwork()) as (ann, bob):
         ann.enter(1)
         ann.link.offer("bob", f"{ann.run}/r1/t0", _encoded(box(7, "bob")))
         bob.enter(1)
         assert told(bob, 1, "ann") == (7, 0)
         bob.enter(2)
+        bound(bob, 0.5)
         assert told(bob, 2, "ann") == "late: nothing within 0.5 s"
 
 
@@ -223,7 +231,7 @@ def test_what_was_offered_is_offered_again_after_a_kill(tmp_path: Path) -> None:
         bob.enter(3)
         assert bob.now() == {"ann": Now(4, False, {3: 0}, frozenset({"bob"}))}
         assert told(bob, 3, "ann") == (7, 0)
-        ann.settings = ann.settings.model_copy(update={"deadline": 0.001})
+        bound(ann, 0.001)
         for round in (4, 5, 6):
             told(ann, round, "bob")
         assert bob.now()["ann"].first == 4
@@ -320,16 +328,18 @@ def test_who_has_ended_counts_on_nobody() -> None:
 
 
 def test_peers_that_are_all_killed_at_once_end_equal(tmp_path: Path) -> None:
-    plan = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0})
+    plan, heard = experiment("dfedavgm", clients=3, rounds=4, network={"grace": 60.0}), together(3, 2)
     simulated(plan, tmp_path / "here")
 
     def kill(round: int) -> None:
+        heard(round)
         if round == 2:
             raise Killed
 
     with peers(plan, tmp_path / "peers") as there:
         # One is killed before its checkpoint of round 2; the others have gone on to round 3, and are gone too.
-        there.start(["c00", "c01"], watcher=Ending(after=2))
+        for name in ("c00", "c01"):
+            there.start([name], watcher=Ending(2, heard))
         there.start(["c02"], watcher=Ending(then=kill))
         there.join()
         assert {error.split(":")[0] for error in there.errors.values()} == {"Killed", "Stop"}
@@ -346,7 +356,9 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
     later = Federation([replace(c, joins=3) if id == "c03" else c for id, c in own.items()], own.task, own.name)
     simulated(plan, tmp_path / "here", make=lambda setup: LocalEngine(replace(setup, federation=later)))
     with peers(plan, tmp_path / "peers") as there:
-        there.start(["c00", "c01", "c02"], watcher=Ending(after=2))
+        heard = together(3, 2)
+        for name in ("c00", "c01", "c02"):
+            there.start([name], watcher=Ending(2, heard))
         there.join()
         there.errors.clear()
         there.start(["c03"])
@@ -360,27 +372,36 @@ def test_a_new_peer_joins_as_in_a_simulation(tmp_path: Path) -> None:
 
 def test_a_network_in_two_halves_goes_on_and_is_one_again(tmp_path: Path) -> None:
     plan = experiment("dfedavgm", clients=4, rounds=30, run={"network": "full"}, network={"grace": 0.2})
-    halves, apart, met = [("c00", "c01"), ("c02", "c03")], Event(), Event()
+    halves = [("c00", "c01"), ("c02", "c03")]
+    # Both halves have gone on alone before they meet, and none of them comes to its end before the others have met it.
+    alone, level = Barrier(2), Barrier(4)
     with peers(plan, tmp_path / "peers") as there:
 
-        def then(round: int) -> None:
+        def parted(round: int) -> None:
             if round == 3:
                 for one in halves[0]:
                     for other in halves[1]:
                         there.network.cut(one, other)
-                apart.set()
             if round == 8:
+                alone.wait(60)
                 for one in halves[0]:
                     for other in halves[1]:
                         there.network.mend(one, other)
-                met.set()
+            met(round)
 
-        there.start(["c00"], watcher=Ending(then=then))
-        there.start(["c01", "c02", "c03"])
+        def noticed(round: int) -> None:
+            if round == 8:
+                alone.wait(60)
+            met(round)
+
+        def met(round: int) -> None:
+            if round == 20:
+                level.wait(60)
+
+        for name, then in {"c00": parted, "c01": met, "c02": noticed, "c03": met}.items():
+            there.start([name], watcher=Ending(then=then))
         there.join()
         assert there.errors == {}
-        assert apart.is_set()
-        assert met.is_set()
         for name, other in (("c01", "c03"), ("c02", "c00")):
             heard = {row[0]: row[6] for row in there.results[name].messages if row[1] == other and row[2] == name}
             assert "gone: the connection is lost" in heard.values()

@@ -55,6 +55,12 @@ class Server:
         self.link.offer("c00", f"welcome/{nonce}", codec.encode(welcome))
         return hello
 
+    def refuse(self) -> dict[str, Any]:
+        """Tell the client that it cannot take part; returns what it says of itself."""
+        hello = codec.decode(self.link.pull("c00", "hello", 30))
+        self.link.offer("c00", f"welcome/{hello['nonce']}", codec.encode({"refused": "it is unlike"}))
+        return hello
+
     def order(self, **fields: Any) -> None:
         """Send the next order, of round 1 if nothing else is said."""
         known = {"number": self.number, "round": 1, "begun": 0, "undone": [], "last": 0}
@@ -233,7 +239,7 @@ def test_a_client_that_cannot_take_part_says_so_with_consent_only(
     other = settings_of(experiment(clients=2, training={"lr": 0.2}))
     with by_hand(federation, tmp_path, client=named, consent=ask, settings=other) as server:
         if answer == "yes":
-            hello = codec.decode(server.link.pull("c00", "hello", 30))
+            hello = server.refuse()
             assert hello["agreement"]["columns"] == ["age", "dose"]
             # No run has begun, so that nobody needs to know these samples again.
             assert hello["about"]["digest"] != about_of(named, federation.task).digest
@@ -379,5 +385,6 @@ def test_another_version_is_refused(federation: Federation, tmp_path: Path) -> N
         server = Server(link, there)
         link.offer("c00", "terms", codec.encode({**server.mine.tree(), "version": "9.9"}))
         there.start("c00")
+        server.refuse()
         there.join("c00")
         assert f"fedkin is {__version__} here and 9.9 there: install the same version" in there.errors["c00"]

@@ -19,7 +19,7 @@ from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.offers import CHANGED, FIRST, HEAD, Limits, Offer
 from fedkin.network.probe import Answered, NotReached, probe
 from fedkin.network.zenoh import ZenohLink
-from town import Net, Town, free_port, new_town
+from town import Net, Town, kept_port, new_town
 
 
 def strangers(town: Town) -> dict[str, Identity]:
@@ -40,6 +40,14 @@ def settings(identity: Identity, place: str, **tls: Any) -> zenoh.Config:
     made["connect"] |= {"timeout_ms": 0, "exit_on_failure": True}
     made["transport"]["link"]["tls"] |= tls
     return zenoh.Config.from_json5(json.dumps(made))
+
+
+def known(session: zenoh.Session, key: str) -> None:
+    """Wait until a session knows that somebody answers this."""
+    with session.declare_querier(key) as asker:
+        seen = threading.Event()
+        with asker.declare_matching_listener(lambda status: seen.set() if status.matching else None):
+            assert asker.matching_status.matching or seen.wait(30)  # type: ignore[attr-defined]
 
 
 def works(server: ZenohLink, ann: ZenohLink) -> bool:
@@ -117,19 +125,17 @@ def test_who_answers_must_be_who_is_dialled(net: Net) -> None:
 
 
 def test_who_is_not_in_the_address_book_is_not_let_in(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.network.zenoh._SEEN", 0.5)
     server, ann = net.server(), net.member("ann")
+    monkeypatch.setattr("fedkin.network.zenoh._SEEN", 0.5)
     with pytest.raises(LinkError, match=rf"^zoe: server answers at {net.place} and does not let zoe in; is it a node"):
         net.member("zoe")
     assert works(server, ann)
 
 
 def test_a_host_that_the_certificate_is_not_for(net: Net, town: Town) -> None:
-    port = free_port()
-    with socket.socket() as plain:
-        plain.bind(("127.0.0.1", port))
-        with pytest.raises(NotReached, match=rf"^server at tls/127.0.0.1:{port}: .*refused$"):
-            probe(town["ann"], "server", f"tls/127.0.0.1:{port}")
+    port = net.stack.enter_context(kept_port())
+    with pytest.raises(NotReached, match=rf"^server at tls/127.0.0.1:{port}: .*refused$"):
+        probe(town["ann"], "server", f"tls/127.0.0.1:{port}")
     place = f"tls/127.0.0.2:{port}"
     with (
         zenoh.open(zenoh.Config.from_json5(configured(town["server"], ["ann"], [place], []))),
@@ -144,7 +150,7 @@ def test_something_that_speaks_no_tls_is_named(town: Town) -> None:
         def greet() -> None:
             taken, _ = other.accept()
             with taken:
-                taken.recv(100)
+                taken.recv(10_000)
                 taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         thread = threading.Thread(target=greet)
@@ -178,14 +184,15 @@ def test_a_participant_asks_in_its_own_name_alone(net: Net) -> None:
     for name in ("ann", "bob"):
         server.offer(name, "r", f"for {name}".encode())
 
-    def answers(session: Any, key: str) -> list[str]:
+    def answers(session: Any, key: str, within: float = 0.3) -> list[str]:
         # Not what a session says of itself.
         far = {"target": zenoh.QueryTarget.ALL, "allowed_destination": zenoh.Locality.REMOTE}
-        got = session.get(key, timeout=0.3, attachment=bytes(36), **far)
+        got = session.get(key, timeout=within, attachment=bytes(36), **far)
         return [reply.ok.payload.to_string() for reply in got if reply.ok is not None]
 
     with zenoh.open(settings(net.town["bob"], net.place)) as bob:
-        assert answers(bob, "fedkin/server/bob/r") == ["for bob"]
+        known(bob, "fedkin/server/bob/r")
+        assert answers(bob, "fedkin/server/bob/r", 60) == ["for bob"]
         for key in ("fedkin/server/ann/r", "fedkin/server/*/r", "fedkin/server/**", "fedkin/**", "**", "@/**"):
             assert answers(bob, key) == []
     assert ann.pull("server", "r", 30) == b"for ann"
@@ -343,14 +350,22 @@ def test_a_certificate_that_is_not_the_one_in_the_book(net: Net, town: Town) -> 
 # -- questions without end ------------------------------------------------------------------------------------
 
 
-def test_too_many_questions_are_dropped_and_others_are_served(net: Net) -> None:
+def test_too_many_questions_are_dropped_and_others_are_served(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     server, ann = net.server(limits=Limits(rate=0.001, burst=3)), net.member("ann")
     bob = net.member("bob")
     for name in ("ann", "bob"):
         server.offer(name, "r", name.encode())
+    dropped, refuse = threading.Event(), server._offers._refused
+
+    def noted(*why: str) -> None:
+        refuse(*why)
+        dropped.set()
+
+    monkeypatch.setattr(server._offers, "_refused", noted)
     assert [ann.pull("server", "r", 30) for _ in range(3)] == [b"ann"] * 3
     with pytest.raises(Missed):
         ann.pull("server", "r", 0.1)
+    assert dropped.wait(30)
     assert bob.pull("server", "r", 30) == b"bob"
     assert list(server.refused.counts) == ["ann"]
     assert {one.why for one in server.refused} == {"more than 0.001 questions a second"}
@@ -359,11 +374,12 @@ def test_too_many_questions_are_dropped_and_others_are_served(net: Net) -> None:
 def test_questions_that_cannot_be_are_dropped(net: Net) -> None:
     server, ann = net.server(), net.member("ann")
     with zenoh.open(settings(net.town["bob"], net.place)) as bob:
+        known(bob, "fedkin/server/bob/r")
         for key, attachment in (("r", b""), ("r", None), ("r", b"x" * 35), ("R", bytes(36)), ("a" * 300, bytes(36))):
-            got = bob.get(f"fedkin/server/bob/{key}", timeout=5, attachment=attachment)
+            got = bob.get(f"fedkin/server/bob/{key}", timeout=60, attachment=attachment)
             assert [reply.ok for reply in got] == []
         # A part beyond the end, of an offer that there is not.
-        (reply,) = list(bob.get("fedkin/server/bob/r", timeout=5, attachment=b"\xff" * 36))
+        (reply,) = list(bob.get("fedkin/server/bob/r", timeout=60, attachment=b"\xff" * 36))
         assert reply.ok is not None
         assert reply.ok.attachment == zenoh.ZBytes(CHANGED)
     assert server.refused.counts == {"bob": 5}

@@ -22,16 +22,17 @@ from fedkin.network.router import Router
 from fedkin.network.sealing import Sealer
 from fedkin.network.signing import DIGEST, Signer
 from fedkin.network.zenoh import ZenohLink
-from town import Town, free_port, institution
+from town import Town, institution, kept_port
 
 NAMES = ("ann", "bob", "eve")
 SECRET = b"weights that nobody else may read " * 40
 
 
 @pytest.fixture
-def book(town: Town) -> dict[str, Member]:
+def book(town: Town) -> Iterator[dict[str, Member]]:
     pinned = {name: Member(certificate=certificate_pem(town[name].chain).decode()) for name in NAMES}
-    return {**pinned, "between": Member(locator=f"tls/127.0.0.1:{free_port()}")}
+    with kept_port() as port:
+        yield {**pinned, "between": Member(locator=f"tls/127.0.0.1:{port}")}
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_what_a_router_sees_is_ciphertext_and_routing_names(opened: Opened, rout
     got = b""
     for _ in range(50):
         replies = router._session.get(
-            f"{KEY}/ann/bob/run1/r0/t0", attachment=bytes(4 + DIGEST), timeout=5.0, target=zenoh.QueryTarget.ALL,
+            f"{KEY}/ann/bob/run1/r0/t0", attachment=bytes(4 + DIGEST), timeout=60.0, target=zenoh.QueryTarget.ALL,
         )  # fmt: skip
         for reply in replies:
             assert reply.ok is not None

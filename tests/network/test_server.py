@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +189,7 @@ def test_a_client_that_is_gone_is_missing_and_the_others_are_as_with_that_dropou
 
 
 def test_a_client_that_comes_back_takes_part_again(tmp_path: Path) -> None:
-    plan = experiment(clients=3, rounds=4)
+    plan, said = experiment(clients=3, rounds=4), list[str]()
     with clients(plan.federation(Path()), tmp_path / "nodes") as there:
         there.start()
 
@@ -199,16 +198,12 @@ def test_a_client_that_comes_back_takes_part_again(tmp_path: Path) -> None:
                 there.stop("c01")
             if round == 2:
                 there.start("c01")
-                assert back.wait(30)
+                there.network.opened("c01")
 
-        def say(line: str) -> None:
-            if line == "c01 is here again":
-                back.set()
-
-        back = threading.Event()
-        result = served(plan, there.network, tmp_path / "there", watcher=Ending(then=then), say=say)
+        result = served(plan, there.network, tmp_path / "there", watcher=Ending(then=then), say=said.append)
         there.join()
     assert result is not None
+    assert "c01 is here again" in said
     assert [row[0] for row in result.clients if row[1] == "c01"] == [1, 3, 4]
 
 

@@ -96,8 +96,12 @@ def test_a_federation_is_the_simulation_bit_for_bit(method: str, orders: int, tm
     equal(tmp_path / "there", tmp_path / "here")
     assert all(each.said[-1] == "the run has ended" for each in visitors.values())
     assert {each.orders for each in visitors.values()} == {orders}
-    # One call for each order, three to join, and two to spare where the machine is so busy that two offers part.
-    assert all(orders < count <= orders + 5 for count in network.calls.values()), network.calls
+    for news in network.news.values():
+        # One call for each order, and four to join: the first one, the terms, those with the task in them, the welcome.
+        assert sum("order" in new for new in news) == orders, news
+        # "now" goes with an order or with terms; where the machine is so busy that they part, it has a call of its own.
+        assert len([new for new in news if new != {"now"}]) <= orders + 4, news
+        assert all(news[1:]), news
 
 
 def test_lost_answers_killed_visits_and_a_server_that_begins_anew_change_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fedkin.network.keys import write_private
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.offers import FIRST, LATER, Limits
 from fedkin.network.zenoh import ZenohLink
-from town import Net, Town, free_port, institution
+from town import Net, Town, institution, kept_port
 
 
 def held(link: ZenohLink) -> bool:
@@ -136,7 +136,7 @@ def test_members_may_start_before_the_server(net: Net) -> None:
 
 
 def test_peers_reach_each_other_without_a_server(net: Net) -> None:
-    places = {name: f"tls/127.0.0.1:{free_port()}" for name in ("ann", "bob")}
+    places = {name: f"tls/127.0.0.1:{net.stack.enter_context(kept_port())}" for name in ("ann", "bob")}
     book = {name: Member(locator=place) for name, place in places.items()}
     links = {name: net.link(name, book=book, listen=[places[name]], dial={"ann", "bob"} - {name}) for name in places}
     links["ann"].offer("bob", "r", b"from ann")
@@ -239,7 +239,7 @@ def test_a_process_ends_that_forgot_to_close(tmp_path: Path, net: Net) -> None:
         (tmp_path / name).write_bytes(certificate_pem(data))
     write_private(tmp_path / "ann.key", ann.key_pem)
     words = [sys.executable, "-c", _LEFT, str(tmp_path), net.place]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1
     assert ended.stderr.endswith("RuntimeError: left open\n")
 

@@ -69,6 +69,6 @@ def test_figures_are_vectors_and_all_of_it_compiles(place: Path, tmp_path: Path)
     if (latex := shutil.which("pdflatex")) is not None:
         done = subprocess.run(
             [latex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path / "out", capture_output=True,
-            timeout=120, check=False,
+            timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2000:]

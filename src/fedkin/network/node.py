@@ -38,6 +38,8 @@ from fedkin.untrusted import shown
 __all__ = ["Left", "Node"]
 
 _ANSWERED = {"ask", "scores"}  # what a server may ask of a client
+_HELLO = 10  # waits for an answer to what a client says of itself, before it says so anew
+_UNABLE = 1  # waits of one that cannot take part, for the server to hear why
 
 
 class Node:
@@ -131,7 +133,7 @@ class Node:
             if self.consent([words, *about(self.client, self.labels)]):
                 self.agreed = own
                 self._salt()
-                self._hello(wait=1)
+                self._hello(_UNABLE)
         return RunError(words)
 
     def _salt(self) -> None:
@@ -145,13 +147,13 @@ class Node:
 
     def _join(self) -> dict[str, Any]:
         """Return where this client begins; raises RunError if the server refuses it."""
-        while (answer := self._hello()) is None:
+        while (answer := self._hello(_HELLO)) is None:
             pass
         if "refused" in answer:
             raise RunError(f"the server refuses this client: {shown(str(answer['refused']), 400)}")
         return {**answer, "digest": self.digest}
 
-    def _hello(self, wait: int = 10) -> dict[str, Any] | None:
+    def _hello(self, wait: int) -> dict[str, Any] | None:
         """Say what this client has; returns the answer, if one came."""
         assert self.agreed is not None
         tree = {"about": self.about.model_dump(), "agreement": self.agreed.tree()}

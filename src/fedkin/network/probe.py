@@ -20,7 +20,7 @@ __all__ = ["Answered", "NotReached", "probe"]
 
 _TIMEOUT = 3.0
 # A side that takes our certificate says nothing or sends a ticket for a next time; one that does not says so at once.
-_ALERT = 0.5
+_ALERT = 3.0
 _THEIRS = {
     9: "its certificate is not valid yet; is the clock right?",
     10: "its certificate has expired",
