@@ -10,8 +10,9 @@ import select
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess as Process
@@ -27,6 +28,7 @@ from fedkin.network.book import Member
 from fedkin.network.identity import certificate_pem
 from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
 from fedkin.network.keys import write_private
+from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, execute
 from network.federations import write_samples
@@ -40,7 +42,7 @@ _IMPORTED = ["fedkin.cli.commands", "fedkin.cli.progress", "fedkin.network.node"
              "torch._dynamo", "torch.utils.flop_counter", "pandas"]  # fmt: skip
 
 
-def _command(words: list[str], folder: Path, log: Path, space: str) -> None:
+def _command(words: list[str], folder: Path, log: Path, space: str, gate: Path | None = None) -> None:
     """Run a command in a child, as from a shell in this folder (and network namespace)."""
     if space:
         with open(f"/run/netns/{space}") as place:
@@ -55,7 +57,34 @@ def _command(words: list[str], folder: Path, log: Path, space: str) -> None:
     sys.argv = ["fedkin", *words]
     from fedkin.cli import main
 
+    if gate is not None:
+        _wait_before_rounds(gate, log.stem)
     main()
+
+
+def _wait_before_rounds(gate: Path, name: str) -> None:
+    """Have a peer say which round it comes to, and wait before it until that is open."""
+    from fedkin.network.peer import PeerEngine
+
+    whole, pause = PeerEngine.round, threading.Event()
+
+    def round(engine: PeerEngine, number: int) -> Any:
+        _write(gate / name, number)
+        while _number(gate / "open") < number:
+            pause.wait(0.05)
+        return whole(engine, number)
+
+    PeerEngine.round = round  # type: ignore[method-assign]
+
+
+def _write(path: Path, number: int) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(str(number))
+    aside.replace(path)
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0
 
 
 @dataclass
@@ -66,6 +95,7 @@ class Place:
     plan: Experiment
     clients: Federation
     started: list[Process] = field(default_factory=list)
+    gated: bool = False
 
     def serve(self, *more: str, file: str = "join.toml", space: str = "") -> Process:
         """Start the server; `more` are --out or --resume."""
@@ -103,10 +133,39 @@ class Place:
         return "far.toml"
 
     def _start(self, name: str, *words: str, space: str = "") -> Process:
-        process = _FORKS.Process(target=_command, args=(list(words), self.folder, self.folder / f"{name}.log", space))
+        gate = self.gate if self.gated else None
+        given = (list(words), self.folder, self.folder / f"{name}.log", space, gate)
+        process = _FORKS.Process(target=_command, args=given)
         process.start()
         self.started.append(process)
         return process
+
+    @property
+    def gate(self) -> Path:
+        """Where gated peers say which round they come to."""
+        folder = self.folder / "gate"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def open(self, last: int) -> None:
+        """Let gated peers do the rounds up to this one."""
+        _write(self.gate / "open", last)
+
+    def level(self, names: Iterable[str], round: int, within: float = 300) -> None:
+        """Wait until these gated peers, and all of them see each other, stand before a round that is not open."""
+        names, end, pause = set(names), time.monotonic() + within, threading.Event()
+        while not all(self._stands(name, round, names - {name}) for name in names):
+            failed = self.failed()
+            assert not failed, f"not before round {round}, since one has ended with an error:\n{failed}"
+            assert time.monotonic() < end, f"not before round {round} within {within:g} s: {sorted(names)}"
+            pause.wait(0.1)
+
+    def _stands(self, name: str, round: int, others: set[str]) -> bool:
+        status = self.folder / f"{name}-state" / FILE
+        if _number(self.gate / name) != round or not status.exists():
+            return False
+        seen = read_status(status).others
+        return all(other in seen and seen[other].here for other in others)
 
     def log(self, name: str) -> str:
         """What a process has said so far."""

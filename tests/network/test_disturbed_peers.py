@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = [f"c0{number}" for number in range(8)]
 HALF, KILLED = NAMES[4:], ["c01", "c02", "c03"]
-ROUNDS = 150  # of those that may miss something
+ROUNDS, STAGE = 150, 6  # of those that may miss something; of them between two things that happen
 UNLIKE = {"name": "mixed", "bodies": ["small-plain", "small-residual", "mlp"], "width": 8}
 
 
@@ -73,32 +73,64 @@ def test_all_that_come_back_in_time_change_no_bit(tmp_path: Path, town: Town) ->
     assert sorted(rows(tmp_path / "c05-state")) == sorted(told)
 
 
+class Stages:
+    """Rounds that are opened a few at a time: what happens to peers happens before the same rounds on every machine."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.done = place, 0
+
+    def go_on(self, last: int | None = None) -> None:
+        """Let all do a few more rounds, or those up to this one."""
+        self.done = self.done + STAGE if last is None else last
+        self.place.open(self.done)
+
+    def all_there(self, names: list[str] = NAMES) -> None:
+        """Wait until these have done the rounds that are open, and see each other."""
+        self.place.level(names, self.done + 1)
+
+
 def test_who_is_killed_stopped_and_cut_off_takes_part_again(tmp_path: Path, town: Town) -> None:
     sections = {"training": {"lr": 0.3}, "run": {"network": "full"}}
-    with made_for(tmp_path, town, "dfedavgm", ROUNDS, 0.5, sections) as place, halves(place) as (far, wires):
+    with made_for(tmp_path, town, "dfedavgm", ROUNDS, 2.0, sections) as place, halves(place) as (far, wires):
         simulated(place, tmp_path / "here")
+        place.gated, stages = True, Stages(place)
         peers = {name: place.peer(name, file=far if name in HALF else "join.toml") for name in NAMES}
         with place.follow("c00") as said, place.follow("c07") as away:
-            said.until("dfedavgm: round 1 ")
+            stages.go_on()
+            stages.all_there()
             for name in KILLED:
                 kill(peers[name])
+                stages.go_on()
                 said.until(f"{name}: gone: the connection is lost")
                 peers[name] = place.peer(name)
+                stages.all_there()
+                stages.go_on()
                 said.until(f"{name}: heard again")
+                stages.all_there()
             stopped = peers["c01"].pid
             assert stopped is not None
             os.kill(stopped, signal.SIGSTOP)
+            stages.go_on()
             said.until("c01: gone: it does not answer")
             os.kill(stopped, signal.SIGCONT)
+            stages.all_there()
+            stages.go_on()
             said.until("c01: heard again")
+            stages.all_there()
             for wire in wires:
                 wire.cut(apart=True)
+            stages.go_on()
             said.until("c07: gone")
             away.until("c00: gone")
             for wire in wires:
                 wire.mend()
+            stages.all_there()
+            stages.go_on()
             said.until("c07: heard again")
             away.until("c00: heard again")
+            stages.all_there()
+            assert stages.done < ROUNDS / 2
+            stages.go_on(ROUNDS)
         ended(place, peers)
         states = {name: tmp_path / f"{name}-state" for name in NAMES}
         for name in NAMES[1:]:

@@ -51,7 +51,7 @@ def refusal(plan: Experiment, federation: Federation, folder: Path, **south: Any
 
         class Until(Ending):
             def stopping(self) -> bool:
-                return any("refused" in line for line in words)
+                return "south" in there.threads and not there.threads["south"].is_alive()
 
         with pytest.raises(RunError, match="stopped while clients were awaited"):
             served(plan, there.network, folder / "there", watcher=Until(), say=say)
