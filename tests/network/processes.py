@@ -74,7 +74,7 @@ def _wait_before_rounds(gate: Path, name: str) -> None:
             pause.wait(0.05)
         return whole(engine, number)
 
-    PeerEngine.round = round  # type: ignore[method-assign]
+    PeerEngine.round = round  # type: ignore[method-assign,assignment]
 
 
 def _write(path: Path, number: int) -> None:
