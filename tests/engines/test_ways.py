@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from fedkin.engines.executors.auto import Auto
 from fedkin.engines.executors.jobs import Executor, FitJob, OneByOne
 from fedkin.engines.executors.stacked import Stacked
 from fedkin.engines.executors.ways import ALONE, Way
+from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
 from fedkin.learning.augment import Augment
+from fedkin.learning.computing import Computing
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.local import Local
@@ -120,6 +123,21 @@ def test_one_by_one_because_of_net_loss_views_or_mode() -> None:
     assert ways_of(OTHERS["skip"][0], CrossEntropy(), clients=1) == [
         ("CrossEntropy", "one by one", "no other client in its stack")
     ]
+
+
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize("seen", [True, False])
+def test_compiled_kernels_are_named_where_they_compute_the_net(seen: bool) -> None:
+    between = [] if seen else [nn.ReLU()]
+    body = nn.Sequential(*between, nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten())
+    samples = Samples(torch.zeros(12, 1, 4, 4), torch.arange(12) % 3)
+    federation = Federation([Client("a", samples, samples)], Task(3, (1, 4, 4)))
+    net = Net.build(lambda: (body, nn.Linear(2, 3)), 1, computing=Computing(kernels="numba"))
+    executor = OneByOne(net, federation)
+    ((_, done),) = executor.run([FitJob("a", net.initial, CrossEntropy(), TRAINING, {}, {}, 7)])
+    assert not isinstance(done, Exception)
+    way = "one by one, its first convolutions by compiled kernels" if seen else "one by one"
+    assert [each.way for each in executor.ways] == [way]
 
 
 @pytest.mark.parametrize("quicker", ["stacked", "one-by-one"])

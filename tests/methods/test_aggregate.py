@@ -55,7 +55,7 @@ GROUPED: dict[str, Method] = {
 }
 PEERS: dict[str, Method] = {
     "dfedavgm": DFedAvgM(),
-    "mapl-plus": MaplPlus(hidden=9, augment={"noise": 0.1}),
+    "mapl-plus": MaplPlus(warmup=100, hidden=9, augment={"noise": 0.1}),
     "mapl-plus-learned": MaplPlus(warmup=1, hidden=9, augment={"noise": 0.1}, graph={"probe": 0.3}),
 }
 EVERY = {**GLOBAL, **HEADS, **GROUPED, **PEERS}

@@ -175,6 +175,16 @@ def test_before_the_warmup_ends_weights_are_equal_and_so_are_they_without_learni
     assert {message.floats for message in never.traffic} == {6 * 12}
 
 
+def test_a_warmup_below_one_is_a_fraction_of_the_rounds_and_the_default_learns_weights_in_every_run() -> None:
+    federation = two_groups(6)
+    part = ran(setup_of(MAPL(warmup=0.5), federation, rounds=4), 4)
+    assert same_bits(part, ran(setup_of(MAPL(warmup=2), federation, rounds=4), 4))
+    assert not same_bits(part, ran(setup_of(MAPL(warmup=3), federation, rounds=4), 4))
+    default = ran(setup_of(MAPL(), federation, rounds=4), 4)
+    assert same_bits(default, ran(setup_of(MAPL(warmup=1), federation, rounds=4), 4))
+    assert len({weight for row in default.rows.values() for weight in row.values()}) > 1
+
+
 def test_equal_weights_are_the_plain_mean_of_trained_prototypes() -> None:
     federation = two_groups(4)
     alone = ran(setup_of(MAPL(), federation, network="none"), 1)

@@ -12,6 +12,7 @@ import pytest
 
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
+from fedkin.methods.mapl import Mapl
 from fedkin.running.candidates import RATE, Equal, at_the_border
 from fedkin.running.experiment import Experiment
 from fedkin.running.tuning import HoldOut, best, tune
@@ -41,6 +42,15 @@ def test_every_method_has_as_many_candidates_and_takes_each(name: str) -> None:
         assert set(ranges) == {RATE}
     # The number of groups is never the planted one: its values are the same for all federations.
     assert ranges.get("method.clusters", (2, 3, 4, 5, 6, 8)) == (2, 3, 4, 5, 6, 8)
+
+
+@pytest.mark.parametrize("name", ["mapl", "mapl-plus"])
+def test_no_candidate_ends_its_warm_up_after_the_run(name: str) -> None:
+    base = experiment(name)
+    for one in Equal(30).settings(base):
+        method = base.with_changes(**one).method
+        assert isinstance(method, Mapl)
+        assert method.warmup < 1
 
 
 def test_candidates_spread_over_the_whole_range() -> None:

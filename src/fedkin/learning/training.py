@@ -95,6 +95,15 @@ class Training(Settings):
         """R of the papers: the number of local steps, or of local epochs if the experiment sets these."""
         return self.local_steps or self.local_epochs or 1
 
+    def rounds_of(self, warmup: float) -> int:
+        """Return a number of rounds: below 1 `warmup` is a fraction of `rounds`, rounded down, else it is the number.
+
+        >>> Training(rounds=20).rounds_of(0.25), Training(rounds=100).rounds_of(0.29), Training(rounds=20).rounds_of(5)
+        (5, 29, 5)
+        """
+        # Products such as .29 * 100 lie just below the whole number.
+        return int(warmup * self.rounds + 1e-9) if warmup < 1 else int(warmup)
+
     def count(self, clients: int) -> int:
         """Return how many of `clients` take part in a round; at least one."""
         if self.per_round == "all":

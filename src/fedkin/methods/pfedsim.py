@@ -73,7 +73,7 @@ class PFedSim(ServerMethod):
 
     def warm(self, server: ServerView[ServerState]) -> int:
         """Number of rounds of FedAvg."""
-        return int(self.warmup * server.training.rounds) if self.warmup < 1 else int(self.warmup)
+        return server.training.rounds_of(self.warmup)
 
     # -- at a client ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, Modules, OneByOne, attempt, samples_of
 from fedkin.engines.executors.stacked import Stacked
-from fedkin.engines.executors.ways import ALONE, Way, Ways
+from fedkin.engines.executors.ways import ALONE, BY_KERNELS, Way, Ways
 from fedkin.engines.executors.workers import Workers
 from fedkin.federation import Client
 from fedkin.learning.devices import CPU
@@ -92,7 +92,7 @@ class Auto(Executor):
         met = [each for each in self.tried() if (each.net, each.loss) == (alone.net, alone.loss)]
         if not met:
             return "not among the first jobs, which were measured"
-        if all(each.way == ALONE for each in met):
+        if all(each.way in (ALONE, BY_KERNELS) for each in met):
             return "; ".join(each.why for each in met)
         stacked = " or ".join(f"{each.way}{each.why and f' ({each.why})'}" for each in met)
         return f"measured steps were quicker than {stacked}"

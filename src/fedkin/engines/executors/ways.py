@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from fedkin.learning.kernels import trunk_in
 from fedkin.learning.losses import Loss, Proximal
 from fedkin.learning.net import Net
 
-__all__ = ["ALONE", "MAPPED", "WRITTEN", "WRITTEN_BUT_LOSS", "Way", "Ways"]
+__all__ = ["ALONE", "BY_KERNELS", "MAPPED", "WRITTEN", "WRITTEN_BUT_LOSS", "Way", "Ways"]
 
 ALONE, MAPPED, WRITTEN = "one by one", "mapped by vmap", "written out"
 WRITTEN_BUT_LOSS = "written out, its loss mapped by vmap"
+BY_KERNELS = "one by one, its first convolutions by compiled kernels"
 
 
 class Way(NamedTuple):
@@ -29,11 +31,15 @@ class Ways:
     def __init__(self) -> None:
         self.met: dict[Way, None] = {}
         self.names: WeakKeyDictionary[Net, str] = WeakKeyDictionary()
+        self.alone: WeakKeyDictionary[Net, str] = WeakKeyDictionary()  # in which way a client alone is trained
 
     def note(self, net: Net, loss: Loss, way: str, why: str = "") -> None:
-        """Note that clients were trained in this way."""
+        """Note that clients were trained in this way; of a net with compiled kernels ALONE becomes BY_KERNELS."""
         if net not in self.names:
             self.names[net] = f"{type(net.module.body).__name__}, {net.parameters():,} parameters"
+            wanted = net.computing.kernels == "numba" and trunk_in(net.module.body) is not None
+            self.alone[net] = BY_KERNELS if wanted else ALONE
+        way = self.alone[net] if way == ALONE else way
         self.met[Way(self.names[net], _named(loss), way, why)] = None
 
     def __call__(self) -> list[Way]:

@@ -8,7 +8,7 @@ collaboration weights (weights.py), prototypes of absent classes (prototypes.py)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -61,7 +61,8 @@ class Mapl(PeerMethod):
     hidden: hidden width of the projection; None: 8 times the features' width.
     absent: weight of a peer's prototype of a class that the peer has no samples of, where one with samples has 1;
     1 is the paper's plain sum. A class that nobody near has samples of keeps its own prototype.
-    warmup: T_thr: the round from which on weights are learned; before it they are equal.
+    warmup: T_thr: the round from which on weights are learned; before it they are equal. Below 1 it is a fraction of
+    `training.rounds`; the paper's 100 of 400 rounds are 0.25.
     graph: how weights are learned, and which edges are dropped. augment: the random views.
     """
 
@@ -89,7 +90,7 @@ class Mapl(PeerMethod):
     variant: Literal["paper", "released"] = "paper"
     hidden: int | None = Field(None, ge=1)
     absent: float = Field(0.0, ge=0, le=1)
-    warmup: int = Field(100, ge=0, json_schema_extra=one_of(0, 2, 5, 10, 20, 50, 100))
+    warmup: Annotated[int | float, Field(ge=0)] = Field(0.25, json_schema_extra=one_of(0, 0.1, 0.25, 0.5))
     graph: CollaborationSettings = CollaborationSettings()
     augment: Augment = Augment()
 
@@ -123,7 +124,7 @@ class Mapl(PeerMethod):
         row: Row | None = None
         wants: dict[str, bool] = {}
         # Line 3: t >= T_thr.
-        if self.graph.on and peer.round >= self.warmup:
+        if self.graph.on and peer.round >= peer.training.rounds_of(self.warmup):
             # Line 4: share the classifier head with the neighbours.
             head = Message(head=head_of(fitted.params), n=peer.size)
             heads = yield from Share(dict.fromkeys(to, head), phase="head")
