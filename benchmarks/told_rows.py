@@ -62,7 +62,7 @@ SAME: dict[str, Row] = {
     "cfl, same": Row("cfl", _fixed(split="same")),
     "sfmtl-graph, same": Row("sfmtl-graph", _fixed(graph={"groups": "same"})),
 }
-# Cheapest first. MAPL's warm-up is a quarter of the rounds, as in its paper: its default of 100 rounds never ends here.
+# Cheapest first. MAPL's warm-up is its default, a quarter of the rounds.
 OTHERS: dict[str, Row] = {
     **{name: Row(name) for name in ("fedprox", "median", "fedsim", "pfedsim", "tfl", "drfa", "fedu", "sfmtl-graph")},
     **{name: Row(name) for name in ("dfedavgm", "fedproto", "pfedme", "fedsr")},

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedkin.analysis import embeddings, measure, read_features
-from fedkin.engines import ENGINES, features
+from fedkin.engines import ENGINES, LocalEngine, features
 from fedkin.engines.simulation import Simulation
 from fedkin.errors import RunError
 from fedkin.graph import head_response
@@ -25,6 +25,15 @@ def trained(name: str = "sfmtl-graph", rounds: int = 2, engine: str = "local", *
     for number in range(1, rounds + 1):
         made.round(number)
     return made
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_without_exchange_is_measured_too(name: str) -> None:
+    engine = LocalEngine(small_setup(METHODS[name]()).having(alone=True))
+    engine.round(1)
+    found = measure(engine, engine.federation)
+    assert found is not None
+    assert -1 not in found.features.client
 
 
 def test_points_are_class_means_under_each_clients_own_model() -> None:

@@ -138,7 +138,9 @@ def measure(engine: Engine, ids: Iterable[str]) -> Features | None:
             if "vectors" in said:
                 anchors.add(place, said["vectors_known"], said["vectors"])
         heads = used.heads(setup.net, roster.task.classes, roster.task.outputs)
-    kept = setup.method.class_vectors(engine.server) if isinstance(setup.method, ServerMethod) else None
+    # With `run.alone` there is a server for each client, and none that all have in common.
+    common = isinstance(setup.method, ServerMethod) and not setup.engine.alone
+    kept = setup.method.class_vectors(engine.server) if common else None
     if kept is not None:
         means.add(-1, kept.known, kept.table)
     cloud = means.cloud()
