@@ -31,6 +31,7 @@ def reproduce(
     tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
     finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
+    models: bool = typer.Option(False, "--keep-models", help="Keep models and states of finished runs; needs space."),
 ) -> None:  # fmt: skip
     """Run a table of one of the four papers, tuned equally and with controls, and write its page and CSV."""
     from fedkin.running.papers import known_tables, table_folder, unread_tables
@@ -53,14 +54,14 @@ def reproduce(
     for key, table in wanted.items():
         with stop_on_signals(place / key, "the same command") as stop:
             this = table.shortened() if quick else table
-            _one(key, this, folder, data_root, place / key, shown, quick, finished, restart, stop)
+            _one(key, this, folder, data_root, place / key, shown, quick, finished, restart, models, stop)
     _index(known, others, shown)
     screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
 
 def _one(
     name: str, table: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, stop: StopFlag,
+    finished: bool, restart: bool, models: bool, stop: StopFlag,
 ) -> None:  # fmt: skip
     """Run a table; its page is written after every federation, and says which have not been run."""
     from fedkin.records.files import write_bytes
@@ -70,7 +71,7 @@ def _one(
     done: list[Done] = []
     shown = Several(stop, quiet=False)
     for one in reproduce(
-        table, folder, data_root, out, restart=restart, finished=finished,
+        table, folder, data_root, out, restart=restart, finished=finished, models=models,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)

@@ -10,9 +10,11 @@ from typing import Any
 
 from fedkin.folders import LOCKS
 from fedkin.records.files import Stamp, json_bytes, leftovers, stamp_of, write_bytes
-from fedkin.records.seals import SEAL, write_seal
+from fedkin.records.seals import SEAL, seal_of, write_seal
 
-__all__ = ["conclude", "tidy", "untidy"]
+__all__ = ["conclude", "lighten", "tidy", "untidy"]
+
+_HEAVY = ("models", "checkpoint")
 
 
 def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, Any]) -> None:
@@ -35,6 +37,20 @@ def tidy(folder: Path) -> None:
     with suppress(OSError):
         for left in (*states[:-1], *(folder / "checkpoint").glob("*.json"), *leftovers(folder)):
             left.unlink(missing_ok=True)
+
+
+def lighten(folder: Path) -> None:
+    """Remove the models and the last state of a finished run; its figures stay. Other folders stay as they are."""
+    there = [name for name in _HEAVY if (folder / name).exists()]
+    if not there or not (folder / "summary.json").exists():
+        return
+    seal = seal_of(folder)
+    light = {name: stamp for name, stamp in seal.files.items() if not name.startswith(tuple(f"{h}/" for h in _HEAVY))}
+    # First the seal: a process that is killed here leaves files that nobody misses, and the next call removes.
+    if len(light) < len(seal.files):
+        write_seal(folder / SEAL, light, seal.round)
+    for name in there:
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def untidy(folder: Path) -> bool:

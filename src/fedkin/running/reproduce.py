@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.added import Added, added
+from fedkin.records.finishing import lighten
 from fedkin.running.candidates import at_the_border
 from fedkin.running.compare import lasting, run_experiment
 from fedkin.running.compared import differences
@@ -54,15 +55,17 @@ def reproduce(
     *,
     restart: bool = False,
     finished: bool = False,
+    models: bool = False,
     hears: Hears | None = None,
 ) -> Iterator[Done]:
     """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
 
     presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
+    models: keep the models and the last state of each run, which take most of its space and which no page needs.
     hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
     `run_experiment`.
     """
-    seen, total = 0, runs_of(table)
+    seen, total, light = 0, runs_of(table), not (models or finished)
     for part in table.federation:
         base = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
         dataset = base.data.load(data_root)
@@ -75,6 +78,8 @@ def reproduce(
         for row in table.rows():
             if row.tuned_as is None and table.tune is not None:
                 found = _tuned(table.tune, base, row, data_root, place / "tuning" / row.name, restart, heard, seen)
+                if light:
+                    _lightened(place / "tuning" / row.name)
                 chosen[row.name] = _chosen(found, dataset.task.metric.higher)
                 seen += _tries(table.tune)
             elif row.tuned_as is None:
@@ -92,9 +97,17 @@ def reproduce(
                     resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
                     watcher=None if heard is None else heard(f"{name} seed {seed}", seen),
                 )  # fmt: skip
-                results[name][seed] = lasting(result)
+                results[name][seed] = replace(result, models={}) if light else lasting(result)
+                if light:
+                    _lightened(place / "runs" / f"{name}-seed{seed}")
                 seen += 1
         yield Done(part, base, results, chosen)
+
+
+def _lightened(folder: Path) -> None:
+    """Remove the models and states of all finished runs in this folder."""
+    for path in folder.rglob("summary.json"):
+        lighten(path.parent)
 
 
 def runs_of(table: PaperTable) -> int:

@@ -1,0 +1,41 @@
+"""The end of a run: what stays of it when it is made lighter."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fedkin.records.checking import check
+from fedkin.records.finishing import lighten
+from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.experiment import Experiment
+from tiny import TABLE
+
+
+def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) -> None:
+    experiment = Experiment.of(TABLE)
+    run = tmp_path / "run"
+    run_experiment(experiment, tmp_path, run)
+    whole = read_result(run)
+    assert (run / "models").is_dir()
+    shutil.copytree(run, tmp_path / "killed")
+    lighten(run)
+    assert not (run / "models").exists()
+    assert not (run / "checkpoint").exists()
+    (found,) = check(run)
+    assert not found.problems
+    light = read_result(run)
+    assert (light.summary, light.scores) == (whole.summary, whole.scores)
+    # As a process leaves it that was killed after it had written the seal.
+    shutil.copy(run / "seal.json", tmp_path / "killed" / "seal.json")
+    (found,) = check(tmp_path / "killed")
+    assert not found.problems
+    lighten(tmp_path / "killed")
+    assert not (tmp_path / "killed" / "models").exists()
+
+
+def test_a_run_that_is_not_finished_keeps_what_it_goes_on_with(tmp_path: Path) -> None:
+    for name in ("models", "checkpoint"):
+        (tmp_path / name).mkdir()
+    lighten(tmp_path)
+    assert (tmp_path / "checkpoint").is_dir()
