@@ -13,6 +13,7 @@ from torch import Tensor
 from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
+from fedkin.learning.descent import descent, direct
 from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain
 from fedkin.learning.frozen import recalled
 from fedkin.learning.layout import batch_of, settled
@@ -56,7 +57,7 @@ def fit(
     module.train()
     trained = dict(module.named_parameters())
     leaves = [trained[name] for name in net.trainable]
-    descend = _descent(training, leaves)
+    descend = descent(training, leaves)
     constant = module.constants()
     counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     view = training.augment
@@ -68,6 +69,7 @@ def fit(
         seeded(device=device),
         recalled(module.body, samples, net.dtype, changed) as recall,
         module.guarded() as guard,
+        direct(module, loss, training),
     ):
         torch.manual_seed(int(rng.integers(2**63)))
         for where in drawn(list(training.batches(len(samples), rng)), device):
@@ -99,34 +101,6 @@ def fit(
     _unchanged(module, constant)
     learned = {name: tensor.detach().to(CPU).contiguous() for name, tensor in _held(module).items()}
     return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
-
-
-def _descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
-    """Return the function that updates the parameters by their gradients, and clears the gradients.
-
-    SGD without momentum does not use torch.optim, whose bookkeeping costs more than the step of a small net.
-    """
-    plain = training.optimiser == "sgd" and not training.momentum
-    optimiser = None if plain else training.build(leaves)
-    for leaf in leaves:
-        leaf.grad = None  # an earlier fit that failed may have left a gradient
-
-    @torch.no_grad()
-    def descend() -> None:
-        if training.clip is not None:
-            torch.nn.utils.clip_grad_norm_(leaves, training.clip)
-        if optimiser is not None:
-            optimiser.step()
-            optimiser.zero_grad()
-            return
-        for leaf in leaves:
-            if leaf.grad is not None:
-                if training.weight_decay:
-                    leaf.grad.add_(leaf, alpha=training.weight_decay)
-                leaf.add_(leaf.grad, alpha=-training.lr)
-                leaf.grad = None
-
-    return descend
 
 
 def infer(

@@ -1,0 +1,115 @@
+"""The step of local training: parameters are updated by their gradients, which then are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.learning.devices import CPU, device_of
+from fedkin.learning.losses import CrossEntropy, Loss, PixelCrossEntropy, SquaredError
+from fedkin.learning.net import BodyHead
+from fedkin.learning.training import Training
+from fedkin.learning.written import altered
+
+__all__ = ["descent", "direct"]
+
+# Weights of a layer from which its gradient is not stored: fewer stay in a core's cache between gradient and step.
+_LARGE = 1 << 18
+
+
+def descent(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
+    """Return the function that updates the parameters by their gradients, and clears the gradients.
+
+    SGD without momentum does not use torch.optim, whose bookkeeping costs more than the step of a small net.
+    """
+    optimiser = None if _plain(training) else training.build(leaves)
+    for leaf in leaves:
+        leaf.grad = None  # an earlier fit that failed may have left a gradient
+
+    @torch.no_grad()
+    def descend() -> None:
+        if training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(leaves, training.clip)
+        if optimiser is not None:
+            optimiser.step()
+            optimiser.zero_grad()
+            return
+        for leaf in leaves:
+            if leaf.grad is not None:
+                if training.weight_decay:
+                    leaf.grad.add_(leaf, alpha=training.weight_decay)
+                leaf.add_(leaf.grad, alpha=-training.lr)
+                leaf.grad = None
+
+    return descend
+
+
+@contextmanager
+def direct(module: BodyHead, loss: Loss, training: Training) -> Iterator[None]:
+    """Within, the backward pass of large Linear layers takes their step itself, w <- (1 - lr decay) w - lr g.
+
+    The product that is the gradient is added to the weights, and never stored. This needs plain SGD, one pass through
+    the net for each step, and a layer that is used once, in an nn.Sequential or alone; else it does nothing.
+    """
+    able = _plain(training) and training.clip is None and type(loss) in (CrossEntropy, SquaredError, PixelCrossEntropy)
+    able = able and module.computing.precision == "float32" and device_of(module) == CPU
+    large = _large(module) if able else []
+    keep = 1 - training.lr * training.weight_decay
+    for layer in large:
+        layer.forward = partial(_Stepping.apply, layer, training.lr, keep, layer.weight)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in large:
+            del layer.forward
+
+
+def _plain(training: Training) -> bool:
+    return training.optimiser == "sgd" and not training.momentum
+
+
+def _large(module: BodyHead) -> list[nn.Linear]:
+    """Return the layers of which `direct` takes the step."""
+    found = [layer for part in (module.body, module.head) for layer in _linears(part)]
+    used = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    return [
+        layer for layer in found
+        if layer.weight.numel() >= _LARGE and layer.weight.requires_grad and not altered(layer)
+        and all(used[id(p)] == 1 for p in layer.parameters())
+    ]  # fmt: skip
+
+
+def _linears(part: nn.Module) -> Iterator[nn.Linear]:
+    if type(part) is nn.Linear:
+        yield part
+    elif type(part) is nn.Sequential and not altered(part):
+        for child in part._modules.values():
+            if child is not None:
+                yield from _linears(child)
+
+
+class _Stepping(torch.autograd.Function):
+    """x W' + b, whose backward pass takes the step of W and b."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: nn.Linear, lr: float, keep: float, weight: Tensor, x: Tensor) -> Tensor:
+        ctx.layer, ctx.lr, ctx.keep = layer, lr, keep
+        ctx.save_for_backward(x)
+        return nn.functional.linear(x, weight, layer.bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, Tensor | None]:
+        (x,), layer = ctx.saved_tensors, ctx.layer
+        slope = grads[0].flatten(0, -2)
+        with torch.no_grad():
+            below = grads[0] @ layer.weight if ctx.needs_input_grad[4] else None
+            layer.weight.addmm_(slope.t(), x.flatten(0, -2), beta=ctx.keep, alpha=-ctx.lr)
+            if layer.bias is not None and layer.bias.requires_grad:
+                layer.bias.mul_(ctx.keep).add_(slope.sum(0), alpha=-ctx.lr)
+        return None, None, None, None, below
