@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
+from fedkin.report.kept import kept_parts
+from fedkin.report.reproduced import claims_csv, figures_csv, page, top, verdict_rows
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables, table_folder
 from fedkin.running.reproduce import runs_of
@@ -199,6 +201,44 @@ def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
     assert part.split("## five clients")[0] == whole.split("## five clients")[0]
 
 
+def pages_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -> None:
+    tables = folder / "presets" / "tables"
+    made = [{key: value for key, value in claim.items() if key != "on"} for claim in SMALL["claim"]]
+    both = {**SMALL, "federation": [ONE, OTHER], "claim": made}
+    (tables / "tiny.toml").write_text(tomli_w.dumps(both))
+    ran("tiny", "--quick", "--out", "whole", "--pages", "at-once")
+    ran("tiny", "--quick", "--out", "one", "--pages", "pages", "--federation", "five clients")
+    page = (folder / "pages" / "tiny.md").read_text()
+    assert page.split("## six clients")[1].split("##")[0].strip() == "Not run yet."
+    # The other one, as on another machine: there are no records of the first.
+    ran("tiny", "--quick", "--out", "two", "--pages", "pages", "--federation", "six clients")
+    assert pages_of(folder / "pages") == pages_of(folder / "at-once")
+    assert not list((folder / "two").rglob("five-clients"))
+    # Nothing that is kept may come from another definition.
+    for change, words in (({"title": "Another"}, "its first lines"), ({"row": [], "claim": []}, "its rows for")):
+        (tables / "tiny.toml").write_text(tomli_w.dumps(both | change))
+        before = pages_of(folder / "pages")
+        again = ["tiny", "--quick", "--out", "two", "--pages", "pages", "--federation", "six clients"]
+        done = CliRunner().invoke(app, ["reproduce", *again])
+        assert isinstance(done.exception, ConfigError)
+        assert words in str(done.exception)
+        assert pages_of(folder / "pages") == before
+
+
+def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> None:
+    for words, said in (
+        (["tiny", "--federation", "six client"], "--federation: no 'six client'; did you mean 'six clients'"),
+        (["all", "--federation", "six clients"], "--federation: give the name of one table"),
+    ):
+        done = CliRunner().invoke(app, ["reproduce", *words, "--quick"])
+        assert isinstance(done.exception, ConfigError)
+        assert said in str(done.exception)
+
+
 def test_finished_runs_keep_their_figures_and_not_their_models(folder: Path) -> None:
     ran("tiny", "--out", "kept", "--keep-models")
     ran("tiny", "--out", "light")
@@ -299,3 +339,12 @@ def test_every_definition_fits_its_presets(name: str) -> None:
     assert not table.federation or len(table.seeds) >= 3
     assert not table.federation or (table.tune is not None and len(table.tune.seeds) >= 2)
     assert runs_of(table.shortened()) <= runs_of(table)
+
+
+@pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])
+def test_every_page_is_of_its_definition_and_is_kept_to_the_byte(name: str) -> None:
+    pages, table = ROOT / "docs" / "results", DEFINITIONS[name]
+    kept = kept_parts(name, table, top(name, table, False), pages, [])
+    assert page(name, table, [], False, kept) == (pages / f"{name}.md").read_text()
+    assert figures_csv([], kept, table) == (pages / f"{name}.csv").read_text()
+    assert claims_csv(verdict_rows(table, [], kept)) == (pages / f"{name}-claims.csv").read_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ def reproduce(
     pages: Path | None = typer.Option(None, "--pages", help="Folder for the pages (default: OUT/pages)."),
     tables: Path | None = typer.Option(None, "--tables", help="Folder of the definitions (default: presets/tables)."),
     finished: bool = typer.Option(False, "--finished", help="Run nothing: write the pages of what has ended."),
+    federation: list[str] | None = typer.Option(
+        None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
+    ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
     models: bool = typer.Option(False, "--keep-models", help="Keep models and states of finished runs; needs space."),
 ) -> None:  # fmt: skip
@@ -44,6 +47,8 @@ def reproduce(
         screen().print(_list(known, others))
         return
     choose({**known, **others, "all": None}, name, "NAME")
+    if federation and name == "all":
+        raise ConfigError("--federation: give the name of one table with it, not all")
     wanted = {key: one for key, one in known.items() if one.federation} if name == "all" else {}
     if name != "all":
         wanted[name] = known[name]
@@ -54,32 +59,51 @@ def reproduce(
     for key, table in wanted.items():
         with stop_on_signals(place / key, "the same command") as stop:
             this = table.shortened() if quick else table
-            _one(key, this, folder, data_root, place / key, shown, quick, finished, restart, models, stop)
+            some = _chosen(this, federation or [])
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, models, stop)
     _index(known, others, shown)
     screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
 
+def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
+    """The table with the federations of these names, or with all of them if there are none."""
+    from fedkin.settings import choose
+
+    known = {part.name: part for part in table.federation}
+    for name in names:
+        choose(known, name, "--federation")
+    parts = tuple(part for part in table.federation if part.name in names) or table.federation
+    return table.model_copy(update={"federation": parts})
+
+
 def _one(
-    name: str, table: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
+    name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
     finished: bool, restart: bool, models: bool, stop: StopFlag,
 ) -> None:  # fmt: skip
-    """Run a table; its page is written after every federation, and says which have not been run."""
+    """Run `some` federations of a table; its page is written after each, and says which have not been run.
+
+    Of federations that are not among `some`, what the page has said is kept.
+    """
     from fedkin.records.files import write_bytes
-    from fedkin.report.reproduced import claims_csv, figures_csv, page, verdicts
+    from fedkin.report.kept import kept_parts
+    from fedkin.report.reproduced import claims_csv, figures_csv, page, top, verdict_rows
     from fedkin.running.reproduce import Done, reproduce
 
     done: list[Done] = []
+    mine = [part.name for part in some.federation]
+    whole = len(mine) == len(table.federation)
+    kept = {} if whole else kept_parts(name, table, top(name, table, quick), pages, mine)
     shown = Several(stop, quiet=False)
     for one in reproduce(
-        table, folder, data_root, out, restart=restart, finished=finished, models=models,
+        some, folder, data_root, out, restart=restart, finished=finished, models=models,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
     ):  # fmt: skip
         done.append(one)
         pages.mkdir(parents=True, exist_ok=True)
         texts = {
-            f"{name}.md": page(name, table, done, quick),
-            f"{name}.csv": figures_csv(done),
-            f"{name}-claims.csv": claims_csv(verdicts(table, done)),
+            f"{name}.md": page(name, table, done, quick, kept),
+            f"{name}.csv": figures_csv(done, kept, table),
+            f"{name}-claims.csv": claims_csv(verdict_rows(table, done, kept)),
         }
         for file, text in texts.items():
             write_bytes(pages / file, text.encode())

@@ -11,6 +11,7 @@ from fedkin.analysis.added import Added
 from fedkin.analysis.intervals import over
 from fedkin.methods import METHODS
 from fedkin.records.tables import csv_text
+from fedkin.report.kept import UNRUN_LINE, Kept, csv_rows, joined_csv
 from fedkin.report.units import megabytes
 from fedkin.running.compared import added_by_exchange, differences
 from fedkin.running.controls import parted
@@ -20,7 +21,7 @@ from fedkin.running.reproduce import Chosen, Done, figure, judged, mean_over
 from fedkin.settings import tunables
 from fedkin.tasks import METRICS
 
-__all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "verdicts"]
+__all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "top", "verdict_rows", "verdicts"]
 
 _WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
 _HEADS = ("claim", "federation", "verdict", "found", "needed", "seeds")
@@ -88,24 +89,44 @@ def _word(found: Added | None, claim: Claim) -> str:
     return _WORDS.get(found.against(claim.needed), "one seed: no verdict")
 
 
-def page(name: str, table: PaperTable, done: Sequence[Done], quick: bool) -> str:
-    """The page of a table in Markdown; done: the federations whose runs have ended."""
+def page(
+    name: str, table: PaperTable, done: Sequence[Done], quick: bool, kept: Mapping[str, Kept] | None = None
+) -> str:
+    """The page of a table in Markdown; done: federations whose runs have ended; kept: what it has said of others."""
+    ended, parts = {one.part.name: one for one in done}, kept or {}
+    lines = []
+    for part in table.federation:
+        lines += [f"## {part.name}", ""]
+        if (one := ended.get(part.name)) is not None:
+            lines += [*_figures(one, table), ""]
+        else:
+            lines += [*(parts[part.name].section if part.name in parts else [UNRUN_LINE]), ""]
+    if found := verdict_rows(table, done, kept):
+        lines += ["## The paper's claims", "", _HOLDS, "", *_table_of(found), ""]
+    return top(name, table, quick) + "\n".join(lines)
+
+
+def top(name: str, table: PaperTable, quick: bool) -> str:
+    """What a page says before its federations."""
     lines = [f"# {table.title}", "", f"Source: {table.source}. This page is written from the records by", ""]
     lines += [f"    fedkin reproduce {name}{' --quick' if quick else ''} --data-root ROOT", ""]
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
     if table.apart:
         lines += [f"How far this setting is from the paper's: {table.apart}", ""]
-    lines += [_tuning(table), "", *_legend(table), ""]
-    ended = {one.part.name: one for one in done}
-    for part in table.federation:
-        lines += [f"## {part.name}", ""]
-        one = ended.get(part.name)
-        lines += [_UNRUN.capitalize() + ".", ""] if one is None else [*_figures(one, table), ""]
-    found = verdicts(table, done)
-    if found:
-        lines += ["## The paper's claims", "", *_claims(found), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, _tuning(table), "", *_legend(table), "", ""])
+
+
+def verdict_rows(
+    table: PaperTable, done: Sequence[Done], kept: Mapping[str, Kept] | None = None
+) -> list[Sequence[str]]:
+    """The cells of every claim on every federation: verdicts on those that have ended, and what is kept of others."""
+    ended, rows = {one.part.name for one in done}, []
+    for one in verdicts(table, done):
+        made: Sequence[str] = [one.claim.text, one.federation, one.word, *one.cells]
+        other = (kept or {}).get(one.federation)
+        rows.append(made if other is None or one.federation in ended else other.claims.get(one.claim.text, made))
+    return rows
 
 
 def _tuning(table: PaperTable) -> str:
@@ -175,43 +196,46 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
     return lines
 
 
-def _claims(found: Sequence[Verdict]) -> list[str]:
-    return [_HOLDS, "", *_table_of([one.claim.text, one.federation, one.word, *one.cells] for one in found)]
-
-
 def _table_of(rows: Iterable[Sequence[str]]) -> list[str]:
     """A table of claims."""
     lines = [_line(_HEADS), _line(["---"] * len(_HEADS))]
     return lines + [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
 
 
-def figures_csv(done: Sequence[Done]) -> str:
-    """A line for each row of each federation: figures of every seed, intervals, and what the tuning chose."""
+def figures_csv(done: Sequence[Done], kept: Mapping[str, Kept] | None = None, table: PaperTable | None = None) -> str:
+    """A line for each row of each federation: figures of every seed, intervals, and what the tuning chose.
+
+    kept: what has been written of other federations, which stand in the order of the table.
+    """
+    texts = {one.part.name: _figure_lines(one) for one in done}
+    texts = {name: one.figures for name, one in (kept or {}).items()} | texts
+    names = [part.name for part in table.federation] if table is not None else list(texts)
+    return joined_csv([texts[name] for name in names if name in texts])
+
+
+def _figure_lines(one: Done) -> str:
+    """The CSV of one federation."""
     lines: list[dict[str, Any]] = []
-    for one in done:
-        alone = one.results.get("local")
-        for name, by_seed in one.results.items():
-            gain = None if alone is None else differences(by_seed, alone)
-            chosen = one.chosen.get(name)
-            for seed, result in sorted(by_seed.items()):
-                row: dict[str, Any] = {"federation": one.part.name, "row": name, "seed": seed}
-                row |= {"metric": result.metric.name, "paper": str(one.part.paper.get(name, ""))}
-                row |= {
-                    key: figure(result, key) for key in ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")
-                }
-                row |= {"gain": _parts(gain), "adds": _parts(added_by_exchange(name, one.results))}
-                row |= {"tuned": _settings(chosen), "border": "" if chosen is None else "; ".join(chosen.border)}
-                lines.append(row)
+    alone = one.results.get("local")
+    for name, by_seed in one.results.items():
+        gain = None if alone is None else differences(by_seed, alone)
+        chosen = one.chosen.get(name)
+        for seed, result in sorted(by_seed.items()):
+            row: dict[str, Any] = {"federation": one.part.name, "row": name, "seed": seed}
+            row |= {"metric": result.metric.name, "paper": str(one.part.paper.get(name, ""))}
+            row |= {key: figure(result, key) for key in ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")}
+            row |= {"gain": _parts(gain), "adds": _parts(added_by_exchange(name, one.results))}
+            row |= {"tuned": _settings(chosen), "border": "" if chosen is None else "; ".join(chosen.border)}
+            lines.append(row)
     return csv_text(lines)
 
 
-def claims_csv(found: Iterable[Verdict]) -> str:
-    """A line for each claim on each federation, which `index` reads."""
+def claims_csv(rows: Iterable[Sequence[str]]) -> str:
+    """A line for each claim on each federation, which `index` reads; rows: of `verdict_rows`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_HEADS)
-    for one in found:
-        writer.writerow([one.claim.text, one.federation, one.word, *one.cells])
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -230,10 +254,7 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Map
             continue
         page_of = f"[{table.title}]({name}.md)" if name in kept else table.title
         lines += [f"## {page_of}", ""]
-        if name in kept:
-            rows = _rows_of(kept[name])
-        else:
-            rows = [[one.claim.text, one.federation, one.word, *one.cells] for one in verdicts(table, [])]
+        rows = _rows_of(kept[name]) if name in kept else verdict_rows(table, [])
         lines += [*_table_of(rows), ""]
     for name, title in (others or {}).items():
         if rows := _rows_of(kept.get(name, "")):
@@ -241,9 +262,9 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Map
     return "\n".join(lines)
 
 
-def _rows_of(text: str) -> list[list[str]]:
+def _rows_of(text: str) -> list[Sequence[str]]:
     """The rows of a claims' CSV, without the line of names."""
-    return list(csv.reader(io.StringIO(text)))[1:]
+    return [list(row.values()) for row in csv_rows(text)]
 
 
 def _share(one: Done) -> bool:
