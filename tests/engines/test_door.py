@@ -17,8 +17,8 @@ from fedkin.engines.door import Awaited, Door
 from fedkin.engines.transport import SERVER, Envelope
 from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
-from fedkin.forms import COUNT, NET, Number, Place, Shaped, Wholes, fault_of
-from fedkin.forms.base import unsound
+from fedkin.forms import COUNT, NET, Number, Place, Shaped, Upto, Whole, Wholes, all_fine, fault_of
+from fedkin.forms.base import Dim, unsound
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
@@ -90,6 +90,55 @@ def test_what_is_wrong_is_said_in_a_line(change: dict[str, object], words: str) 
 def test_a_tensor_has_the_nets_shape_and_type_and_finite_numbers(tensor: Tensor, words: str) -> None:
     (found,) = looked_at(reply(Message(params={**FINE.params, "head.bias": tensor}, n=20)))
     assert found.startswith(words)
+
+
+SPOILT = [
+    {"n": 0}, {"n": 10**12}, {"n": True}, {"n": 3.0}, {"more": 1}, {"params": {}}, {"params": None},
+    {"params": dict(reversed(list(FINE.params.items())))},
+    *({"params": {**FINE.params, "head.bias": tensor}} for tensor in (
+        torch.full((4,), torch.nan), torch.tensor([0.0, 2e19, 0.0, 0.0]), torch.zeros(5), torch.zeros(4).double(),
+        torch.zeros(4).to_sparse(), torch.zeros(4, device="meta"), np.zeros(4, np.float32),
+        torch.zeros(1).expand(10**12), torch.nn.Parameter(torch.zeros(4)), torch.zeros(4).requires_grad_(),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("change", SPOILT)
+def test_one_look_at_all_messages_finds_what_a_look_at_each_finds(change: dict[str, object], at: int) -> None:
+    messages = [Message(params={name: tensor + 1 for name, tensor in FINE.params.items()}, n=20) for _ in range(3)]
+    messages[at] = Message(**{**FINE, **change})
+    alone = [looked_at(reply(message))[0] for message in messages]
+    assert looked_at(*(reply(message, name) for message, name in zip(messages, NAMES, strict=False))) == alone
+
+
+def test_messages_that_are_all_fine_take_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    each: list[str] = []
+    fault = Door.fault
+
+    def looked(door: Door, sender: str, *rest: Any) -> Any:
+        each.append(sender)
+        return fault(door, sender, *rest)
+
+    monkeypatch.setattr(Door, "fault", looked)
+    fine = [Message(params=FINE.params, n=number) for number in (1, 2, 3)]
+    late = reply(fine[0], NAMES[0], round=2)
+    assert looked_at(late, *(reply(*pair) for pair in zip(fine, NAMES, strict=False)))[1:] == [""] * 3
+    assert not each
+    # Squares that are finite each, and not summed over all: each is looked at, and passes.
+    large = [Message(params={**FINE.params, "head.bias": torch.full((4,), 9e18)}, n=1) for _ in range(3)]
+    assert looked_at(*(reply(*pair) for pair in zip(large, NAMES, strict=False))) == [""] * 3
+    assert each == NAMES[:3]
+
+
+@pytest.mark.parametrize("dim", ["m", Upto("classes"), lambda place: 3])
+def test_lengths_that_depend_on_a_message_are_not_looked_at_together(dim: Dim) -> None:
+    place = Place(FedAvg(), SETUP.net, SETUP.federation.task)
+    assert all_fine([{"x": torch.zeros(3)}] * 2, [{"x": Shaped(3)}], place)
+    assert not all_fine([{"x": torch.zeros(4)}] * 2, [{"x": Shaped(3)}], place)
+    assert not all_fine([{"x": torch.zeros(3)}] * 2, [{"x": Shaped(dim)}], place)
+    assert not all_fine([{"x": torch.zeros(3)}] * 2, [{"x": Shaped(3) | None}], place)
+    assert not all_fine([{"x": 3}] * 2, [{"x": Whole(0, lambda place: 5)}], place)
 
 
 def test_many_large_numbers_are_sound_if_each_is() -> None:

@@ -7,7 +7,7 @@ exchange, `shares = {"share": {"params": NET}}`. `fault_of` says what is wrong w
 from __future__ import annotations
 
 from fedkin.forms.base import Fault, Form, Place, Upto
-from fedkin.forms.check import fault_of
+from fedkin.forms.check import all_fine, fault_of
 from fedkin.forms.kinds import (
     BODY,
     COUNT,
@@ -46,5 +46,6 @@ __all__ = [
     "Weights",
     "Whole",
     "Wholes",
+    "all_fine",
     "fault_of",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -30,9 +30,14 @@ __all__ = [
     "length_of",
     "shape_of",
     "shortened",
+    "sound_together",
     "tensor_fault",
     "unsound",
 ]  # fmt: skip
+
+
+# Numbers that are looked at together at most: they are copied, and of more the copy takes longer than a look at each.
+_FEW = 1 << 20
 
 
 class Fault(NamedTuple):
@@ -91,6 +96,10 @@ class Form(ABC):
     def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
         """What is wrong with this value; `known` has the free lengths found so far, and takes new ones."""
 
+    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
+        """Whether `fault` finds nothing in any of these values, by one look at all; False: it needs a look at each."""
+        return False
+
     def wanted(self, place: Place) -> bool | None:
         """Whether the field must be there (True), must not (False), or may (None)."""
         return True
@@ -140,6 +149,27 @@ def unsound(tensor: Tensor) -> Fault | None:
     if largest > most and flat.dtype != torch.float16:
         return bad_value(f"a number of size {largest:.3g}; squares of those above {most:.2g} are not finite")
     return None
+
+
+def sound_together(tensors: Sequence[Any], shapes: Sequence[torch.Size], dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether these are dense tensors in memory of these shapes and types, all of whose numbers are sound.
+
+    False: one of them needs a closer look, or they are so many numbers that a look at each takes no longer. This runs
+    for the tensors of all replies of a round, and is written for speed.
+    """
+    if set(map(type, tensors)) != {Tensor} or [tensor.shape for tensor in tensors] != shapes:
+        return False
+    if [tensor.dtype for tensor in tensors] != dtypes or {tensor.is_cpu for tensor in tensors} != {True}:
+        return False
+    if {(tensor.layout, tensor.requires_grad) for tensor in tensors} != {(torch.strided, False)}:
+        return False
+    kinds = set(dtypes)
+    if kinds not in ({torch.float32}, {torch.float64}) or sum(map(math.prod, shapes)) > _FEW:
+        return False
+    # The sum of squares of all is finite only if every number is.
+    numbers = torch._utils._flatten_dense_tensors(tensors).numpy()  # type: ignore[no-untyped-call]
+    with np.errstate(all="ignore"):
+        return math.isfinite(np.dot(numbers, numbers))
 
 
 def tensor_fault(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> Fault | None:

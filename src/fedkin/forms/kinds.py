@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -26,6 +26,7 @@ from fedkin.forms.base import (
     length_of,
     shape_of,
     shortened,
+    sound_together,
     tensor_fault,
     unsound,
 )  # fmt: skip
@@ -63,12 +64,7 @@ class Weights(Form):
     def fault(self, value: Any, place: Place, known: dict[str, int]) -> Fault | None:
         if not isinstance(value, Mapping):
             return bad_form(f"expected tensors by name, got {kind_of(value)}")
-        expected = place.weights.get((self.only, self.but))
-        if expected is None:
-            expected = place.weights[self.only, self.but] = {
-                name: (tensor.shape, tensor.dtype) for name, tensor in place.net.initial.items()
-                if name.startswith(self.only) and not name.startswith(self.but)
-            }  # fmt: skip
+        expected = self._expected(place)
         if list(value) != list(expected):
             odd = sorted(map(repr, set(value) ^ set(expected)))
             return bad_form(f"not the net's tensors: {', '.join(odd[:3])}" if odd else "not in the net's order")
@@ -79,6 +75,29 @@ class Weights(Form):
             if found is not None:
                 return found._replace(words=f"{name}: {found.words}")
         return None
+
+    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
+        expected = self._expected(place)
+        names, like = list(expected), list(expected.values())
+        if (
+            not expected
+            or set(map(type, values)) != {dict}
+            or [list(value) for value in values] != [names] * len(values)
+        ):
+            return False
+        tensors = [tensor for value in values for tensor in value.values()]
+        shapes, dtypes = [shape for shape, _ in like], [dtype for _, dtype in like]
+        return sound_together(tensors, shapes * len(values), dtypes * len(values))
+
+    def _expected(self, place: Place) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """The shape and type of each tensor."""
+        expected = place.weights.get((self.only, self.but))
+        if expected is None:
+            expected = place.weights[self.only, self.but] = {
+                name: (tensor.shape, tensor.dtype) for name, tensor in place.net.initial.items()
+                if name.startswith(self.only) and not name.startswith(self.but)
+            }  # fmt: skip
+        return expected
 
 
 def _sound(value: Mapping[str, Any], expected: Mapping[str, tuple[torch.Size, torch.dtype]]) -> bool:
@@ -124,6 +143,14 @@ class Shaped(Form):
                 return bad_form(f"shape {shape_of(value)}: a length of {length} is not the expected one")
         return unsound(value)
 
+    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
+        # Lengths that are free, or depend on what a message answers, are looked at one by one.
+        if not all(isinstance(dim, int) or dim in ("classes", "width", "size") for dim in self.dims):
+            return False
+        shape = torch.Size(length_of(dim, place) for dim in self.dims)
+        dtype = place.net.dtype if self.dtype is None else self.dtype
+        return sound_together(values, [shape] * len(values), [dtype] * len(values))
+
 
 class Sums(Shaped):
     """A tensor of sums over a client's samples, which have no bound: clipped, they would mean nothing."""
@@ -145,6 +172,12 @@ class Whole(Form):
             if self.low <= value <= high
             else bad_value(f"{shortened(value)} is not within {self.low} and {high:g}")
         )
+
+    def all_fine(self, values: Sequence[Any], place: Place) -> bool:
+        if callable(self.high) or set(map(type, values)) != {int}:
+            return False
+        high = place.most_n if self.high is None else length_of(self.high, place)
+        return bool(self.low <= min(values) and max(values) <= high)
 
 
 @dataclass(frozen=True)
