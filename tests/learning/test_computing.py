@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.computing import Computing, _has_bf16, check_precision
-from fedkin.learning.devices import CPU
+from fedkin.learning.devices import CPU, arranged, usual
 from fedkin.learning.frozen import Frozen
 from fedkin.learning.layout import batch_of, decide, settled
 from fedkin.learning.losses import CrossEntropy
@@ -104,6 +104,38 @@ def test_what_leaves_has_the_usual_layout() -> None:
     assert all(tensor.is_contiguous() for tensor in _fit(net).params.values())
     maps = Net(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3))
     assert infer(maps, maps.scratch(), maps.initial, "logits", _samples()).is_contiguous()
+
+
+def test_images_of_one_channel_are_computed_with_channels_last_too() -> None:
+    body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 4, 2), nn.Flatten())
+    net = Net.build(lambda: (body, nn.Linear(64, 3)), 3)
+    draw = torch.Generator().manual_seed(4)
+    samples = Samples(torch.randn(9, 1, 12, 12, generator=draw), torch.arange(9) % 3)
+    layouts: list[bool] = []
+    module = net.scratch()
+    first = module.body.get_submodule("0")
+    first.register_forward_hook(lambda part, x, out: layouts.append(out.stride()[1] == 1))
+    training = Training(lr=0.1, batch_size=4, local_epochs=2)
+    found = fit(net, module, net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
+    infer(net, module, found.params, "logits", samples)
+    assert len(layouts) > 6
+    assert all(layouts)
+    assert all(tensor.stride() == torch.empty(tensor.shape).stride() for tensor in found.params.values())
+    other = Net.build(lambda: (body, nn.Linear(64, 3)), 3, torch.float32, Computing(channels_last=False))
+    same = fit(other, other.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
+    for name, tensor in found.params.items():
+        torch.testing.assert_close(same.params[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 4, 3), (1, 1, 4, 3), (5, 2, 4, 3), (5, 1, 1, 1), (0, 1, 4, 3), (5, 3)])
+def test_a_layout_changes_no_value_and_is_undone(shape: tuple[int, ...]) -> None:
+    tensor = torch.randn(shape)
+    laid = arranged(tensor)
+    assert torch.equal(laid, tensor)
+    if len(shape) == 4:
+        assert laid.stride() == torch.empty(shape, memory_format=torch.channels_last).stride()
+    assert usual(laid).stride() == arranged(laid, False).stride() == tensor.stride()
+    assert torch.equal(usual(laid), tensor)
 
 
 @pytest.mark.parametrize("kind", [Viewing, ViewingInTraining])

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from fedkin.federation import Samples
 from fedkin.learning import Net, Training, descent
+from fedkin.learning.computing import Computing, _has_bf16
+from fedkin.learning.devices import CPU
 from fedkin.learning.losses import CrossEntropy, Loss, Proximal
 from fedkin.learning.net import BodyHead
 from fedkin.learning.sgd import fit
@@ -126,6 +128,56 @@ def test_other_losses_and_optimisers_store_the_gradient(loss: Loss, training: Tr
     module = made(deep, 12)[0].scratch()
     with descent.direct(module, loss, training):
         assert not [part for part in module.modules() if "forward" in vars(part)]
+
+
+BF16 = pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")
+
+
+@BF16
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_under_bf16_the_step_is_the_product_of_rounded_operands(decay: float) -> None:
+    """By hand in float64: from the rounded inputs and slopes of one layer, whose sums have float32's error alone."""
+    net = Net.build(first, 3, computing=Computing("bf16"))
+    draw = torch.Generator().manual_seed(5)
+    samples = Samples(torch.randn(8, LARGE, generator=draw), torch.randint(0, 3, (8,), generator=draw))
+    training = Training(lr=0.1, batch_size=8, local_steps=1, weight_decay=decay)
+    assert largest(net) == 1
+    found = fit(net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
+    before = {name: tensor.double() for name, tensor in net.initial.items()}
+    assert isinstance(samples.x, Tensor)
+    x, w = samples.x.bfloat16().double(), net.initial["body.1.weight"].bfloat16().double()
+    hidden = (x @ w.T).bfloat16().double().relu().requires_grad_()
+    out = hidden @ before["head.weight"].T + before["head.bias"]
+    nn.functional.cross_entropy(out, samples.y).backward()  # type: ignore[no-untyped-call]
+    assert hidden.grad is not None
+    slope = (hidden.grad * (hidden > 0)).bfloat16().double()
+    wanted = (1 - 0.1 * decay) * before["body.1.weight"] - 0.1 * slope.T @ x
+    moved = (wanted - before["body.1.weight"]).abs().max()
+    # A slope near the middle of two numbers of bfloat16 may be rounded to the other one.
+    gap = (found.params["body.1.weight"].double() - wanted).abs()
+    assert float(gap.max() / moved) < 2**-8
+    assert float(gap.median() / moved) < 1e-5
+
+
+@BF16
+def test_under_bf16_a_fit_is_near_that_by_stored_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net.build(deep, 3, computing=Computing("bf16"))
+    draw = torch.Generator().manual_seed(5)
+    samples = Samples(torch.randn(23, 12, generator=draw), torch.randint(0, 3, (23,), generator=draw))
+    training = Training(lr=0.1, batch_size=8, local_epochs=2)
+
+    def fitted() -> dict[str, Tensor]:
+        rng = np.random.default_rng(7)
+        return dict(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, rng).params)
+
+    own, again = fitted(), fitted()
+    assert all(torch.equal(own[name], again[name]) for name in own)
+    monkeypatch.setattr(descent, "_LARGE", 1 << 30)
+    stored = fitted()
+    assert any(not torch.equal(own[name], stored[name]) for name in own)
+    for name, tensor in stored.items():
+        moved = (tensor - net.initial[name]).norm()
+        assert float((own[name] - tensor).norm() / moved) < 0.02, name
 
 
 def test_it_does_what_it_says_it_does() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,14 +55,19 @@ def direct(module: BodyHead, loss: Loss, training: Training) -> Iterator[None]:
     """Within, the backward pass of large Linear layers takes their step itself, w <- (1 - lr decay) w - lr g.
 
     The product that is the gradient is added to the weights, and never stored. This needs plain SGD, one pass through
-    the net for each step, and a layer that is used once, in an nn.Sequential or alone; else it does nothing.
+    the net for each step, and a layer that is used once, in an nn.Sequential or alone; else it does nothing. With bf16
+    the operands of that product are rounded, as by autocast, and the product is not.
     """
     able = _plain(training) and training.clip is None and type(loss) in (CrossEntropy, SquaredError, PixelCrossEntropy)
-    able = able and module.computing.precision == "float32" and device_of(module) == CPU
+    able = able and device_of(module) == CPU
     large = _large(module) if able else []
     keep = 1 - training.lr * training.weight_decay
+    half = module.computing.precision == "bf16"
     for layer in large:
-        layer.forward = partial(_Stepping.apply, layer, training.lr, keep, layer.weight)  # type: ignore[method-assign]
+        # Of one memory: pages of new memory in every step take longer than the rounding.
+        room = torch.empty_like(layer.weight, dtype=torch.bfloat16) if half else None
+        step = _Step(layer, training.lr, keep, room)
+        layer.forward = partial(_Stepping.apply, step, layer.weight)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -94,22 +99,39 @@ def _linears(part: nn.Module) -> Iterator[nn.Linear]:
                 yield from _linears(child)
 
 
+class _Step(NamedTuple):
+    """What a layer's step needs; rounded: memory for its weights in bfloat16, or None."""
+
+    layer: nn.Linear
+    lr: float
+    keep: float
+    rounded: Tensor | None
+
+
 class _Stepping(torch.autograd.Function):
-    """x W' + b, whose backward pass takes the step of W and b."""
+    """x W' + b, whose backward pass takes the step of W and b; under autocast all three are rounded to bfloat16."""
 
     @staticmethod
-    def forward(ctx: Any, layer: nn.Linear, lr: float, keep: float, weight: Tensor, x: Tensor) -> Tensor:
-        ctx.layer, ctx.lr, ctx.keep = layer, lr, keep
+    def forward(ctx: Any, step: _Step, weight: Tensor, x: Tensor) -> Tensor:
+        ctx.step, ctx.given, ctx.half = step, x.dtype, torch.is_autocast_enabled("cpu")
+        bias: Tensor | None = step.layer.bias
+        if ctx.half:
+            assert step.rounded is not None
+            x, weight = x.bfloat16(), step.rounded.copy_(weight)
+            bias = None if bias is None else bias.bfloat16()
         ctx.save_for_backward(x)
-        return nn.functional.linear(x, weight, layer.bias)
+        return nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, Tensor | None]:
-        (x,), layer = ctx.saved_tensors, ctx.layer
-        slope = grads[0].flatten(0, -2)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor | None]:
+        (x,), (layer, lr, keep, rounded) = ctx.saved_tensors, ctx.step
+        slope, own = grads[0].flatten(0, -2), layer.weight.dtype
         with torch.no_grad():
-            below = grads[0] @ layer.weight if ctx.needs_input_grad[4] else None
-            layer.weight.addmm_(slope.t(), x.flatten(0, -2), beta=ctx.keep, alpha=-ctx.lr)
+            below = (
+                (grads[0] @ (rounded if ctx.half else layer.weight)).to(ctx.given) if ctx.needs_input_grad[2] else None
+            )
+            slope, x = slope.to(own), x.flatten(0, -2).to(own)
+            layer.weight.addmm_(slope.t(), x, beta=keep, alpha=-lr)
             if layer.bias is not None and layer.bias.requires_grad:
-                layer.bias.mul_(ctx.keep).add_(slope.sum(0), alpha=-ctx.lr)
-        return None, None, None, None, below
+                layer.bias.mul_(keep).add_(slope.sum(0), alpha=-lr)
+        return None, None, below

@@ -37,6 +37,7 @@ __all__ = [
     "opened",
     "plain",
     "title",
+    "usual",
 ]
 
 CPU = torch.device("cpu")
@@ -121,8 +122,20 @@ def arranged(tensor: Any, last: bool = True) -> Any:
     if isinstance(tensor, dict):
         return {name: arranged(part, last) for name, part in tensor.items()}
     if tensor.device != CPU or not last:
-        return tensor.contiguous()
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+        return usual(tensor)
+    if tensor.ndim != 4:
+        return tensor
+    laid = tensor.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = laid.shape
+    # With one channel the layouts differ in this stride alone. torch looks at it to choose the layout of what a
+    # convolution gives, and max pooling takes ten times as long with channels first.
+    return laid.as_strided(laid.shape, (height * width, 1, width, 1)) if channels == 1 else laid
+
+
+def usual(tensor: Tensor) -> Tensor:
+    """Return a tensor in the usual layout, with its strides also along axes of length 1."""
+    laid = tensor.contiguous()
+    return laid.reshape(-1).view(laid.shape) if laid.ndim == 4 and laid.shape[1] == 1 else laid
 
 
 def moved(tree: Any, device: torch.device) -> Any:
@@ -137,7 +150,7 @@ def moved(tree: Any, device: torch.device) -> Any:
 def plain(tree: Any) -> Any:
     """Return a tree with all its tensors in the usual layout, in which they are sent and stored."""
     if isinstance(tree, Tensor):
-        return tree.contiguous()
+        return usual(tree)
     if isinstance(tree, Mapping):
         return {name: plain(item) for name, item in tree.items()}
     return tree

@@ -14,7 +14,7 @@ from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
 from fedkin.learning.descent import descent, direct
-from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain
+from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain, usual
 from fedkin.learning.frozen import recalled
 from fedkin.learning.layout import batch_of, settled
 from fedkin.learning.losses import Batch, Loss
@@ -68,8 +68,8 @@ def fit(
     with (
         seeded(device=device),
         recalled(module.body, samples, net.dtype, changed) as recall,
-        module.guarded() as guard,
         direct(module, loss, training),
+        module.guarded() as guard,
     ):
         torch.manual_seed(int(rng.integers(2**63)))
         for where in drawn(list(training.batches(len(samples), rng)), device):
@@ -99,7 +99,7 @@ def fit(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     _unchanged(module, constant)
-    learned = {name: tensor.detach().to(CPU).contiguous() for name, tensor in _held(module).items()}
+    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in _held(module).items()}
     return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
 
 
