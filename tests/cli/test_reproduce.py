@@ -346,5 +346,5 @@ def test_every_page_is_of_its_definition_and_is_kept_to_the_byte(name: str) -> N
     pages, table = ROOT / "docs" / "results", DEFINITIONS[name]
     kept = kept_parts(name, table, top(name, table, False), pages, [])
     assert page(name, table, [], False, kept) == (pages / f"{name}.md").read_text()
-    assert figures_csv([], kept, table) == (pages / f"{name}.csv").read_text()
+    assert figures_csv(table, [], kept) == (pages / f"{name}.csv").read_text()
     assert claims_csv(verdict_rows(table, [], kept)) == (pages / f"{name}-claims.csv").read_text()

@@ -102,7 +102,7 @@ def _one(
         pages.mkdir(parents=True, exist_ok=True)
         texts = {
             f"{name}.md": page(name, table, done, quick, kept),
-            f"{name}.csv": figures_csv(done, kept, table),
+            f"{name}.csv": figures_csv(table, done, kept),
             f"{name}-claims.csv": claims_csv(verdict_rows(table, done, kept)),
         }
         for file, text in texts.items():

@@ -202,15 +202,13 @@ def _table_of(rows: Iterable[Sequence[str]]) -> list[str]:
     return lines + [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
 
 
-def figures_csv(done: Sequence[Done], kept: Mapping[str, Kept] | None = None, table: PaperTable | None = None) -> str:
+def figures_csv(table: PaperTable, done: Sequence[Done], kept: Mapping[str, Kept]) -> str:
     """A line for each row of each federation: figures of every seed, intervals, and what the tuning chose.
 
     kept: what has been written of other federations, which stand in the order of the table.
     """
-    texts = {one.part.name: _figure_lines(one) for one in done}
-    texts = {name: one.figures for name, one in (kept or {}).items()} | texts
-    names = [part.name for part in table.federation] if table is not None else list(texts)
-    return joined_csv([texts[name] for name in names if name in texts])
+    texts = {name: one.figures for name, one in kept.items()} | {one.part.name: _figure_lines(one) for one in done}
+    return joined_csv([texts[part.name] for part in table.federation if part.name in texts])
 
 
 def _figure_lines(one: Done) -> str:
