@@ -33,7 +33,7 @@ def looked_at(*envelopes: Envelope) -> list[str]:
     """What the door of FedAvg's server finds in round 3, exchange 0, when it has asked three clients to train."""
     asked = dict.fromkeys(NAMES[:3], Message(params=SETUP.net.initial))
     found = Door(SETUP.plan).look(envelopes, Awaited(3, 0, asked, lambda envelope: "train"))
-    return ["" if fault is None else f"{fault.kind}: {fault.words}" for _, fault in found]
+    return ["" if fault is None else f"{fault.kind}: {fault.words}" for fault in found]
 
 
 def reply(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,4 +35,20 @@ def answer_to(ask: Ask, replies: Mapping[str, Message]) -> Mapping[str, Message]
     mean = ask.mean
     if mean is None or isinstance(replies, Summed):
         return replies
-    return Summed(mean, {id: Rest(reply, mean) for id, reply in replies.items()}, partial(mean.of, replies))
+    return Summed(mean, _Rests(replies, mean), partial(mean.of, replies))
+
+
+class _Rests(Mapping[str, Message]):
+    """Replies as `Rest`, each made when it is looked at: most servers look at none."""
+
+    def __init__(self, replies: Mapping[str, Message], mean: Mean) -> None:
+        self.replies, self.mean = replies, mean
+
+    def __getitem__(self, id: str) -> Message:
+        return Rest(self.replies[id], self.mean)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.replies)
+
+    def __len__(self) -> int:
+        return len(self.replies)

@@ -129,7 +129,8 @@ class ClientSide:
         assert isinstance(method, ServerMethod)
         if phase not in method.phases():
             raise MethodError(f"method {method.name!r} declares no phase {phase!r}")
-        self.releases.admit(self.number, phase, message, self._told(id))
+        if self.plan.privacy.on:
+            self.releases.admit(self.number, phase, message, self._told(id))
         view = self._apart(self.view(id))
         flow = getattr(method, phase)(view, message)
         forgotten(method, phase, flow)
@@ -155,9 +156,9 @@ class ClientSide:
         if not isinstance(running.result, Message):
             at, got = place_in(self.plan.method, running.phase), type(running.result).__name__
             raise MethodError(f"{at}phase {running.phase!r} at client {running.id!r} must return a Message, got {got}")
-        id, sent, told = running.id, running.result, self._told(running.id)
+        id, sent, told = running.id, running.result, dict[str, Any]()
         if self.plan.privacy.on:
-            sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, told)
+            sent, told = self.releases.reply(id, self.number, running.phase, running.asked, sent, self._told(id))
         self._keep(running, told)
         return sent
 

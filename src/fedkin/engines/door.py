@@ -5,7 +5,7 @@ The door knows no transport. It looks at envelopes, in one process as behind a n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.engines.setup import Plan
@@ -37,25 +37,21 @@ class Door:
         self.plan = plan
         self.places: dict[int, Place] = {}
 
-    def look(self, envelopes: Iterable[Envelope], awaited: Awaited) -> Iterator[tuple[Envelope, Fault | None]]:
-        """Yield each envelope with what is wrong with it, if anything."""
-        came: set[tuple[str, str]] = set()
+    def look(self, envelopes: Sequence[Envelope], awaited: Awaited) -> list[Fault | None]:
+        """Return what is wrong with each envelope, if anything."""
+        faults = self._out_of_turn(envelopes, awaited)
+        here = [envelope for envelope, fault in zip(envelopes, faults, strict=True) if fault is None]
+        if not here or self._all_fine(here, awaited):
+            return faults
         # What a peer shares with many neighbours is looked at once.
         known: dict[tuple[int, str, str], Fault | None] = {}
-        every = [(envelope, self._out_of_turn(envelope, awaited)) for envelope in envelopes]
-        fine = self._all_fine([envelope for envelope, fault in every if fault is None], awaited)
-        for envelope, fault in every:
-            if fault is None and (envelope.sender, envelope.receiver) in came:
-                fault = Fault("stale", "a second message")
-            if fault is None:
-                came.add((envelope.sender, envelope.receiver))
-                if not fine:
-                    at = id(envelope.message), envelope.sender, awaited.phase(envelope)
-                    if at not in known:
-                        asked = awaited.senders[envelope.sender]
-                        known[at] = self.fault(envelope.sender, at[2], envelope.message, asked)
-                    fault = known[at]
-            yield envelope, fault
+        for place, envelope in enumerate(envelopes):
+            if faults[place] is None:
+                at = id(envelope.message), envelope.sender, awaited.phase(envelope)
+                if at not in known:
+                    known[at] = self.fault(envelope.sender, at[2], envelope.message, awaited.senders[envelope.sender])
+                faults[place] = known[at]
+        return faults
 
     def _all_fine(self, envelopes: Sequence[Envelope], awaited: Awaited) -> bool:
         """Whether one look at all messages shows that none of them has a fault: most of the time."""
@@ -84,13 +80,33 @@ class Door:
             )
         return place
 
-    def _out_of_turn(self, envelope: Envelope, awaited: Awaited) -> Fault | None:
+    def _out_of_turn(self, envelopes: Sequence[Envelope], awaited: Awaited) -> list[Fault | None]:
+        """Return why an envelope is none of those that are awaited, each of them once; None: it is."""
+        if len(envelopes) > 1:
+            # All at once: most of the time they are.
+            rounds, phases, turns, senders, receivers, *_ = zip(*envelopes, strict=True)
+            if (
+                {*rounds} == {awaited.round} and {*turns} == {awaited.turn} and {*senders} <= awaited.senders.keys()
+                and len({*zip(senders, receivers, strict=True)}) == len(envelopes)
+                and (not awaited.answers or list(phases) == [*map(awaited.phase, envelopes)])
+            ):  # fmt: skip
+                return [None] * len(envelopes)
+        came: set[tuple[str, str]] = set()
+        faults = []
+        for envelope in envelopes:
+            words, way = self._stale(envelope, awaited), (envelope.sender, envelope.receiver)
+            words = "a second message" if not words and way in came else words
+            came |= set() if words else {way}
+            faults.append(Fault("stale", words) if words else None)
+        return faults
+
+    def _stale(self, envelope: Envelope, awaited: Awaited) -> str:
         if envelope.round != awaited.round:
-            return Fault("stale", f"of round {envelope.round}, and this is round {awaited.round}")
+            return f"of round {envelope.round}, and this is round {awaited.round}"
         if envelope.turn != awaited.turn:
-            return Fault("stale", f"of exchange {envelope.turn}, and this is exchange {awaited.turn}")
+            return f"of exchange {envelope.turn}, and this is exchange {awaited.turn}"
         if envelope.sender not in awaited.senders:
-            return Fault("stale", "from one that was not asked")
+            return "from one that was not asked"
         if awaited.answers and envelope.phase != awaited.phase(envelope):
-            return Fault("stale", f"of phase {envelope.phase[:60]!r}, and this is {awaited.phase(envelope)!r}")
-        return None
+            return f"of phase {envelope.phase[:60]!r}, and this is {awaited.phase(envelope)!r}"
+        return ""

@@ -44,6 +44,7 @@ class Driver:
         in `failures`.
         """
         self.failures.round = self.side.number
+        answers = answers or {}
         waiting = list(reversed(ids))
         running: dict[str, Running] = {}
         busy = 0
@@ -52,13 +53,15 @@ class Driver:
             with self.clock.of("local"), self.clock.of(f"local.{phase}"):
                 while waiting and self.executor.room > 0:
                     id = waiting.pop()
-                    with self.failures.of(id, phase):
+                    try:
                         running[id] = start(id)
-                        busy += self._advance(running, id, (answers or {}).get(id), stopped)
+                        busy += self._advance(running, id, answers.get(id), stopped)
+                    except Exception as error:  # a context costs more, and this is done for each client
+                        self.failures.note(error, id, phase)
                 for job, result in self.executor.collect() if busy else ():
                     assert not isinstance(job, ScoreJob)
                     busy -= 1
-                    with self.failures.of(job.id, phase):
+                    try:
                         if isinstance(result, FedkinError):
                             raise result
                         self.work.add(job, result)
@@ -66,6 +69,8 @@ class Driver:
                             result = self._handed_on(job, result, phase)
                         self.side.states.rest(job.params.values())
                         busy += self._advance(running, job.id, result, stopped)
+                    except Exception as error:
+                        self.failures.note(error, job.id, phase)
             yield from stopped
 
     def _advance(

@@ -157,7 +157,8 @@ class Exchange:
 
     def late(self, arrived: Sequence[Envelope], round: int) -> None:
         """Refuse what comes in this round and is of an earlier one."""
-        for envelope, fault in self.door.look(arrived, Awaited(round, 0, {}, lambda envelope: envelope.phase)):
+        faults = self.door.look(arrived, Awaited(round, 0, {}, lambda envelope: envelope.phase))
+        for envelope, fault in zip(arrived, faults, strict=True):
             assert fault is not None
             self.post.miss(envelope._replace(round=round), f"{fault.kind}: {fault.words}")
 

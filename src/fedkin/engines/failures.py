@@ -46,7 +46,7 @@ class _Noting:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, (RunError, MemoryError)):
+        if not isinstance(error, Exception):
             return False
         self.failures.note(error, self.id, self.phase)
         return True
@@ -65,7 +65,12 @@ class Failures:
         return _Noting(self, id, phase)
 
     def note(self, error: Exception, id: str, phase: str) -> None:
-        """Note this error of a client's own part; raises it, with the client's name, if the run is to stop."""
+        """Note this error of a client's own part; raises it, with the client's name, if the run is to stop.
+
+        Errors of the machine are raised as they are.
+        """
+        if isinstance(error, (RunError, MemoryError)):
+            raise error
         named = self._named(error, id, phase)
         if self.stop and not isinstance(error, _MEANT):
             if named is error:

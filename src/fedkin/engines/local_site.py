@@ -60,9 +60,11 @@ class LocalSite(Site):
         # A client without training samples, as an unseen client may be, cannot answer.
         ids = [id for id in messages if self.side.client(id).size]
         replies: dict[str, Message] = {}
-        for running, _ in self.driver.drive(ids, lambda id: self._started(id, phase, messages[id]), phase):
-            with self.driver.failures.of(running.id, phase):
+        for running, _ in self.driver.drive(ids, self._starting(phase, messages), phase):
+            try:
                 replies[running.id] = self.side.reply(running)
+            except Exception as error:
+                self.driver.failures.note(error, running.id, phase)
         return {id: replies[id] for id in ids if id in replies}
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
@@ -71,7 +73,7 @@ class LocalSite(Site):
         ready: dict[str, Message] = {}
         failures, place = self.driver.failures, 0
         begun = len(failures.found)  # those before are of another exchange
-        for running, _ in self.driver.drive(ids, lambda id: self._started(id, phase, messages[id]), phase):
+        for running, _ in self.driver.drive(ids, self._starting(phase, messages), phase):
             with failures.of(running.id, phase):
                 ready[running.id] = self.side.reply(running)
             del running
@@ -100,9 +102,16 @@ class LocalSite(Site):
 
         return again
 
-    def _started(self, id: str, phase: str, message: Message) -> Running:
-        self._crash(id, phase)
-        return self.side.phase(id, phase, message)
+    def _starting(self, phase: str, messages: Mapping[str, Message]) -> Callable[[str], Running]:
+        """Return what starts this phase at a client."""
+        crash, start = self.plan.faults.crash > 0, self.side.phase
+
+        def started(id: str) -> Running:
+            if crash:
+                self._crash(id, phase)
+            return start(id, phase, messages[id])
+
+        return started
 
     def _crash(self, id: str, phase: str) -> None:
         if self.plan.faults.crashes(self.plan.seed, id, self.side.number, phase):

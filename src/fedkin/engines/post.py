@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.accounting.traffic import Scales
@@ -15,7 +15,7 @@ from fedkin.forms import Fault
 __all__ = ["Check", "Post"]
 
 # What looks at envelopes and finds faults: see `Door.look`.
-Check = Callable[[Iterable[Envelope]], Iterator[tuple[Envelope, Fault | None]]]
+Check = Callable[[Sequence[Envelope]], Sequence[Fault | None]]
 
 
 class Post:
@@ -39,17 +39,8 @@ class Post:
         missing: dict[int, str] = {}
         with self.clock.of("messages"):
             rows = self._weighed(envelopes, missing)
-        places, carried = [], []
-        for place, envelope in enumerate(envelopes):
-            if place in missing or (there is not None and envelope.receiver not in there):
-                continue
-            came = self.transport.carry(envelope)
-            if came is None:
-                missing[place] = self.transport.loses(envelope) or "lost"
-            else:
-                places.append(place)
-                carried.append(came)
-        arrived = carried if check is None else self._checked(carried, places, check, missing)
+        carried = self._carried(envelopes, there, missing)
+        arrived = list(carried.values()) if check is None else self._checked(carried, check, missing)
         for place, words in missing.items():
             rows[place] = (rows[place] or _nothing(envelopes[place]))._replace(missing=words)
         self.traffic += [row for row in rows if row is not None]
@@ -57,6 +48,27 @@ class Post:
             for envelope in arrived:
                 observer.travelled(envelope)
         return arrived
+
+    def _carried(
+        self, envelopes: Sequence[Envelope], there: Container[str] | None, missing: dict[int, str]
+    ) -> dict[int, Envelope]:
+        """Return those that come to their receivers, by place, and note those that are lost."""
+        going = dict(enumerate(envelopes))
+        if missing or there is not None:
+            going = {
+                place: envelope for place, envelope in going.items()
+                if place not in missing and (there is None or envelope.receiver in there)
+            }  # fmt: skip
+        if self.transport.sure:
+            return going
+        carried = {}
+        for place, envelope in going.items():
+            came = self.transport.carry(envelope)
+            if came is None:
+                missing[place] = self.transport.loses(envelope) or "lost"
+            else:
+                carried[place] = came
+        return carried
 
     def miss(self, envelope: Envelope, words: str) -> None:
         """Add a line for a message that is missing, without having been sent in this exchange."""
@@ -66,7 +78,7 @@ class Post:
         """Return the line of each message, and why some cannot be sent; raises the error of what the server sends."""
         self.unsent = {}
         try:
-            return list(self.scales.weigh(envelopes))
+            return self.scales.weigh(envelopes)
         except Exception:
             if any(envelope.sender == SERVER for envelope in envelopes):
                 raise
@@ -79,19 +91,20 @@ class Post:
                 self.unsent[envelope.sender] = error
         return rows
 
-    def _checked(
-        self, carried: Sequence[Envelope], places: Sequence[int], check: Check, missing: dict[int, str]
-    ) -> list[Envelope]:
+    def _checked(self, carried: Mapping[int, Envelope], check: Check, missing: dict[int, str]) -> list[Envelope]:
         """Return what passes the door, and note the others as missing."""
         arrived, self.refused = [], []
         with self.clock.of("door"):
-            for place, (envelope, fault) in zip(places, check(carried), strict=True):
-                if fault is None:
-                    arrived.append(envelope)
-                    continue
-                missing[place] = f"{'stale' if fault.kind == 'stale' else 'refused'}: {fault.words}"
-                if fault.kind == "form":
-                    self.refused.append((envelope, fault))
+            faults = check(list(carried.values()))
+        if not any(faults):
+            return list(carried.values())
+        for (place, envelope), fault in zip(carried.items(), faults, strict=True):
+            if fault is None:
+                arrived.append(envelope)
+                continue
+            missing[place] = f"{'stale' if fault.kind == 'stale' else 'refused'}: {fault.words}"
+            if fault.kind == "form":
+                self.refused.append((envelope, fault))
         return arrived
 
 

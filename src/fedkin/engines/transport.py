@@ -49,6 +49,11 @@ class Envelope(NamedTuple):
 class Transport:
     """The transport that delivers each message as the object that was sent, to clients in the order of their ids."""
 
+    @property
+    def sure(self) -> bool:
+        """Whether every message arrives as the object that was sent, so that none needs to be carried by itself."""
+        return type(self).carry is Transport.carry
+
     def order(self, ids: Iterable[str], round: int) -> list[str]:
         """Return the order in which participants are served in this round."""
         return sorted(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -36,8 +36,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Numbers that are looked at together at most: they are copied, and of more the copy takes longer than a look at each.
-_FEW = 1 << 20
+# Numbers of a tensor that is looked at together with others: to copy more takes longer than a look at each.
+_FEW = 1 << 12
 
 
 class Fault(NamedTuple):
@@ -151,25 +151,32 @@ def unsound(tensor: Tensor) -> Fault | None:
     return None
 
 
-def sound_together(tensors: Sequence[Any], shapes: Sequence[torch.Size], dtypes: Sequence[torch.dtype]) -> bool:
-    """Whether these are dense tensors in memory of these shapes and types, all of whose numbers are sound.
+def sound_together(fields: Iterable[Sequence[Any]], like: Iterable[tuple[torch.Size, torch.dtype]]) -> bool:
+    """Whether the tensors of each field are dense, in memory, and of its shape and type, and all numbers are sound.
 
-    False: one of them needs a closer look, or they are so many numbers that a look at each takes no longer. This runs
-    for the tensors of all replies of a round, and is written for speed.
+    False: one of them needs a closer look. This runs for the tensors of all replies of a round, and is written for
+    speed: small ones are stacked, and the stack is asked what holds for all of them.
     """
-    if set(map(type, tensors)) != {Tensor} or [tensor.shape for tensor in tensors] != shapes:
+    fields, like = list(fields), list(like)
+    if {dtype for _, dtype in like} not in ({torch.float32}, {torch.float64}):
         return False
-    if [tensor.dtype for tensor in tensors] != dtypes or {tensor.is_cpu for tensor in tensors} != {True}:
-        return False
-    if {(tensor.layout, tensor.requires_grad) for tensor in tensors} != {(torch.strided, False)}:
-        return False
-    kinds = set(dtypes)
-    if kinds not in ({torch.float32}, {torch.float64}) or sum(map(math.prod, shapes)) > _FEW:
-        return False
-    # The sum of squares of all is finite only if every number is.
-    numbers = torch._utils._flatten_dense_tensors(tensors).numpy()  # type: ignore[no-untyped-call]
+    for tensors, (shape, dtype) in zip(fields, like, strict=True):
+        if set(map(type, tensors)) != {Tensor} or {tensor.dtype for tensor in tensors} != {dtype}:
+            return False
+        # Before they are stacked: an expanded tensor may have any size.
+        if {tensor.numel() for tensor in tensors} != {math.prod(shape)}:
+            return False
+    total = 0.0
     with np.errstate(all="ignore"):
-        return math.isfinite(np.dot(numbers, numbers))
+        for tensors, (shape, _) in zip(fields, like, strict=True):
+            small = math.prod(shape) <= _FEW
+            for part in (torch.stack(tuple(tensors)),) if small else tensors:
+                if part.shape[small:] != shape or part.requires_grad or not part.is_cpu or part.layout != torch.strided:
+                    return False
+                flat = part.reshape(-1).numpy()
+                total += float(np.dot(flat, flat))
+    # The sum of squares of all is finite only if every number is.
+    return math.isfinite(total)
 
 
 def tensor_fault(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> Fault | None:

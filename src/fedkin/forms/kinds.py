@@ -78,16 +78,9 @@ class Weights(Form):
 
     def all_fine(self, values: Sequence[Any], place: Place) -> bool:
         expected = self._expected(place)
-        names, like = list(expected), list(expected.values())
-        if (
-            not expected
-            or set(map(type, values)) != {dict}
-            or [list(value) for value in values] != [names] * len(values)
-        ):
+        if not expected or set(map(type, values)) != {dict} or [*map(list, values)] != [list(expected)] * len(values):
             return False
-        tensors = [tensor for value in values for tensor in value.values()]
-        shapes, dtypes = [shape for shape, _ in like], [dtype for _, dtype in like]
-        return sound_together(tensors, shapes * len(values), dtypes * len(values))
+        return sound_together(zip(*[value.values() for value in values], strict=True), expected.values())
 
     def _expected(self, place: Place) -> dict[str, tuple[torch.Size, torch.dtype]]:
         """The shape and type of each tensor."""
@@ -149,7 +142,7 @@ class Shaped(Form):
             return False
         shape = torch.Size(length_of(dim, place) for dim in self.dims)
         dtype = place.net.dtype if self.dtype is None else self.dtype
-        return sound_together(values, [shape] * len(values), [dtype] * len(values))
+        return sound_together([values], [(shape, dtype)])
 
 
 class Sums(Shaped):

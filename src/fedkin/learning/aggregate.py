@@ -93,7 +93,7 @@ class Summed(Mapping[str, Any]):
     """
 
     def __init__(self, asked: Mean, replies: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> None:
-        self.asked, self._replies = asked, dict(replies)
+        self.asked, self._replies = asked, replies
         self._make: Callable[[], dict[str, Tensor]] | None = make
         self._made: dict[str, Tensor] = {}
 

@@ -133,9 +133,13 @@ def per_sample(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
 def default_loss(task: Task) -> Loss:
     """Return the loss for methods that name none: cross-entropy for tasks with classes, else squared error."""
-    if task.kind == "regression":
-        return SquaredError()
-    return PixelCrossEntropy() if task.kind == "segmentation" else CrossEntropy()
+    return _DEFAULT.get(task.kind, _DEFAULT["classification"])
+
+
+# One of each: what is known of a loss is found again by its identity.
+_DEFAULT: dict[str, Loss] = {
+    "classification": CrossEntropy(), "regression": SquaredError(), "segmentation": PixelCrossEntropy(),
+}  # fmt: skip
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -32,8 +32,11 @@ def sent(messages: list[dict[str, Any]]) -> list[Envelope]:
     return [Envelope(1, "train", 0, f"c{k}", "server", Message(**fields)) for k, fields in enumerate(messages)]
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(_messages, min_size=1, max_size=4), st.data())
+_alike = st.fixed_dictionaries({"params": st.dictionaries(st.sampled_from("ab"), _tensors) | _trees, "n": _small})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_messages, min_size=1, max_size=4) | st.lists(_alike, min_size=2, max_size=6), st.data())
 def test_sizes_are_those_of_the_bytes(messages: list[dict[str, Any]], data: st.DataObject) -> None:
     scales = Scales()
     again = messages + data.draw(st.lists(st.sampled_from(messages), max_size=3))
@@ -66,4 +69,11 @@ def test_equal_layouts_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_cannot_travel_is_refused() -> None:
     with pytest.raises(MethodError, match="cannot travel"):
-        list(Scales().weigh(sent([{"n": object()}])))
+        Scales().weigh(sent([{"n": object()}]))
+
+
+def test_one_among_many_that_cannot_travel_is_refused() -> None:
+    models: list[dict[str, Any]] = [{"params": {"w": torch.zeros(2)}, "n": k} for k in range(5)]
+    models[3]["n"] = object()
+    with pytest.raises(MethodError, match="cannot travel"):
+        Scales().weigh(sent(models))

@@ -76,9 +76,19 @@ class Operations:
         self.modules = Modules(keep=1)
         # The net is stored with its figure, so that no other net can get the same id.
         self.known: dict[tuple[Any, ...], tuple[float, Net]] = {}
+        self.last: tuple[Any, ...] = (None, None, None, 0.0)  # net, loss, training and figure of the last fit
 
     def per_sample(self, job: FitJob | InferJob) -> float:
         """Return the operations per sample, in a full batch of at most 128, on which contrastive losses depend."""
+        if isinstance(job, InferJob):
+            return self._per_sample(job)
+        net, loss, training, figure = self.last
+        if job.net is not net or job.loss is not loss or job.training is not training:
+            figure = self._per_sample(job)
+            self.last = job.net, job.loss, job.training, figure
+        return float(figure)
+
+    def _per_sample(self, job: FitJob | InferJob) -> float:
         net = job.net or self.net
         kind = _kind(job.loss if isinstance(job, FitJob) else job.what)
         size = 1

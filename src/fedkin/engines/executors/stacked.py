@@ -65,9 +65,15 @@ class Stacked(OneByOne):
     def collect(self) -> Sequence[tuple[Job, Any]]:
         stacks: dict[Any, list[FitJob]] = {}
         done: list[tuple[Job, Any]] = []
+        known: dict[tuple[int, int, int], str] = {}
         for job in self.jobs:
             net = job.net or self.net
-            why = self.why_alone(net, job) if isinstance(job, FitJob) else ""
+            why = ""
+            if isinstance(job, FitJob):
+                at = id(net), id(job.loss), id(job.training)  # the jobs keep these alive
+                if at not in known:
+                    known[at] = self.why_alone(net, job)
+                why = known[at]
             if isinstance(job, FitJob) and not why:
                 alike = id(net), job.loss, job.training, _shape(job.extras), _shape(job.carry)
                 stacks.setdefault(alike, []).append(job)
@@ -164,6 +170,8 @@ def _draws(loss: Loss) -> str:
 
 def _shape(tree: Tree) -> Hashable:
     """Return a key that is equal for trees that can be stacked."""
+    if not tree:
+        return ()
     return tuple(
         (name, tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else (name, repr(leaf))
         for name, leaf in sorted(leaves(tree), key=lambda item: item[0])
