@@ -1,14 +1,16 @@
 """Time of rounds of FedAvg in fedkin, fluke, pfl-research, FedJAX, Flower's simulation, and a loop in PFLlib's style.
 
     sh benchmarks/peers/setup.sh FOLDER
-    OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,table,lenet] [--rounds 9] [--json FILE]
+    OMP_NUM_THREADS=1 python benchmarks/peers/compare.py FOLDER [--rows mlp-32,table,lenet] [--rounds 25] [--json FILE]
 
 There are 100 clients with 300 samples each; 20 train in each round, for one epoch of SGD with batches of 32. All sides
 have the same net, initial values, samples and number of steps. Each side is a small experiment as its own users write
 it (side_*.py), in its own environment and process with one thread; each client has arrays of its own. The sides
 alternate round by round. CPU time is that of a side's process and all processes that it started. A ratio is the median
 over rounds of (side / plain loop) with quartiles, the first round left out; "with the first" is the ratio of
-the sums over all rounds. --json: figures of finished rows are kept in this file, and a row in it is not run again. A
+the sums over all rounds. Then each of fedkin's sides beside each other library: the median over rounds of (fedkin /
+library) with its 95 % interval by the sign test, which needs 6 rounds; an order is told where the interval has no 1.
+--json: figures of finished rows are kept in this file, and a row in it is not run again. A
 side without an environment in FOLDER, or that cannot do a row, is named and left out. Accuracy is the share p of the
 last model on 2,000 other samples, with 2 standard errors sqrt(p (1 - p) / n).
 """
@@ -41,6 +43,7 @@ SIDES: dict[str, tuple[str, list[str]]] = {
     "fedjax": ("fedjax", ["side_fedjax.py"]),
     "flower": ("flower", ["side_flower.py"]),
 }
+FEDKIN = ("fedkin, auto", "one-by-one", "stacked")
 
 
 class Ended(Exception):
@@ -119,7 +122,7 @@ def accuracy(row: str, path: str, data: Path) -> float:
         return float((module(x).argmax(1) == y).float().mean())
 
 
-def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict[str, dict[str, float]]:
+def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict[str, dict[str, Any]]:
     """Run all sides on one row in turns, and return their figures."""
     with tempfile.TemporaryDirectory() as name:
         data = Path(name)
@@ -141,15 +144,16 @@ def compare(row: str, names: list[str], environments: Path, rounds: int) -> dict
                 except Ended as why:
                     print(why, file=sys.stderr)
                     sides.remove(side)
-        made = {}
+        made: dict[str, dict[str, Any]] = {}
         for side in sides:
             made[side.name] = figures(spent[side.name], spent["plain loop"])
+            made[side.name]["rounds"] = [cpu for cpu, _ in spent[side.name]]
             made[side.name]["accuracy"] = accuracy(row, side.hear()["model"], data)
             side.close()
         return made
 
 
-def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, float]:
+def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, Any]:
     """Return median times, and median and quartiles of the ratios to the plain loop, paired by round."""
     made = {}
     for place, what in enumerate(("cpu", "wall")):
@@ -161,12 +165,34 @@ def figures(spent: list[tuple[float, float]], plain: list[tuple[float, float]]) 
     return made
 
 
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median by the sign test: two of the ordered values."""
+    ordered, n = sorted(values), len(values)
+    # P(at most k of n values lie below the median), twice, is at most .05.
+    cut = max((k for k in range(n) if 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.05), default=-1)
+    return (ordered[cut], ordered[n - cut - 1]) if cut >= 0 else (-math.inf, math.inf)
+
+
+def beside(sides: dict[str, dict[str, Any]]) -> None:
+    """Print fedkin's sides beside each other library, paired by round."""
+    others = [name for name in sides if name not in FEDKIN]
+    print(f"fedkin / library, paired: {', '.join(others)}")
+    for ours in (name for name in FEDKIN if name in sides):
+        cells = []
+        for other in others:
+            pairs = zip(sides[ours]["rounds"][1:], sides[other]["rounds"][1:], strict=True)
+            ratios = [a / b for a, b in pairs]
+            low, high = median_interval(ratios)
+            cells.append(f"{statistics.median(ratios):.2f} ({low:.2f}-{high:.2f})")
+        print(f"{ours:14} {'  '.join(cells)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environments", type=Path)
     parser.add_argument("--rows", default=",".join(SHAPES))
     parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -178,9 +204,10 @@ def main() -> None:
             if asked.json:
                 asked.json.write_text(json.dumps(done, indent=1))
         show(row, done[row])
+        beside(done[row])
 
 
-def show(row: str, sides: dict[str, dict[str, float]]) -> None:
+def show(row: str, sides: dict[str, dict[str, Any]]) -> None:
     print(
         f"\n{row}\n{'':14}{'CPU s':>9}{'ratio':>8}{'quartiles':>14}{'first s':>9}{'with it':>9}{'wall s':>9}   accuracy"
     )

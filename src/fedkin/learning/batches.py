@@ -50,7 +50,8 @@ class Plan:
         for member in members:
             rng = np.random.default_rng(member.key)
             seeds.append(int(rng.integers(2**63)))
-            drawn.append([np.tile(batch, views) for batch in training.batches(len(member.samples), rng)])
+            batches = training.batches(len(member.samples), rng)
+            drawn.append(list(batches) if views == 1 else [np.tile(batch, views) for batch in batches])
         self.order = sorted(range(len(members)), key=lambda k: -len(drawn[k]))
         self.places = sorted(range(len(members)), key=lambda place: self.order[place])
         self.steps = [len(drawn[k]) for k in self.order]
