@@ -87,6 +87,16 @@ def test_the_best_of_each_is_written_and_a_second_start_runs_nothing(tmp_path: P
         tune(base, ["local", "fedprox"], Equal(4), hold, [0, 1], Path("nowhere"), tmp_path / "t", resume=True)
 
 
+def test_the_first_candidate_too_may_be_at_the_border() -> None:
+    base = experiment("fedprox")
+    lower = Equal(3, (base.training.lr / 100, base.training.lr / 10))
+    tried = lower.settings(base)
+    assert "lr: the largest tried" in lower.border(base, {}, tried)
+    assert not any("largest" in words and "lr" in words for words in lower.border(base, tried[1], tried))
+    both = Equal(8, (base.training.lr / 10, base.training.lr * 10), fixed=("method.mu",))
+    assert both.border(base, {}, both.settings(base)) == []
+
+
 def test_a_border_is_said_for_numbers() -> None:
     tried = [{}, {RATE: 0.1, "method.mu": 1.0}, {RATE: 0.5, "method.mu": 0.2}, {RATE: 0.3, "method.mu": 0.5}]
     assert at_the_border(tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]

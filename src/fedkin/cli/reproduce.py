@@ -33,6 +33,9 @@ def reproduce(
     federation: list[str] | None = typer.Option(
         None, "--federation", help="Only this federation, or these; the page keeps what it says of others."
     ),
+    keep: bool = typer.Option(
+        False, "--keep", help="Take the runs that the CSV in --pages has; run the rows and seeds that it lacks."
+    ),
     restart: bool = typer.Option(False, "--restart", help="Runs that are damaged begin anew at round 0."),
     models: bool = typer.Option(False, "--keep-models", help="Keep models and states of finished runs; needs space."),
 ) -> None:  # fmt: skip
@@ -60,7 +63,7 @@ def reproduce(
         with stop_on_signals(place / key, "the same command") as stop:
             this = table.shortened() if quick else table
             some = _chosen(this, federation or [])
-            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, models, stop)
+            _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, models, stop, keep)
     _index(known, others, shown)
     screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
@@ -78,14 +81,15 @@ def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
 
 def _one(
     name: str, table: PaperTable, some: PaperTable, folder: Path, data_root: Path, out: Path, pages: Path, quick: bool,
-    finished: bool, restart: bool, models: bool, stop: StopFlag,
+    finished: bool, restart: bool, models: bool, stop: StopFlag, keep: bool,
 ) -> None:  # fmt: skip
     """Run `some` federations of a table; its page is written after each, and says which have not been run.
 
-    Of federations that are not among `some`, what the page has said is kept.
+    Of federations that are not among `some`, what the page has said is kept. keep: and of those that are, the runs
+    that it has.
     """
     from fedkin.records.files import write_bytes
-    from fedkin.report.kept import kept_parts
+    from fedkin.report.kept import kept_parts, known_runs
     from fedkin.report.reproduced import claims_csv, figures_csv, page, top, verdict_rows
     from fedkin.running.reproduce import Done, reproduce
 
@@ -97,6 +101,7 @@ def _one(
     for one in reproduce(
         some, folder, data_root, out, restart=restart, finished=finished, models=models,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
+        known=known_runs(name, pages) if keep else None,
     ):  # fmt: skip
         done.append(one)
         pages.mkdir(parents=True, exist_ok=True)

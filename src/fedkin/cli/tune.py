@@ -19,6 +19,7 @@ from fedkin.errors import ConfigError
 if TYPE_CHECKING:
     from fedkin.running.candidates import Equal
     from fedkin.running.choices import Choice
+    from fedkin.running.experiment import Experiment
     from fedkin.running.tuning import Tried
     from fedkin.tasks import Metric
 
@@ -91,7 +92,7 @@ def tune(
                 for name, every in found.items()}  # fmt: skip
         print(as_json(rows))
     else:
-        screen().print(_table(found, plan.data.load(root).task.metric))
+        screen().print(_table(found, plan.data.load(root).task.metric, plan, tried))
         console = screen(soft_wrap=True)
         if not isinstance(tried, list) and tried.optuna:
             console.print(f"{tried.chosen} of each method's {tried.candidates} candidates were chosen by Optuna")
@@ -127,9 +128,11 @@ def _kept(plan: Mapping[str, Any]) -> list[Choice] | Equal:
     )  # fmt: skip
 
 
-def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:
+def _table(
+    found: Mapping[str, Sequence[Tried]], metric: Metric, plan: Experiment, how: Sequence[Choice] | Equal
+) -> Table:  # fmt: skip
     """A row for each candidate; the chosen one says which of its settings are at the border of what was tried."""
-    from fedkin.running.candidates import at_the_border
+    from fedkin.running.candidates import Equal, at_the_border
     from fedkin.running.tuning import best
 
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
@@ -138,7 +141,11 @@ def _table(found: Mapping[str, Sequence[Tried]], metric: Metric) -> Table:
         for one in tried:
             value = one.failed if one.failed is not None else f"{one.mean:.4f}"
             value += "" if one.rounds is None else f" after {one.rounds} rounds"
-            border = at_the_border(one.settings, [other.settings for other in tried])
+            every = [other.settings for other in tried]
+            border = (
+                how.border(plan.for_method(name), one.settings, every) if isinstance(how, Equal)
+                else at_the_border(one.settings, every)
+            )  # fmt: skip
             table.add_row(name, _settings(one.settings), value, "; ".join(["chosen", *border]) if one is chosen else "")
     return table
 

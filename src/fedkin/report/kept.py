@@ -11,8 +11,10 @@ from pathlib import Path
 
 from fedkin.errors import ConfigError
 from fedkin.running.papers import PaperTable
+from fedkin.running.reproduce import Known
+from fedkin.running.table_runs import Run
 
-__all__ = ["UNRUN_LINE", "Kept", "csv_rows", "joined_csv", "kept_parts"]
+__all__ = ["UNRUN_LINE", "Kept", "csv_rows", "joined_csv", "kept_parts", "known_runs"]
 
 UNRUN_LINE = "Not run yet."
 _SECTION = re.compile(r"^## (.+)$", re.M)
@@ -56,6 +58,24 @@ def kept_parts(name: str, table: PaperTable, top: str, pages: Path, without: Seq
             raise _other(page, f"its rows for {part.name!r} are not those of this definition")
         about = {row["claim"]: list(row.values()) for row in claim_rows if row["federation"] == part.name}
         found[part.name] = Kept(lines, _csv_of(mine), about)
+    return found
+
+
+def known_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, Known]]]:
+    """Read the runs of a table from its CSV: {federation: {row: {seed: run}}}. Raises ConfigError for a wrong file."""
+    path = pages / f"{name}.csv"
+    if not (pages / f"{name}.md").exists():
+        return {}
+    found: dict[str, dict[str, dict[int, Known]]] = {}
+    for number, row in enumerate(csv_rows(_read(path)), 2):
+        try:
+            known = Known(Run.read(row), row["tuned"], int(row["failed"]))
+            found.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{path}, line {number}: no run of a table ({type(error).__name__}: {error}); --keep reads the CSV "
+                "that this version of fedkin writes"
+            ) from None
     return found
 
 

@@ -13,13 +13,12 @@ from fedkin.methods import METHODS
 from fedkin.records.tables import csv_text
 from fedkin.report.kept import UNRUN_LINE, Kept, csv_rows, joined_csv
 from fedkin.report.units import megabytes
-from fedkin.running.compared import added_by_exchange, differences
-from fedkin.running.controls import parted
-from fedkin.running.loop import Result
+from fedkin.running.candidates import RATE
+from fedkin.running.controls import CONTROLS, parted
 from fedkin.running.papers import Claim, PaperTable
-from fedkin.running.reproduce import Chosen, Done, figure, judged, mean_over
+from fedkin.running.reproduce import Chosen, Done, judged, words_of
+from fedkin.running.table_runs import FIGURES, GIVEN, Run, added_by_exchange, differences, mean_over
 from fedkin.settings import tunables
-from fedkin.tasks import METRICS
 
 __all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "top", "verdict_rows", "verdicts"]
 
@@ -30,6 +29,7 @@ _HOLDS = (
     "the smaller one); for a claim about one row, its figure. In brackets is the 95 % interval over seeds; accuracies "
     "are in points. A claim *holds* if the interval lies above what is *needed*, and *does not hold* if it lies below."
 )
+_APART = "How far this setting is from the paper's: "
 _UNTESTED, _UNRUN = "not testable here", "not run yet"
 
 
@@ -113,7 +113,7 @@ def top(name: str, table: PaperTable, quick: bool) -> str:
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
     if table.apart:
-        lines += [f"How far this setting is from the paper's: {table.apart}", ""]
+        lines += [f"{_APART}{table.apart}", ""]
     return "\n".join([*lines, _tuning(table), "", *_legend(table), "", ""])
 
 
@@ -137,22 +137,25 @@ def _tuning(table: PaperTable) -> str:
     length = "by successive halving" if how.halving else "at full length"
     if how.optuna:
         length += f", {how.equal().chosen} of them chosen by Optuna"
+    held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
     return (
         f"Seeds {seeds}. Every row was tuned with the same budget: {how.candidates} candidates for the rate (from "
-        f"{how.rates[0]:g} to {how.rates[1]:g}) and the settings that the method declares, {length}, with seeds "
-        f"{', '.join(map(str, how.seeds))}, judged on held-out training data ({how.hold_out}). The first candidate is "
-        "the preset's settings. Controls have their method's settings."
+        f"{how.rates[0]:g} to {how.rates[1]:g}; those tried stand below) and the settings that the method declares, "
+        f"{length}, with seeds {', '.join(map(str, how.seeds))}, judged on held-out training data ({'; '.join(held)}). "
+        "The first candidate is the preset's settings. Controls have their method's settings."
     )
 
 
 def _legend(table: PaperTable) -> list[str]:
     controls = ", ".join(f"`@{control}`" for control in table.controls)
+    missing = [f"`@{control}`" for control in CONTROLS if control not in table.controls]
+    left = f" Left out, for time or since no groups are planted: {', '.join(missing)}." if missing else ""
     text = (
         "Brackets are 95 % intervals over seeds (Student); the clients of one seed share their draws and count as one. "
         "*gain*: over Local with the same seed. *adds*: what communication adds, the row minus its control without "
-        f"exchange (`@self`). {controls}: controls (docs/comparing.md). *border*: settings for which the tuning chose "
-        "the smallest or largest value that it tried, so that a better one may lie outside. *sent*, of a control: what "
-        "a client and its own server exchange."
+        f"exchange (`@self`). {controls}: controls (docs/comparing.md).{left} *border*: settings for which the tuning "
+        "chose the smallest or largest value that it tried, so that a better one may lie outside. *sent*, of a "
+        "control: what a client and its own server exchange."
     )
     return [text]
 
@@ -162,12 +165,12 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
     experiment, share = one.experiment, _share(one)
     training = experiment.training
     local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
-    clients = next(iter(next(iter(one.results.values())).values())).summary["clients"]
-    metric = METRICS[next(iter(next(iter(one.results.values())).values())).metric.name]
+    first = _first(one)
+    metric = first.metric
     about = (
-        f"{clients} clients, model `{experiment.model.name}`, {training.rounds} rounds of {local}, "
+        f"{first.clients} clients, model `{experiment.model.name}`, {training.rounds} rounds of {local}, "
         f"{_sampled(training.per_round)} a round. Test {metric.title}{' in per cent' if share else ''}, mean over "
-        "clients."
+        f"clients.{_rates(one, table)}"
     )
     lines = [about, ""]
     unseen = any(mean_over(by_seed, "unseen") for by_seed in one.results.values())
@@ -196,6 +199,19 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
     return lines
 
 
+def _rates(one: Done, table: PaperTable) -> str:
+    """Which rates were tried: candidates spread evenly, and need not come near the ends of their range."""
+    if table.tune is None:
+        return ""
+    rates: set[float] = set()
+    for row in table.rows():
+        if row.tuned_as is None and RATE not in row.set:
+            made = one.experiment.for_method(row.method).with_changes(**row.set)
+            tried = table.tune.equal(tuple(row.set)).settings(made)[: table.tune.equal().spread]
+            rates |= {each.get(RATE, made.training.lr) for each in tried}
+    return f" Rates tried: {', '.join(f'{rate:g}' for rate in sorted(rates))}."
+
+
 def _table_of(rows: Iterable[Sequence[str]]) -> list[str]:
     """A table of claims."""
     lines = [_line(_HEADS), _line(["---"] * len(_HEADS))]
@@ -218,12 +234,14 @@ def _figure_lines(one: Done) -> str:
     for name, by_seed in one.results.items():
         gain = None if alone is None else differences(by_seed, alone)
         chosen = one.chosen.get(name)
-        for seed, result in sorted(by_seed.items()):
+        for seed, run in sorted(by_seed.items()):
             row: dict[str, Any] = {"federation": one.part.name, "row": name, "seed": seed}
-            row |= {"metric": result.metric.name, "paper": str(one.part.paper.get(name, ""))}
-            row |= {key: figure(result, key) for key in ("mean", "worst10", "worst20", "std", "unseen", "ari", "bytes")}
+            row |= {"metric": run.metric.name, "paper": str(one.part.paper.get(name, ""))}
+            row |= {"clients": run.clients, "given": GIVEN.join(run.given)}
+            row |= {key: run.figures.get(key) for key in FIGURES}
             row |= {"gain": _parts(gain), "adds": _parts(added_by_exchange(name, one.results))}
             row |= {"tuned": _settings(chosen), "border": "" if chosen is None else "; ".join(chosen.border)}
+            row |= {"failed": 0 if chosen is None else chosen.failed}
             lines.append(row)
     return csv_text(lines)
 
@@ -243,8 +261,8 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Map
     others: titles of tables of which only the page is known, by name.
     """
     about = (
-        f"Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. {_HOLDS} Each page says how "
-        "far its setting is from the paper's."
+        f"Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. {_HOLDS} One in twenty "
+        "intervals misses the truth by chance: one that only just excludes its bound is weak evidence."
     )
     lines = ["# What the papers claim, and what is found here", "", about, ""]
     for name, table in tables.items():
@@ -252,6 +270,7 @@ def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Map
             continue
         page_of = f"[{table.title}]({name}.md)" if name in kept else table.title
         lines += [f"## {page_of}", ""]
+        lines += [f"{_APART}{table.apart}", ""] if table.apart else []
         rows = _rows_of(kept[name]) if name in kept else verdict_rows(table, [])
         lines += [*_table_of(rows), ""]
     for name, title in (others or {}).items():
@@ -265,17 +284,21 @@ def _rows_of(text: str) -> list[Sequence[str]]:
     return [list(row.values()) for row in csv_rows(text)]
 
 
+def _first(one: Done) -> Run:
+    return next(iter(next(iter(one.results.values())).values()))
+
+
 def _share(one: Done) -> bool:
-    return next(iter(next(iter(one.results.values())).values())).metric.share
+    return _first(one).metric.share
 
 
-def _given(table: PaperTable, name: str, by_seed: Mapping[int, Result]) -> str:
+def _given(table: PaperTable, name: str, by_seed: Mapping[int, Run]) -> str:
     """What was told to a row, behind its name. A number of groups that was tuned was not told."""
     row, _ = table.row_of(name)
     tuned = table.tune is not None and "method.clusters" in tunables(METHODS[row.method], "method")
     if tuned and "method.clusters" not in row.set:
         return ""
-    told = dict.fromkeys(text for result in by_seed.values() for text in result.summary.get("given") or ())
+    told = dict.fromkeys(text for run in by_seed.values() for text in run.given)
     return f" ({', '.join(told)})" if told else ""
 
 
@@ -288,9 +311,7 @@ def _sampled(per_round: Any) -> str:
 
 
 def _settings(chosen: Chosen | None) -> str:
-    if chosen is None:
-        return ""
-    return ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in chosen.settings.items()) or "as it is"
+    return "" if chosen is None else words_of(chosen.settings)
 
 
 def _mean(values: Sequence[float], share: bool, interval: bool = True) -> str:

@@ -108,6 +108,13 @@ class Equal:
         table = flat(experiment.resolved())
         return {path: table.get(path) for path in self.ranges(experiment)}
 
+    def border(
+        self, experiment: Experiment, chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
+    ) -> list[str]:
+        """Do `at_the_border`; a candidate has the experiment's value of what it does not change."""
+        before = self.values(experiment)
+        return at_the_border({**before, **chosen}, [{**before, **one} for one in tried])
+
     def settings(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return the candidates: values by path, none twice; the first one changes nothing."""
         ranges = self.ranges(experiment)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedkin.analysis.added import Added, added
+from fedkin.errors import ConfigError
 from fedkin.records.finishing import lighten
-from fedkin.running.candidates import at_the_border
-from fedkin.running.compare import lasting, run_experiment
-from fedkin.running.compared import differences
+from fedkin.running.compare import run_experiment
 from fedkin.running.controls import changes_of, named
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.loop import Result, Watcher
+from fedkin.running.loop import Watcher
 from fedkin.running.papers import Claim, Equally, PaperTable, Part, Row
+from fedkin.running.table_runs import Run, differences
 from fedkin.running.tuning import HoldOut, Tried, best, tune
 
-__all__ = ["Chosen", "Done", "figure", "judged", "mean_over", "reproduce", "runs_of"]
+__all__ = ["Chosen", "Done", "Known", "judged", "reproduce", "runs_of", "words_of"]
 
 # Figures of which less is better.
 _LESS = ("std", "variance", "bytes")
@@ -37,13 +37,21 @@ class Chosen:
     failed: int = 0
 
 
+class Known(NamedTuple):
+    """What a page has said of a run, and of the tuning of its row: the settings in words, and how many failed."""
+
+    run: Run
+    tuned: str
+    failed: int = 0
+
+
 @dataclass(frozen=True)
 class Done:
     """A federation of a table whose runs have all ended: results by row and seed, the experiment and the tuning."""
 
     part: Part
     experiment: Experiment
-    results: Mapping[str, Mapping[int, Result]]
+    results: Mapping[str, Mapping[int, Run]]
     chosen: Mapping[str, Chosen]
 
 
@@ -57,13 +65,14 @@ def reproduce(
     finished: bool = False,
     models: bool = False,
     hears: Hears | None = None,
+    known: Mapping[str, Mapping[str, Mapping[int, Known]]] | None = None,
 ) -> Iterator[Done]:
     """Run a table, federation after federation; what is in `folder` is gone on with, and finished runs are read.
 
     presets: the folder of the definition. finished: run nothing, and leave out federations that have not ended.
     models: keep the models and the last state of each run, which take most of its space and which no page needs.
-    hears(what, runs done, runs in all) returns the watcher of a run. Raises ConfigError and RunError, as `tune` and
-    `run_experiment`.
+    hears(what, runs done, runs in all) returns the watcher of a run. known: runs by federation, row and seed that are
+    taken as they are, with the tuning of their rows. Raises ConfigError and RunError, as `tune` and `run_experiment`.
     """
     seen, total, light = 0, runs_of(table), not (models or finished)
     for part in table.federation:
@@ -71,36 +80,43 @@ def reproduce(
         dataset = base.data.load(data_root)
         planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
         place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
-        if finished and not _ended(table, table.names(planted), place):
+        mine = (known or {}).get(part.name, {})
+        if finished and not _ended(table, table.names(planted), place, mine):
             continue
         heard = None if hears is None else partial(_heard, hears, part.name, total)
         chosen: dict[str, Chosen] = {}
         for row in table.rows():
-            if row.tuned_as is None and table.tune is not None:
+            if row.tuned_as is None and table.tune is not None and mine.get(row.name):
+                chosen[row.name] = _recalled(table.tune, base, row, next(iter(mine[row.name].values())))
+                seen += _tries(table.tune)
+            elif row.tuned_as is None and table.tune is not None:
                 found = _tuned(table.tune, base, row, data_root, place / "tuning" / row.name, restart, heard, seen)
                 if light:
                     _lightened(place / "tuning" / row.name)
-                chosen[row.name] = _chosen(found, dataset.task.metric.higher)
+                chosen[row.name] = _chosen(table.tune, base, row, found, dataset.task.metric.higher)
                 seen += _tries(table.tune)
             elif row.tuned_as is None:
                 chosen[row.name] = Chosen({})
         for row in table.rows():
             if row.tuned_as is not None:
                 chosen[row.name] = chosen[row.tuned_as]
-        results: dict[str, dict[int, Result]] = {name: {} for name in table.names(planted)}
+        results: dict[str, dict[int, Run]] = {name: {} for name in table.names(planted)}
         for seed in table.seeds:
             for name in results:
+                seen += 1
+                if seed in mine.get(name, {}):
+                    results[name][seed] = mine[name][seed].run
+                    continue
                 row, control = table.row_of(name)
                 experiment = _changed(base, row, chosen[row.name].settings, control)
                 result = run_experiment(
                     experiment.with_changes(**{"run.seed": seed}), data_root, place / "runs" / f"{name}-seed{seed}",
                     resume=True, restart=restart, dataset=dataset if experiment.data == base.data else None,
-                    watcher=None if heard is None else heard(f"{name} seed {seed}", seen),
+                    watcher=None if heard is None else heard(f"{name} seed {seed}", seen - 1),
                 )  # fmt: skip
-                results[name][seed] = replace(result, models={}) if light else lasting(result)
+                results[name][seed] = Run.of(result)
                 if light:
                     _lightened(place / "runs" / f"{name}-seed{seed}")
-                seen += 1
         yield Done(part, base, results, chosen)
 
 
@@ -117,11 +133,16 @@ def runs_of(table: PaperTable) -> int:
     return len(table.federation) * (tries + len(table.names(planted=True)) * len(table.seeds))
 
 
-def _ended(table: PaperTable, names: Sequence[str], place: Path) -> bool:
+def _ended(
+    table: PaperTable, names: Sequence[str], place: Path, known: Mapping[str, Mapping[int, Known]]
+) -> bool:  # fmt: skip
     """Whether all tunings and runs of a federation have ended."""
     tuned = [row.name for row in table.rows() if row.tuned_as is None] if table.tune is not None else []
-    ends = [place / "tuning" / name / "tuned.toml" for name in tuned]
-    ends += [place / "runs" / f"{name}-seed{seed}" / "summary.json" for name in names for seed in table.seeds]
+    ends = [place / "tuning" / name / "tuned.toml" for name in tuned if not known.get(name)]
+    ends += [
+        place / "runs" / f"{name}-seed{seed}" / "summary.json"
+        for name in names for seed in table.seeds if seed not in known.get(name, {})
+    ]  # fmt: skip
     return all(path.is_file() for path in ends)
 
 
@@ -156,28 +177,39 @@ def _tuned(
     return found[row.method]
 
 
-def _chosen(tried: Sequence[Tried], higher: bool) -> Chosen:
+def _chosen(how: Equally, base: Experiment, row: Row, tried: Sequence[Tried], higher: bool) -> Chosen:
     failed = sum(each.failed is not None for each in tried)
     if (one := best(tried, higher)) is None:
         return Chosen({}, failed=failed)
-    return Chosen(one.settings, tuple(at_the_border(one.settings, [each.settings for each in tried])), failed)
+    experiment, every = _changed(base, row, {}, None), [each.settings for each in tried]
+    return Chosen(one.settings, tuple(how.equal(tuple(row.set)).border(experiment, one.settings, every)), failed)
 
 
-def figure(result: Result, name: str) -> float | None:
-    """A figure of one run; None if it is not known."""
-    found: Any
-    if name == "bytes":
-        return float(sum(message[4] for message in result.messages))
-    if name == "ari":
-        found = result.summary["groups"].get("ari")
-    elif name == "unseen":
-        found = (result.summary.get("unseen") or {}).get("mean")
-    else:
-        found = result.summary[result.metric.name].get(name)
-    return None if found is None else float(found)
+def _recalled(how: Equally, base: Experiment, row: Row, known: Known) -> Chosen:
+    """What the tuning of a row chose, by the words that a page has for it; raises ConfigError for unknown words."""
+    if how.optuna:
+        raise ConfigError(f"row {row.name!r}: Optuna chose its candidates by their figures, which no page has: run it")
+    experiment, equal = _changed(base, row, {}, None), how.equal(tuple(row.set))
+    tried = equal.settings(experiment)
+    for one in tried:
+        if words_of(one) == known.tuned:
+            return Chosen(one, tuple(equal.border(experiment, one, tried)), known.failed)
+    raise ConfigError(
+        f"row {row.name!r}: the page says that it was tuned to {known.tuned!r}, which is none of the candidates of "
+        f"this definition ({'; '.join(map(words_of, tried))}): it was written from another one"
+    )
 
 
-def judged(claim: Claim, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
+def words_of(settings: Mapping[str, Any]) -> str:
+    """Return tuned settings in words, as a page has them.
+
+    >>> words_of({"training.lr": 0.1, "method.mu": 1}), words_of({})
+    ('lr 0.1, mu 1', 'as it is')
+    """
+    return ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in settings.items()) or "as it is"
+
+
+def judged(claim: Claim, results: Mapping[str, Mapping[int, Run]]) -> Added | None:
     """What a claim is about, with its interval over the seeds, to be held against `claim.needed`; None if unknown.
 
     It is the difference of the two rows, above 0 if `better` is the better one, or without `than` the figure itself.
@@ -191,20 +223,14 @@ def judged(claim: Claim, results: Mapping[str, Mapping[int, Result]]) -> Added |
     if theirs is not None and claim.figure == "mean":
         return differences(mine, theirs)
     each: dict[int, Mapping[str, float]] = {}
-    for seed, result in mine.items():
-        value = figure(result, claim.figure)
-        other = 0.0 if theirs is None else figure(theirs[seed], claim.figure)
+    for seed, run in mine.items():
+        value = run.figures.get(claim.figure)
+        other = 0.0 if theirs is None else theirs[seed].figures.get(claim.figure)
         if value is None or other is None:
             return None
         if theirs is None or claim.figure == "ari":
             gap = value - other
         else:
-            gap = other - value if claim.figure in _LESS else result.metric.better(value, other)
+            gap = other - value if claim.figure in _LESS else run.metric.better(value, other)
         each[seed] = {"": gap}
     return added(each)
-
-
-def mean_over(results: Mapping[int, Result], name: str) -> list[float]:
-    """A figure of each seed's run, in the order of the seeds; empty if any is unknown."""
-    values = [figure(results[seed], name) for seed in sorted(results)]
-    return [] if None in values else [value for value in values if value is not None]
