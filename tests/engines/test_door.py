@@ -19,6 +19,7 @@ from fedkin.errors import ConfigError, MethodError
 from fedkin.flow import Ask, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Number, Place, Shaped, Upto, Whole, Wholes, all_fine, fault_of
 from fedkin.forms.base import Dim, unsound
+from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
@@ -99,6 +100,7 @@ SPOILT = [
         torch.full((4,), torch.nan), torch.tensor([0.0, 2e19, 0.0, 0.0]), torch.zeros(5), torch.zeros(4).double(),
         torch.zeros(4).to_sparse(), torch.zeros(4, device="meta"), np.zeros(4, np.float32),
         torch.zeros(1).expand(10**12), torch.nn.Parameter(torch.zeros(4)), torch.zeros(4).requires_grad_(),
+        torch.view_as_complex(torch.ones(4, 2)).conj().imag, torch._efficientzerotensor(4),
     )),
 ]  # fmt: skip
 
@@ -129,6 +131,32 @@ def test_messages_that_are_all_fine_take_one_look(monkeypatch: pytest.MonkeyPatc
     large = [Message(params={**FINE.params, "head.bias": torch.full((4,), 9e18)}, n=1) for _ in range(3)]
     assert looked_at(*(reply(*pair) for pair in zip(large, NAMES, strict=False))) == [""] * 3
     assert each == NAMES[:3]
+
+
+def test_counters_of_batch_normalisation_take_one_look_too() -> None:
+    body = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7))
+    net = Net(body, torch.nn.Linear(7, 4))
+    place = Place(FedAvg(), net, SETUP.federation.task)
+    messages = [Message(params=dict(net.initial), n=number) for number in (1, 2)]
+    declared = FedAvg.declared("train")
+    assert all_fine(messages, declared, place)
+    name = "body.1.num_batches_tracked"
+    wrong = Message(params={**net.initial, name: net.initial[name].to(torch.int32)}, n=1)
+    assert not all_fine([*messages, wrong], declared, place)
+    assert fault_of(wrong, declared, place) is not None
+
+
+def test_a_look_at_many_messages_needs_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked: list[int] = []
+    stack = torch.stack
+    monkeypatch.setattr(torch, "stack", lambda parts: stacked.append(len(parts)) or stack(parts))  # type: ignore[func-returns-value]
+    place = Place(FedAvg(), SETUP.net, SETUP.federation.task)
+    row = torch.zeros(4096)
+    assert all_fine([{"x": row}] * 1000, [{"x": Shaped(4096)}], place)
+    assert max(stacked) <= 256
+    assert sum(stacked) == 1000
+    last = torch.full((4096,), torch.nan)
+    assert not all_fine([*[{"x": row}] * 999, {"x": last}], [{"x": Shaped(4096)}], place)
 
 
 @pytest.mark.parametrize("dim", ["m", Upto("classes"), lambda place: 3])

@@ -46,6 +46,15 @@ def test_memory_delivers_the_very_message_and_bytes_a_copy() -> None:
     assert shuffled == BytesTransport(0).order(reversed(ids), 1)
 
 
+def test_only_the_transport_as_it_is_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Transport().sure
+    assert not BytesTransport(0).sure
+    assert not Faulty(Transport(), Faults(), 0).sure
+    patched = Transport()
+    monkeypatch.setattr(patched, "carry", lambda envelope: None)
+    assert not patched.sure
+
+
 def test_an_exchange_is_lost_one_way_or_the_other_never_both() -> None:
     lossy = Faulty(Transport(), Faults(dropout=0.6), seed=1)
     there = {id: lossy.loses(envelope(receiver=id)) == "lost" for id in map(str, range(2000))}

@@ -54,6 +54,22 @@ def tied() -> Parts:
     return nn.Sequential(nn.Linear(12, LARGE), one, nn.Tanh(), two), nn.Linear(LARGE, 3)
 
 
+class Decoder(nn.Module):
+    """A part that uses the weights of a layer which it does not have as a part."""
+
+    def __init__(self, encoder: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = [encoder]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.encoder[0].weight.t())
+
+
+def decoded() -> Parts:
+    wide = nn.Linear(LARGE, LARGE)
+    return nn.Sequential(nn.Linear(12, LARGE), wide, nn.Tanh(), Decoder(wide)), nn.Linear(LARGE, 3)
+
+
 def own() -> Parts:
     return nn.Sequential(nn.Linear(12, LARGE), Skip()), nn.Linear(LARGE, 3)
 
@@ -99,7 +115,16 @@ def largest(net: Net) -> int:
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize(
     ("make", "width", "large"),
-    [(deep, 12, 2), (first, LARGE, 1), (shared, 12, 0), (tied, 12, 0), (own, 12, 0), (hooked, 12, 1), (frozen, 12, 1)],
+    [
+        (deep, 12, 2),
+        (first, LARGE, 1),
+        (shared, 12, 0),
+        (tied, 12, 0),
+        (own, 12, 0),
+        (hooked, 12, 1),
+        (frozen, 12, 1),
+        (decoded, 12, 0),
+    ],
 )
 def test_a_fit_equals_a_plain_loop(make: Callable[[], Parts], width: int, large: int, decay: float) -> None:
     net, samples = made(make, width)
@@ -196,4 +221,20 @@ def test_a_layer_whose_pass_fails_is_as_before() -> None:
     module = net.scratch()
     with pytest.raises(RuntimeError), descent.direct(module, CrossEntropy(), Training(lr=0.1)):
         module(torch.zeros(2, 13, dtype=torch.float64))
+    assert not [part for part in module.modules() if "forward" in vars(part)]
+
+
+def test_memory_that_is_not_there_leaves_no_layer_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given = made(deep, 12)[0].scratch(), iter([torch.zeros(LARGE, LARGE, dtype=torch.bfloat16)])
+
+    def empty(*_: object, **__: object) -> Tensor:
+        try:
+            return next(given)
+        except StopIteration:
+            raise RuntimeError("can't allocate memory") from None
+
+    monkeypatch.setattr(torch, "empty_like", empty)
+    module.computing = Computing(precision="bf16")
+    with pytest.raises(RuntimeError, match="can't allocate"), descent.direct(module, CrossEntropy(), Training(lr=0.1)):
+        pass
     assert not [part for part in module.modules() if "forward" in vars(part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -38,6 +38,7 @@ __all__ = [
 
 # Numbers of a tensor that is looked at together with others: to copy more takes longer than a look at each.
 _FEW = 1 << 12
+_MANY = 1 << 20  # numbers of a stack at most
 
 
 class Fault(NamedTuple):
@@ -158,7 +159,7 @@ def sound_together(fields: Iterable[Sequence[Any]], like: Iterable[tuple[torch.S
     speed: small ones are stacked, and the stack is asked what holds for all of them.
     """
     fields, like = list(fields), list(like)
-    if {dtype for _, dtype in like} not in ({torch.float32}, {torch.float64}):
+    if not {dtype for _, dtype in like} <= {torch.float32, torch.float64, torch.int64}:
         return False
     for tensors, (shape, dtype) in zip(fields, like, strict=True):
         if set(map(type, tensors)) != {Tensor} or {tensor.dtype for tensor in tensors} != {dtype}:
@@ -166,17 +167,32 @@ def sound_together(fields: Iterable[Sequence[Any]], like: Iterable[tuple[torch.S
         # Before they are stacked: an expanded tensor may have any size.
         if {tensor.numel() for tensor in tensors} != {math.prod(shape)}:
             return False
+        # Views and placeholders that numpy cannot see are resolved in a stack.
+        if any(tensor.is_neg() or tensor._is_zerotensor() for tensor in tensors):
+            return False
     total = 0.0
     with np.errstate(all="ignore"):
-        for tensors, (shape, _) in zip(fields, like, strict=True):
-            small = math.prod(shape) <= _FEW
-            for part in (torch.stack(tuple(tensors)),) if small else tensors:
-                if part.shape[small:] != shape or part.requires_grad or not part.is_cpu or part.layout != torch.strided:
+        for tensors, (shape, dtype) in zip(fields, like, strict=True):
+            for part, several in _in_parts(tensors, math.prod(shape)):
+                if part.shape[several:] != shape or part.requires_grad:
                     return False
-                flat = part.reshape(-1).numpy()
-                total += float(np.dot(flat, flat))
+                if not part.is_cpu or part.layout != torch.strided:
+                    return False
+                if dtype.is_floating_point:
+                    flat = part.reshape(-1).numpy()
+                    total += float(np.dot(flat, flat))
     # The sum of squares of all is finite only if every number is.
     return math.isfinite(total)
+
+
+def _in_parts(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, bool]]:
+    """Yield stacks of small tensors, with few numbers at once, and large ones alone; and whether it is a stack."""
+    if size > _FEW:
+        yield from ((tensor, False) for tensor in tensors)
+        return
+    at_once = _MANY // max(size, 1)
+    for begun in range(0, len(tensors), at_once):
+        yield torch.stack(tuple(tensors[begun : begun + at_once])), True
 
 
 def tensor_fault(value: Any, shape: torch.Size | None, dtype: torch.dtype) -> Fault | None:

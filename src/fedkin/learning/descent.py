@@ -55,24 +55,25 @@ def direct(module: BodyHead, loss: Loss, training: Training) -> Iterator[None]:
     """Within, the backward pass of large Linear layers takes their step itself, w <- (1 - lr decay) w - lr g.
 
     The product that is the gradient is added to the weights, and never stored. This needs plain SGD, one pass through
-    the net for each step, and a layer that is used once, in an nn.Sequential or alone; else it does nothing. With bf16
-    the operands of that product are rounded, as by autocast, and the product is not.
+    the net for each step, a layer that is used once, in an nn.Sequential or alone, and no other parts than torch's and
+    fedkin's, since a part of a user's own may hold a layer's weights where nobody sees it; else it does nothing. With
+    bf16 the operands of that product are rounded, as by autocast, and the product is not.
     """
     able = _plain(training) and training.clip is None and type(loss) in (CrossEntropy, SquaredError, PixelCrossEntropy)
     able = able and device_of(module) == CPU
     large = _large(module) if able else []
     keep = 1 - training.lr * training.weight_decay
     half = module.computing.precision == "bf16"
-    for layer in large:
-        # Of one memory: pages of new memory in every step take longer than the rounding.
-        room = torch.empty_like(layer.weight, dtype=torch.bfloat16) if half else None
-        step = _Step(layer, training.lr, keep, room)
-        layer.forward = partial(_Stepping.apply, step, layer.weight)  # type: ignore[method-assign]
     try:
+        for layer in large:
+            # Of one memory: pages of new memory in every step take longer than the rounding.
+            room = torch.empty_like(layer.weight, dtype=torch.bfloat16) if half else None
+            step = _Step(layer, training.lr, keep, room)
+            layer.forward = partial(_Stepping.apply, step, layer.weight)  # type: ignore[method-assign]
         yield
     finally:
         for layer in large:
-            del layer.forward
+            vars(layer).pop("forward", None)
 
 
 def _plain(training: Training) -> bool:
@@ -81,6 +82,8 @@ def _plain(training: Training) -> bool:
 
 def _large(module: BodyHead) -> list[nn.Linear]:
     """Return the layers of which `direct` takes the step."""
+    if any(not type(part).__module__.startswith(("torch.", "fedkin.")) for part in module.modules()):
+        return []
     found = [layer for part in (module.body, module.head) for layer in _linears(part)]
     used = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     return [

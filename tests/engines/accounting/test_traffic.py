@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,6 +55,14 @@ def test_zeros_of_both_signs_have_sizes_of_their_own() -> None:
     for envelope, row in zip(envelopes := sent(zeros), Scales().weigh(envelopes), strict=True):
         assert row is not None
         assert row.bytes == len(envelope.message.to_bytes())
+
+
+def test_values_that_are_equal_and_not_of_equal_length_have_sizes_of_their_own() -> None:
+    values: list[Any] = [(1,) * 9, (1.0,) * 9, (True,) * 9, np.float64(0.0), np.float64(-0.0), 1, True, 1.0]
+    for each in ([{"v": value} for value in values], [{"v": value} for value in reversed(values)]):
+        for envelope, row in zip(envelopes := sent(each), Scales().weigh(envelopes), strict=True):
+            assert row is not None
+            assert row.bytes == len(envelope.message.to_bytes())
 
 
 def test_equal_layouts_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

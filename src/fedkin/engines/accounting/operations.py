@@ -149,6 +149,7 @@ class Work:
     def reset(self, samples: Mapping[str, int] | None = None, inferred: int = 0, flops: float = 0.0) -> None:
         """Start at zero, or go back to these totals."""
         self.samples, self.inferred, self.flops = dict(samples or {}), inferred, flops
+        self.operations.last = (None, None, None, 0.0)  # a loss may hold much
 
     def add(self, job: FitJob | InferJob, result: Fitted | Tensor) -> None:
         """Add a job that was done."""

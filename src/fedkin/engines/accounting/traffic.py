@@ -52,7 +52,7 @@ class Scales:
         try:
             like = _layout(message, seen)
             known = self.known.get(like)
-        except TypeError:  # lists have no hash
+        except TypeError:  # lists and tuples
             return codec.size(message)
         if known is None:
             if len(self.known) >= _LAYOUTS:  # each different float in a message makes another layout
@@ -73,7 +73,7 @@ def _kinds(messages: Sequence[Message]) -> list[Hashable] | None:
         return None
     try:
         columns = [_column(list(column)) for column in zip(*[each.values() for each in fields], strict=True)]
-    except TypeError:  # lists have no hash
+    except TypeError:  # lists and tuples
         return None
     unlike = [column for column in columns if column is not None]
     return list(zip(*unlike, strict=True)) if unlike else list(repeat((), len(messages)))
@@ -110,7 +110,7 @@ def _alike(tensors: list[Any], count: int) -> bool:
 
 
 def _layout(fields: Mapping[str, Any], seen: dict[int, Hashable]) -> Hashable:
-    """Return a key of everything that determines the size of a message; raises TypeError for lists."""
+    """Return a key of everything that determines the size of a message; raises TypeError for lists and tuples."""
     return tuple(
         [
             (name, item.dtype, item.shape) if isinstance(item, Tensor) else (name, _other(item, seen))
@@ -130,7 +130,9 @@ def _other(value: Any, seen: dict[int, Hashable]) -> Hashable:
         if known is None:
             known = seen[id(value)] = _layout(value, seen)
         return known
-    if kind is float:
-        return float, repr(value)  # 0.0 equals -0.0, which is longer
+    if isinstance(value, float):
+        return kind, repr(value)  # 0.0 equals -0.0, which is longer
+    if isinstance(value, tuple):
+        raise TypeError("equal tuples may have items of other kinds")
     hash(value)
     return kind, value
