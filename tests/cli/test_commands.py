@@ -255,6 +255,7 @@ def test_catalogues(command: str) -> None:
     from fedkin.data import SCENARIOS, SOURCES
     from fedkin.learning.models import MODELS
     from fedkin.methods import METHODS
+    from fedkin.settings import tunables
 
     registry: Any = {"methods": METHODS, "scenarios": SCENARIOS, "sources": SOURCES, "models": MODELS}[command]
     listed = CliRunner().invoke(app, [command], env={"COLUMNS": "200"})
@@ -265,6 +266,9 @@ def test_catalogues(command: str) -> None:
         assert shown.exit_code == 0
         for field in entry.model_fields:
             assert field in shown.stdout
+        tuned = tunables(entry, "method")
+        assert ("fedkin tune --equal" in shown.stdout) == bool(tuned)
+        assert all(f"{path} (" in shown.stdout for path in tuned)
 
 
 def test_version() -> None:

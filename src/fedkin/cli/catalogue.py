@@ -131,6 +131,19 @@ def _describe(name: str, entry: type[BaseModel], section: str, facts: Mapping[st
     _rows(table, entry, section)
     if table.row_count:
         console.print(table)
+    if tuned := _tuned(entry, section):
+        console.print(f"tuned by `fedkin tune --equal`, beside training.lr: {tuned}")
+
+
+def _tuned(entry: type[BaseModel], section: str) -> str:
+    """The settings that a method declares to be tuned, each with its range or its values."""
+    from fedkin.settings import Span, tunables
+
+    return ", ".join(
+        f"{path} ({span.low:g} to {span.high:g}{', by its logarithm' if span.log else ''})" if isinstance(span, Span)
+        else f"{path} ({', '.join(map(str, span))})"
+        for path, span in tunables(entry, section).items()
+    )  # fmt: skip
 
 
 def _rows(table: Table, entry: type[BaseModel], prefix: str) -> None:
