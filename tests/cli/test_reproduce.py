@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
+from fedkin.report.claims import claims_csv, verdict_rows
 from fedkin.report.kept import kept_parts
-from fedkin.report.reproduced import claims_csv, figures_csv, page, top, verdict_rows
+from fedkin.report.reproduced import figures_csv, page, top
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables, table_folder
 from fedkin.running.reproduce import runs_of

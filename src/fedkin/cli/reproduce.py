@@ -89,8 +89,9 @@ def _one(
     that it has.
     """
     from fedkin.records.files import write_bytes
+    from fedkin.report.claims import claims_csv, verdict_rows
     from fedkin.report.kept import kept_parts, known_runs
-    from fedkin.report.reproduced import claims_csv, figures_csv, page, top, verdict_rows
+    from fedkin.report.reproduced import figures_csv, page, top
     from fedkin.running.reproduce import Done, reproduce
 
     done: list[Done] = []
@@ -118,7 +119,7 @@ def _one(
 def _index(tables: Mapping[str, PaperTable], others: Mapping[str, str], pages: Path) -> None:
     """Write the index of all claims from the pages in this folder."""
     from fedkin.records.files import write_bytes
-    from fedkin.report.reproduced import index
+    from fedkin.report.claims import index
 
     kept = {
         name: path.read_text(encoding="utf-8")

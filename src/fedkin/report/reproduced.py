@@ -2,91 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedkin.analysis.added import Added
 from fedkin.analysis.intervals import over
 from fedkin.methods import METHODS
 from fedkin.records.tables import csv_text
-from fedkin.report.kept import UNRUN_LINE, Kept, csv_rows, joined_csv
+from fedkin.report.cells import line, number
+from fedkin.report.claims import APART, HOLDS, table_of, verdict_rows
+from fedkin.report.kept import UNRUN_LINE, Kept, joined_csv
 from fedkin.report.units import megabytes
 from fedkin.running.candidates import RATE
 from fedkin.running.controls import CONTROLS, parted
-from fedkin.running.papers import Claim, PaperTable
-from fedkin.running.reproduce import Chosen, Done, judged, words_of
+from fedkin.running.papers import PaperTable
+from fedkin.running.reproduce import Chosen, Done, words_of
 from fedkin.running.table_runs import FIGURES, GIVEN, Run, added_by_exchange, differences, mean_over
 from fedkin.settings import tunables
 
-__all__ = ["Verdict", "claims_csv", "figures_csv", "index", "page", "top", "verdict_rows", "verdicts"]
-
-_WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
-_HEADS = ("claim", "federation", "verdict", "found", "needed", "seeds")
-_HOLDS = (
-    "*found*: the difference between the two rows, above 0 if the first is the better one (of a variance or of bytes, "
-    "the smaller one); for a claim about one row, its figure. In brackets is the 95 % interval over seeds; accuracies "
-    "are in points. A claim *holds* if the interval lies above what is *needed*, and *does not hold* if it lies below."
-)
-_APART = "How far this setting is from the paper's: "
-_UNTESTED, _UNRUN = "not testable here", "not run yet"
-
-
-class Verdict(NamedTuple):
-    """What the records say of a claim on one federation; found: the difference that it is about, or the figure itself.
-
-    share: whether the metric is a share, which is written in points.
-    """
-
-    claim: Claim
-    federation: str
-    word: str
-    found: Added | None
-    share: bool
-
-    @property
-    def cells(self) -> list[str]:
-        """What was found with its interval, what it must lie above, in the unit of its figure, and the seeds."""
-        if self.found is None:
-            return ["", "", ""]
-        ends = [end for end in (self.found.low, self.found.high) if end is not None]
-        bounds = f" ({' to '.join(map(self._text, ends))})" if ends else ""
-        needed = self._text(self.claim.needed) if self.claim.needed else "0"
-        return [self._text(self.found.value) + bounds, f"above {needed}", str(self.found.seeds)]
-
-    def _text(self, value: float) -> str:
-        """A difference with its sign, or a figure."""
-        sign = "" if self.claim.than is None else "+"
-        if self.claim.figure == "bytes":
-            return _megabytes(value) if sign else megabytes(value)
-        return _number(value, self.share and self.claim.figure not in ("ari", "variance"), sign)
-
-
-def verdicts(table: PaperTable, done: Sequence[Done]) -> list[Verdict]:
-    """Judge every claim on every federation where it is made; those that have not been run are said to be so."""
-    ended = {one.part.name: one for one in done}
-    made = []
-    for claim in table.claim:
-        if claim.untestable is not None:
-            made.append(Verdict(claim, "", f"{_UNTESTED}: {claim.untestable}", None, False))
-            continue
-        for part in table.federation:
-            if claim.on is not None and part.name not in claim.on:
-                continue
-            one = ended.get(part.name)
-            if one is None:
-                made.append(Verdict(claim, part.name, _UNRUN, None, False))
-                continue
-            found = judged(claim, one.results)
-            made.append(Verdict(claim, part.name, _word(found, claim), found, _share(one)))
-    return made
-
-
-def _word(found: Added | None, claim: Claim) -> str:
-    if found is None:
-        return "a figure is not known"
-    return _WORDS.get(found.against(claim.needed), "one seed: no verdict")
+__all__ = ["figures_csv", "page", "top"]
 
 
 def page(
@@ -102,7 +36,7 @@ def page(
         else:
             lines += [*(parts[part.name].section if part.name in parts else [UNRUN_LINE]), ""]
     if found := verdict_rows(table, done, kept):
-        lines += ["## The paper's claims", "", _HOLDS, "", *_table_of(found), ""]
+        lines += ["## The paper's claims", "", HOLDS, "", *table_of(found), ""]
     return top(name, table, quick) + "\n".join(lines)
 
 
@@ -113,20 +47,8 @@ def top(name: str, table: PaperTable, quick: bool) -> str:
     if quick:
         lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
     if table.apart:
-        lines += [f"{_APART}{table.apart}", ""]
+        lines += [f"{APART}{table.apart}", ""]
     return "\n".join([*lines, _tuning(table), "", *_legend(table), "", ""])
-
-
-def verdict_rows(
-    table: PaperTable, done: Sequence[Done], kept: Mapping[str, Kept] | None = None
-) -> list[Sequence[str]]:
-    """The cells of every claim on every federation: verdicts on those that have ended, and what is kept of others."""
-    ended, rows = {one.part.name for one in done}, []
-    for one in verdicts(table, done):
-        made: Sequence[str] = [one.claim.text, one.federation, one.word, *one.cells]
-        other = (kept or {}).get(one.federation)
-        rows.append(made if other is None or one.federation in ended else other.claims.get(one.claim.text, made))
-    return rows
 
 
 def _tuning(table: PaperTable) -> str:
@@ -162,10 +84,10 @@ def _legend(table: PaperTable) -> list[str]:
 
 def _figures(one: Done, table: PaperTable) -> list[str]:
     """The setting of a federation, and its table."""
-    experiment, share = one.experiment, _share(one)
+    experiment, share = one.experiment, one.share
     training = experiment.training
     local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
-    first = _first(one)
+    first = one.first
     metric = first.metric
     about = (
         f"{first.clients} clients, model `{experiment.model.name}`, {training.rounds} rounds of {local}, "
@@ -176,7 +98,7 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
     unseen = any(mean_over(by_seed, "unseen") for by_seed in one.results.values())
     heads = ["row", metric.title, *(["unseen"] if unseen else []), "paper", "gain", "adds", "worst 10 %", "ARI", "sent",
              "tuned", "border"]  # fmt: skip
-    lines += [_line(heads), _line(["---"] * len(heads))]
+    lines += [line(heads), line(["---"] * len(heads))]
     local_runs = one.results.get("local")
     for name, by_seed in one.results.items():
         chosen = one.chosen.get(name)
@@ -191,7 +113,7 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
             megabytes(sum(mean_over(by_seed, "bytes")) / len(by_seed)), _settings(chosen),
             "" if chosen is None else "; ".join(chosen.border),
         ]  # fmt: skip
-        lines.append(_line(cells))
+        lines.append(line(cells))
     failed = {name: chosen.failed for name, chosen in one.chosen.items() if chosen.failed}
     if failed:
         told = ", ".join(f"{name} {count}" for name, count in failed.items())
@@ -210,12 +132,6 @@ def _rates(one: Done, table: PaperTable) -> str:
             tried = table.tune.equal(tuple(row.set)).settings(made)[: table.tune.equal().spread]
             rates |= {each.get(RATE, made.training.lr) for each in tried}
     return f" Rates tried: {', '.join(f'{rate:g}' for rate in sorted(rates))}."
-
-
-def _table_of(rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table of claims."""
-    lines = [_line(_HEADS), _line(["---"] * len(_HEADS))]
-    return lines + [_line([text, where, f"**{word}**", *rest]) for text, where, word, *rest in rows]
 
 
 def figures_csv(table: PaperTable, done: Sequence[Done], kept: Mapping[str, Kept]) -> str:
@@ -246,52 +162,6 @@ def _figure_lines(one: Done) -> str:
     return csv_text(lines)
 
 
-def claims_csv(rows: Iterable[Sequence[str]]) -> str:
-    """A line for each claim on each federation, which `index` reads; rows: of `verdict_rows`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADS)
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def index(tables: Mapping[str, PaperTable], kept: Mapping[str, str], others: Mapping[str, str] | None = None) -> str:
-    """The index of all claims in Markdown; kept: the claims' CSV of each table that has a page.
-
-    others: titles of tables of which only the page is known, by name.
-    """
-    about = (
-        f"Written by `fedkin reproduce` from the pages beside it; nobody types a verdict. {_HOLDS} One in twenty "
-        "intervals misses the truth by chance: one that only just excludes its bound is weak evidence."
-    )
-    lines = ["# What the papers claim, and what is found here", "", about, ""]
-    for name, table in tables.items():
-        if not table.claim:
-            continue
-        page_of = f"[{table.title}]({name}.md)" if name in kept else table.title
-        lines += [f"## {page_of}", ""]
-        lines += [f"{_APART}{table.apart}", ""] if table.apart else []
-        rows = _rows_of(kept[name]) if name in kept else verdict_rows(table, [])
-        lines += [*_table_of(rows), ""]
-    for name, title in (others or {}).items():
-        if rows := _rows_of(kept.get(name, "")):
-            lines += [f"## [{title}]({name}.md)", "", *_table_of(rows), ""]
-    return "\n".join(lines)
-
-
-def _rows_of(text: str) -> list[Sequence[str]]:
-    """The rows of a claims' CSV, without the line of names."""
-    return [list(row.values()) for row in csv_rows(text)]
-
-
-def _first(one: Done) -> Run:
-    return next(iter(next(iter(one.results.values())).values()))
-
-
-def _share(one: Done) -> bool:
-    return _first(one).metric.share
-
-
 def _given(table: PaperTable, name: str, by_seed: Mapping[int, Run]) -> str:
     """What was told to a row, behind its name. A number of groups that was tuned was not told."""
     row, _ = table.row_of(name)
@@ -300,10 +170,6 @@ def _given(table: PaperTable, name: str, by_seed: Mapping[int, Run]) -> str:
         return ""
     told = dict.fromkeys(text for run in by_seed.values() for text in run.given)
     return f" ({', '.join(told)})" if told else ""
-
-
-def _megabytes(count: float) -> str:
-    return ("+" if count > 0 else "-" if count < 0 else "") + megabytes(abs(count))
 
 
 def _sampled(per_round: Any) -> str:
@@ -319,8 +185,8 @@ def _mean(values: Sequence[float], share: bool, interval: bool = True) -> str:
         return ""
     mean = sum(values) / len(values)
     bounds = over(values) if interval else None
-    return _number(mean, share) + (
-        "" if bounds is None else f" ({_number(bounds.low, share)} to {_number(bounds.high, share)})"
+    return number(mean, share) + (
+        "" if bounds is None else f" ({number(bounds.low, share)} to {number(bounds.high, share)})"
     )
 
 
@@ -328,8 +194,8 @@ def _added(found: Added | None, share: bool) -> str:
     if found is None:
         return ""
     if found.low is None or found.high is None:
-        return _number(found.value, share, "+")
-    return f"{_number(found.value, share, '+')} ({_number(found.low, share, '+')} to {_number(found.high, share, '+')})"
+        return number(found.value, share, "+")
+    return f"{number(found.value, share, '+')} ({number(found.low, share, '+')} to {number(found.high, share, '+')})"
 
 
 def _parts(found: Added | None) -> dict[str, float | None]:
@@ -338,11 +204,3 @@ def _parts(found: Added | None) -> dict[str, float | None]:
 
 def _plain(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.2f}" if values else ""
-
-
-def _number(value: float, share: bool, sign: str = "") -> str:
-    return f"{100 * value:{sign}.1f}" if share else f"{value:{sign}.3f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -54,6 +54,16 @@ class Done:
     results: Mapping[str, Mapping[int, Run]]
     chosen: Mapping[str, Chosen]
 
+    @property
+    def first(self) -> Run:
+        """The first run of the first row."""
+        return next(iter(next(iter(self.results.values())).values()))
+
+    @property
+    def share(self) -> bool:
+        """Whether the metric is a share, which is written in points."""
+        return self.first.metric.share
+
 
 def reproduce(
     table: PaperTable,
