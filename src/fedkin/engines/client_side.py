@@ -140,8 +140,7 @@ class ClientSide:
         """Return a peer's round before its first step."""
         method = self.method()
         assert isinstance(method, PeerMethod)
-        view = self._apart(self.peer(id, near))
-        flow = method.round(view)
+        flow = method.round(view := self._apart(self.peer(id, near)))
         forgotten(method, "round", flow)
         return Running(id, "round", view, flow)
 
