@@ -35,7 +35,7 @@ class TooFew(RunError):
 
 
 class _Noting:
-    """The context of `Failures.of`: a class, because it is entered several times for each message."""
+    """The context of `Failures.of`: a class, because it is entered for each client."""
 
     __slots__ = ("failures", "id", "phase")
 

@@ -11,7 +11,7 @@ from fedkin.analysis.added import Added, added
 from fedkin.analysis.paired import VERDICTS
 from fedkin.records.metrics import value_of
 from fedkin.records.privacy import largest
-from fedkin.running.controls import named, parted
+from fedkin.running.controls import parted, without_exchange
 from fedkin.running.result import Result
 
 __all__ = ["added_by_exchange", "differences", "gains", "line", "table"]
@@ -46,8 +46,7 @@ def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) ->
 
     It is 0 for Local and for the control itself; None if the control was not run.
     """
-    method, control = parted(name)
-    alone = results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
+    alone = without_exchange(name, results)
     return None if alone is None else differences(results[name], alone)
 
 

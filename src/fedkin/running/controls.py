@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -12,7 +12,9 @@ from fedkin.flow import Method, PeerMethod
 from fedkin.methods import METHODS
 from fedkin.settings import choose
 
-__all__ = ["CONTROLS", "changes_of", "controls_of", "named", "parted", "with_controls"]
+__all__ = ["CONTROLS", "changes_of", "controls_of", "named", "parted", "with_controls", "without_exchange"]
+
+R = TypeVar("R")
 
 CONTROLS = ("self", "one", "random", "oracle")
 _MARK = "@"
@@ -31,6 +33,15 @@ def parted(name: str) -> tuple[str, str | None]:
     """
     method, mark, control = name.partition(_MARK)
     return method, control if mark else None
+
+
+def without_exchange(name: str, results: Mapping[str, R]) -> R | None:
+    """Return what the control without exchange, NAME@self, found; None if it was not run.
+
+    Local and the control itself are their own.
+    """
+    method, control = parted(name)
+    return results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
 
 
 def controls_of(method: type[Method]) -> dict[str, dict[str, Any]]:

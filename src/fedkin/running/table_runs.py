@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from fedkin.analysis.added import Added, added
 from fedkin.records.metrics import value_of
-from fedkin.running.controls import named, parted
+from fedkin.running.controls import without_exchange
 from fedkin.running.result import Result
 from fedkin.tasks import METRICS, Metric
 
@@ -78,8 +78,7 @@ def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Run]]) -> Ad
 
     It is 0 for Local and for the control itself; None if the control was not run.
     """
-    method, control = parted(name)
-    alone = results[name] if method == "local" or control == "self" else results.get(named(method, "self"))
+    alone = without_exchange(name, results)
     return None if alone is None else differences(results[name], alone)
 
 
