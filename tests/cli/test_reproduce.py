@@ -17,7 +17,7 @@ from fedkin.report.kept import kept_parts
 from fedkin.report.reproduced import figures_csv, page, top
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables, table_folder
-from fedkin.running.reproduce import runs_of
+from fedkin.running.reproduce import Chosen, Done, runs_of
 from fedkin.settings import parse
 from tiny import TABLE
 
@@ -374,6 +374,18 @@ def test_every_definition_fits_its_presets(name: str) -> None:
     assert not table.federation or len(table.seeds) >= 3
     assert not table.federation or (table.tune is not None and len(table.tune.seeds) >= 2)
     assert runs_of(table.shortened()) <= runs_of(table)
+
+
+def test_a_page_says_which_rows_have_views_that_no_row_of_local_has() -> None:
+    table = DEFINITIONS["mapl-table1"]
+    part = table.federation[0]
+    base = load(ROOT / "presets" / "tables" / part.preset).with_changes(**part.set)
+    tuned = {row.name: Chosen({}) for row in table.rows()}
+    assert Done(part, base, {}, tuned).unmatched_views(table) == []
+    tuned["mapl"] = Chosen({"method.augment.crop": 0.5})
+    assert Done(part, base, {}, tuned).unmatched_views(table) == ["mapl"]
+    tuned["mapl"] = Chosen({"method.augment.crop": 0.761})
+    assert Done(part, base, {}, tuned).unmatched_views(table) == []
 
 
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])

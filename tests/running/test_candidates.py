@@ -97,6 +97,13 @@ def test_the_first_candidate_too_may_be_at_the_border() -> None:
     assert both.border(base, {}, both.settings(base)) == []
 
 
+def test_what_is_in_a_fixed_section_is_not_tuned() -> None:
+    base = experiment("mapl")
+    assert "method.augment.crop" in Equal(3).ranges(base)
+    assert "method.augment.crop" not in Equal(3, fixed=("method.augment",)).ranges(base)
+    assert "method.augment.crop" in Equal(3, fixed=("method.aug",)).ranges(base)
+
+
 def test_a_border_is_said_for_numbers() -> None:
     tried = [{}, {RATE: 0.1, "method.mu": 1.0}, {RATE: 0.5, "method.mu": 0.2}, {RATE: 0.3, "method.mu": 0.5}]
     assert at_the_border(tried[1], tried) == ["lr: the smallest tried", "mu: the largest tried"]

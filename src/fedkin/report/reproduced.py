@@ -114,6 +114,11 @@ def _figures(one: Done, table: PaperTable) -> list[str]:
             "" if chosen is None else "; ".join(chosen.border),
         ]  # fmt: skip
         lines.append(line(cells))
+    if unmatched := one.unmatched_views(table):
+        lines += [
+            "",
+            f"No row is Local on the same views as {', '.join(unmatched)}: gains over Local may be the views'.",
+        ]
     failed = {name: chosen.failed for name, chosen in one.chosen.items() if chosen.failed}
     if failed:
         told = ", ".join(f"{name} {count}" for name, count in failed.items())

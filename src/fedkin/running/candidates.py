@@ -27,10 +27,11 @@ class Equal:
 
     The first candidate is the method as the experiment has it. The others spread evenly (Halton's sequence, scrambled
     by `seed`) over the rate and the method's own settings; a method without settings of its own has more rates instead.
-    fixed: settings that stay as they are, by path. halving: successive halving (Jamieson and Talwalkar, 2016): all run
-    for a part of the rounds, the best third of them three times as long, and so on; the last ones at full length.
-    optuna: only the first third, at least three, spread evenly; Optuna's TPE (Bergstra et al., 2011) chooses each of
-    the others by the figures of those before it. Raises ConfigError for both, and where Optuna would choose none.
+    fixed: settings, or sections of them, that stay as they are, by path. halving: successive halving (Jamieson and
+    Talwalkar, 2016): all run for a part of the rounds, the best third of them three times as long, and so on; the last
+    ones at full length. optuna: only the first third, at least three, spread evenly; Optuna's TPE (Bergstra et al.,
+    2011) chooses each of the others by the figures of those before it. Raises ConfigError for both, and where Optuna
+    would choose none.
     """
 
     candidates: int
@@ -101,7 +102,10 @@ class Equal:
             raise ConfigError("--equal: training.lr is 0; give --rates LOW,HIGH")
         rates = self.rates or (lr / _AROUND, lr * _AROUND)
         every = {RATE: Span(*rates), **tunables(METHODS[experiment.method.name], "method")}
-        return {path: span for path, span in every.items() if path not in self.fixed}
+        return {
+            path: span for path, span in every.items()
+            if not any(path == each or path.startswith(f"{each}.") for each in self.fixed)
+        }  # fmt: skip
 
     def values(self, experiment: Experiment) -> dict[str, Any]:
         """Return the values that an experiment has of what is tuned of its method, by path."""

@@ -59,6 +59,15 @@ class Done:
         """The first run of the first row."""
         return next(iter(next(iter(self.results.values())).values()))
 
+    def unmatched_views(self, table: PaperTable) -> list[str]:
+        """Return the rows that train on views, as tuned, that no row of Local has."""
+        made = {
+            row.name: _changed(self.experiment, row, self.chosen[row.name].settings, None) for row in table.rows()
+        }  # fmt: skip
+        beside = [one.training.augment for one in made.values() if one.method.name == "local"]
+        views = {name: getattr(one.method, "augment", None) for name, one in made.items()}
+        return [name for name, one in views.items() if one is not None and one not in beside]
+
     @property
     def share(self) -> bool:
         """Whether the metric is a share, which is written in points."""
