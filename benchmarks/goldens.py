@@ -6,7 +6,8 @@
 Methods and variants are those of tests/methods/cases. They run on two small federations: one that does not change, and
 one with dropout, partial participation, drift, a newcomer and an unseen client. The comparison is over final
 parameters, the rows of rounds, clients and messages (with their bytes), and the last graph. Bits depend on the machine
-and the version of torch, so record and compare on one machine.
+and the version of torch, so record and compare on one machine. Final parameters are kept beside the hashes
+(before.npz), so that a run whose bits differ is printed with its largest difference, relative to its largest value.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+
+import numpy as np  # noqa: E402
 
 import fedkin  # noqa: E402
 from fedkin.federation import Change, Federation  # noqa: E402
@@ -93,8 +96,28 @@ def looked_at(result: fedkin.Result) -> dict[str, str]:
     }
 
 
-def everything(only: str, modes: list[str], before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the hashes of every run, or the error with which it ended; what differs from `before` is printed."""
+def final_values(result: fedkin.Result) -> np.ndarray[Any, Any]:
+    """Return the final parameters of all clients as one vector."""
+    models = [
+        tensor.numpy().ravel() for _, params in sorted(result.models.items()) for _, tensor in sorted(params.items())
+    ]
+    return np.concatenate([np.asarray(each, np.float64) for each in models])
+
+
+def largest_difference(now: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> str:
+    """Return the largest difference of parameters, relative to the largest value before."""
+    if now.shape != before.shape:
+        return f"{now.size} values, before {before.size}"
+    return f"{np.abs(now - before).max() / np.abs(before).max():.1e}"
+
+
+def everything(
+    only: str, modes: list[str], values: dict[str, Any], before: tuple[dict[str, Any], Any] | None = None
+) -> dict[str, Any]:
+    """Return the hashes of every run, or the error with which it ended; what differs from `before` is printed.
+
+    values: final parameters by run, filled here. before: hashes and parameters of the recorded runs.
+    """
     found: dict[str, Any] = {}
     for name, (federation, training, faults) in federations().items():
         for case, method in methods().items():
@@ -105,10 +128,14 @@ def everything(only: str, modes: list[str], before: dict[str, Any] | None = None
                 try:
                     result = fedkin.run(method, federation, training=training, settings=MODES[mode], faults=faults)
                     found[at] = looked_at(result)
+                    values[at] = final_values(result)
                 except fedkin.FedkinError as error:
                     found[at] = {"error": type(error).__name__}
-                same = before is None or found[at] == before.get(at)
-                print(at if same else f"{at}: DIFFERS", flush=True)
+                if before is None or found[at] == before[0].get(at):
+                    print(at, flush=True)
+                else:
+                    there = at in before[1] and at in values
+                    print(f"{at}: DIFFERS", largest_difference(values[at], before[1][at]) if there else "", flush=True)
     return found
 
 
@@ -119,11 +146,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="methods and variants with this in their name")
     parser.add_argument("--modes", default=",".join(MODES))
     asked = parser.parse_args()
-    before = None if asked.what == "record" else json.loads(asked.file.read_text(encoding="utf-8"))
-    found = everything(asked.only, asked.modes.split(","), before)
-    if before is None:
+    arrays = asked.file.with_suffix(".npz")
+    values: dict[str, Any] = {}
+    if asked.what == "record":
+        found = everything(asked.only, asked.modes.split(","), values)
         asked.file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        np.savez_compressed(arrays, allow_pickle=False, **values)
         return 0
+    before = json.loads(asked.file.read_text(encoding="utf-8"))
+    with np.load(arrays, allow_pickle=False) as kept:
+        found = everything(asked.only, asked.modes.split(","), values, (before, kept))
     differ = [
         f"{at}: {', '.join(part for part in now if now[part] != before.get(at, {}).get(part))}"
         for at, now in found.items()
