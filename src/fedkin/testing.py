@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +30,7 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.views import ServerView
 
-__all__ = ["PROMISES", "Losing", "Promise", "check_method", "small_federation", "small_setup"]
+__all__ = ["PROMISES", "Checked", "Losing", "Promise", "check_method", "small_federation", "small_setup"]
 
 Method = ServerMethod | PeerMethod
 
@@ -41,20 +43,20 @@ def check_method(method: Method | type[Method]) -> None:
     >>> from fedkin.methods import FedAvg
     >>> check_method(FedAvg)
     """
-    made = method() if isinstance(method, type) else method
+    checked = Checked(method() if isinstance(method, type) else method)
     broken = []
     for promise in PROMISES:
-        if promise.server_only and not isinstance(made, ServerMethod):
+        if promise.server_only and not isinstance(checked.method, ServerMethod):
             continue
         try:
-            promise.check(made)
+            promise.check(checked)
         except AssertionError as error:
             broken.append(f"- {promise.words}: {' '.join(str(error).split())[:300]}\n  {promise.remedy}")
         except Exception as error:  # a method's own mistake
             broken.append(f"- it fails: {_told(error)}")
     broken = list(dict.fromkeys(broken))
     if broken:
-        head = f"{type(made).__name__} does not keep what methods promise:"
+        head = f"{type(checked.method).__name__} does not keep what methods promise:"
         raise AssertionError("\n".join([head, *broken]))
 
 
@@ -117,6 +119,37 @@ def _models(engine: LocalEngine, rounds: int = 3) -> dict[str, dict[str, Tensor]
     return {id: dict(engine.model(id)) for id in sorted(engine.setup.federation)}
 
 
+class Run:
+    """Three rounds of a method: every client's model, all envelopes, requests and counted bytes."""
+
+    def __init__(self, setup: Setup, engine: type[LocalEngine] = LocalEngine) -> None:
+        self.witness = Witness()
+        self.engine = engine(setup, observers=[self.witness])
+        self.traffic = [sorted(self.engine.round(1).traffic)]
+        self.asks = list(self.witness.asks)  # of round 1
+        self.server_state = deepcopy(self.engine.server.state) if isinstance(setup.method, ServerMethod) else None
+        self.state = codec.encode(self.engine.state())
+        self.traffic += [sorted(self.engine.round(number).traffic) for number in (2, 3)]
+        self.models = {id: dict(self.engine.model(id)) for id in sorted(setup.federation)}
+
+
+class Checked:
+    """A method, and the runs that several promises compare with; each is computed once."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @cached_property
+    def whole(self) -> Run:
+        """A run in which all clients take part."""
+        return Run(small_setup(self.method).equipped())
+
+    @cached_property
+    def sampled(self) -> Run:
+        """A run with four of six clients in each round."""
+        return Run(small_setup(self.method, per_round=4))
+
+
 def _hold(condition: bool, words: str) -> None:
     if not condition:
         raise AssertionError(words)
@@ -133,56 +166,41 @@ def _same_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
             _hold(torch.equal(one[id][name], other[id][name]), f"{name} of {id} differs")
 
 
-def _close(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float) -> None:
-    _hold(one.keys() == other.keys(), "other clients have models")
-    for id in one:
-        for name in one[id]:
-            _near(f"{name} of {id}", one[id][name], other[id][name], tolerance, tolerance)
-
-
 # -- the promises ----------------------------------------------------------------------------------------------------
 
 
-def _trains(method: Method) -> None:
-    setup = small_setup(method)
-    for id, params in _models(LocalEngine(setup)).items():
-        changed = not torch.equal(params["body.1.weight"], setup.net.initial["body.1.weight"])
+def _trains(checked: Checked) -> None:
+    initial = checked.whole.engine.setup.net.initial
+    for id, params in checked.whole.models.items():
+        changed = not torch.equal(params["body.1.weight"], initial["body.1.weight"])
         _hold(changed, f"the model of {id} is what it was after 3 rounds")
 
 
-def _travels(method: Method) -> None:
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
-        setup = small_setup(method, dtype=dtype, per_round=4)
-        local, loopback = LocalEngine(setup), LoopbackEngine(setup)
-        _close(_models(local), _models(loopback), tolerance)
-        right = [{id: score.right for id, score in engine.evaluate().items()} for engine in (local, loopback)]
-        _hold(right[0] == right[1], "other predictions are right")
-    setup = small_setup(method)
-    traffic = [sorted(engine(setup).round(1).traffic) for engine in (LocalEngine, LoopbackEngine)]
-    _hold(traffic[0] == traffic[1], "other messages are counted")
+def _travels(checked: Checked) -> None:
+    local, loopback = checked.sampled, Run(small_setup(checked.method, per_round=4), LoopbackEngine)
+    _same_bits(local.models, loopback.models)
+    _hold(local.traffic == loopback.traffic, "other messages are counted")
 
 
-def _repeats(method: Method) -> None:
-    setup = small_setup(method, per_round=0.5)
-    _same_bits(_models(LocalEngine(setup)), _models(LocalEngine(setup)))
+def _repeats(checked: Checked) -> None:
+    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, per_round=4))))
 
 
-def _draws(method: Method) -> None:
-    one, other = (_models(LocalEngine(small_setup(method, seed=seed))) for seed in (0, 1))
+def _draws(checked: Checked) -> None:
+    one, other = checked.sampled.models, _models(LocalEngine(small_setup(checked.method, per_round=4, seed=1)))
     same = all(torch.equal(one[id]["body.1.weight"], other[id]["body.1.weight"]) for id in one)
     _hold(not same, "all models are equal with seeds 0 and 1")
 
 
-def _unordered(method: Method) -> None:
+def _unordered(checked: Checked) -> None:
     federation = small_federation()
     turned = federation.reorder(list(reversed(list(federation))))
-    one = _models(LocalEngine(small_setup(method, federation, per_round=4)))
-    _same_bits(one, _models(LocalEngine(small_setup(method, turned, per_round=4))))
+    _same_bits(checked.sampled.models, _models(LocalEngine(small_setup(checked.method, turned, per_round=4))))
 
 
-def _rests(method: Method, settled: int = 0, but: str = "\0") -> None:
+def _rests(checked: Checked, settled: int = 0, but: str = "\0") -> None:
     """settled: rounds before which models are not compared. but: how the names of parameters begin that may change."""
-    engine = LocalEngine(small_setup(method, lr=0.0))
+    engine = LocalEngine(small_setup(checked.method, lr=0.0))
     for number in range(1, settled + 1):
         engine.round(number)
     before = {id: dict(engine.model(id)) for id in engine.setup.federation}
@@ -192,14 +210,14 @@ def _rests(method: Method, settled: int = 0, but: str = "\0") -> None:
                 _near(f"{name} of {id}", tensor, before[id][name], 0.0, 1e-6)
 
 
-def _survives(method: Method) -> None:
-    for id, params in _models(LocalEngine(small_setup(method, dropout=0.5, seed=3)), rounds=6).items():
+def _survives(checked: Checked) -> None:
+    for id, params in _models(LocalEngine(small_setup(checked.method, dropout=0.5, seed=3)), rounds=6).items():
         _hold(all(bool(torch.isfinite(tensor).all()) for tensor in params.values()), f"the model of {id} is not finite")
 
 
-def _waits(method: Method) -> None:
+def _waits(checked: Checked) -> None:
     losing = Losing()
-    engine = LocalEngine(small_setup(method), transport=losing)
+    engine = LocalEngine(small_setup(checked.method), transport=losing)
     engine.round(1)
     before = {pointer: tensor.clone() for pointer, tensor in codec.tensors_of(engine.state()).items()}
     losing.lose = lambda envelope: envelope.sender == SERVER
@@ -210,7 +228,8 @@ def _waits(method: Method) -> None:
         _hold(torch.equal(tensor, after[pointer]), f"{pointer} of the state has changed")
 
 
-def _ignores(method: Method) -> None:
+def _ignores(checked: Checked) -> None:
+    method = checked.method
     federation = small_federation()
     dropped = sorted(federation)[2]
     # All is lost but what is asked before the draw.
@@ -220,20 +239,17 @@ def _ignores(method: Method) -> None:
         _same_bits(one, _models(LocalEngine(small_setup(method, federation)), rounds=2))
 
 
-def _relabels(method: Method) -> None:
-    setup = small_setup(method).equipped()
-    ids = sorted(setup.federation)
+def _relabels(checked: Checked) -> None:
+    run = checked.whole
+    ids = sorted(run.models)
     names = {id: f"new-{len(ids) - place:02d}" for place, id in enumerate(ids)}
-    witness = Witness()
-    engine = LocalEngine(setup, observers=[witness])
-    engine.round(1)
-    sent, server = _replayed(setup, [replies for _, _, replies in witness.asks], names)
-    _hold(len(sent) == len(witness.asks) > 0, f"it asks {len(sent)} times, and {len(witness.asks)} times before")
-    for (_, ask, _), renamed in zip(witness.asks, sent, strict=True):
+    sent, server = _replayed(run.engine.setup, [replies for _, _, replies in run.asks], names)
+    _hold(len(sent) == len(run.asks) > 0, f"it asks {len(sent)} times, and {len(run.asks)} times before")
+    for (_, ask, _), renamed in zip(run.asks, sent, strict=True):
         _hold({names[id] for id in ask.messages} == set(renamed), "it asks other clients")
         for id, message in ask.messages.items():
             _close_trees(message, renamed[names[id]])
-    _close_trees(engine.server.state, server.state, names)
+    _close_trees(run.server_state, server.state, names)
 
 
 def _replayed(
@@ -260,7 +276,7 @@ def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -
     names = names or {}
     if isinstance(one, Tensor):
         _near("an array", one, other, 1e-5, 1e-6)
-    elif isinstance(one, (dict, Message)):
+    elif isinstance(one, Mapping):
         _hold({names.get(key, key) for key in one} == set(other), f"other entries: {sorted(map(str, other))[:5]}")
         for key in one:
             _close_trees(one[key], other[names.get(key, key)], names)
@@ -268,24 +284,18 @@ def _close_trees(one: Any, other: Any, names: Mapping[str, str] | None = None) -
         _hold(bool(one == other), f"{one!r} is {other!r}")
 
 
-def _resumes(method: Method) -> None:
-    setup = small_setup(method, per_round=3)
-    engine = LocalEngine(setup)
-    engine.round(1)
-    fresh = LocalEngine(setup)
-    fresh.restore(codec.decode(codec.encode(engine.state())))
+def _resumes(checked: Checked) -> None:
+    fresh = LocalEngine(small_setup(checked.method, per_round=4))
+    fresh.restore(codec.decode(checked.sampled.state))
     for number in (2, 3):
-        engine.round(number)
         fresh.round(number)
-    ids = sorted(setup.federation)
-    _same_bits({id: dict(engine.model(id)) for id in ids}, {id: dict(fresh.model(id)) for id in ids})
+    _same_bits(checked.sampled.models, {id: dict(fresh.model(id)) for id in checked.sampled.models})
 
 
-def _counts(method: Method) -> None:
-    witness = Witness()
-    engine = LocalEngine(small_setup(method), observers=[witness])
-    counted = [message.bytes for number in (1, 2) for message in engine.round(number).traffic]
-    sent = [len(envelope.message.to_bytes()) for envelope in witness.envelopes]
+def _counts(checked: Checked) -> None:
+    run = checked.whole
+    counted = [message.bytes for traffic in run.traffic for message in traffic]
+    sent = [len(envelope.message.to_bytes()) for envelope in run.witness.envelopes]
     _hold(sorted(counted) == sorted(size for size in sent if size), "bytes counted are not those of the messages")
 
 
@@ -296,7 +306,7 @@ class Promise:
     name: str
     words: str
     remedy: str
-    check: Callable[[Method], None]
+    check: Callable[[Checked], None]
     server_only: bool = False
 
 

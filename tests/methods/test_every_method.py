@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.testing import PROMISES, Promise, _models, _rests
+from fedkin.testing import PROMISES, Checked, Promise, _models, _rests
 from support import cases, small_federation, small_setup
 
 # Settings that make a method's graph, groups and mixing matter within three rounds of a tiny federation.
@@ -31,18 +32,23 @@ CASES: dict[str, ServerMethod | PeerMethod] = {
 }
 
 
+@cache
+def checked(name: str) -> Checked:
+    """The case's runs, which its promises share."""
+    return Checked(CASES[name])
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in METHODS else pytest.mark.slow) for n in CASES])
 def test_a_method_keeps_its_promises(name: str, promise: Promise) -> None:
-    method = CASES[name]
-    if promise.server_only and not isinstance(method, ServerMethod):
+    if promise.server_only and not isinstance(CASES[name], ServerMethod):
         pytest.skip("it has no server")
     if promise.name == "rests":
         # FedProto predicts by prototypes, which stand in for the head. IFCA with the test draws the models of all
         # clusters once their number is known.
-        _rests(method, 1 if name == "ifca-same" else 0, "head." if name == "fedproto" else "\0")
+        _rests(checked(name), 1 if name == "ifca-same" else 0, "head." if name == "fedproto" else "\0")
     else:
-        promise.check(method)
+        promise.check(checked(name))
 
 
 @pytest.mark.skipif(not _has_bf16(CPU), reason="this processor has no instructions for bfloat16")
