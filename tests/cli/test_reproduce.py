@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import ConfigError
-from fedkin.report.claims import claims_csv, verdict_rows
-from fedkin.report.kept import kept_parts
-from fedkin.report.reproduced import figures_csv, page, top
+from fedkin.report import results
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.papers import PaperTable, known_tables, table_folder
 from fedkin.running.reproduce import Chosen, Done, runs_of
@@ -123,11 +122,12 @@ def test_the_index_keeps_the_claims_of_tables_whose_files_are_not_read(folder: P
     tables = folder / "presets" / "tables"
     (tables / "other.toml").write_text(tomli_w.dumps({**SMALL, "own": ["none.py"], "title": "With files"}))
     (folder / "pages").mkdir()
-    (folder / "pages" / "other-claims.csv").write_text("claim,federation,verdict,found\nA claim,six clients,holds,1\n")
+    columns = "claim,federation,verdict,found"
+    (folder / "pages" / "other-claims.csv").write_text(f"{columns}\nA claim,six clients,does not hold,-1\n")
     ran("tiny", "--finished", "--pages", "pages")
     text = (folder / "pages" / "index.md").read_text()
-    assert "## [With files](other.md)" in text
-    assert "A claim" in text
+    assert "| [With files](other.md) | 0 | 1 | 0 | 0 |" in text
+    assert "- A claim, on six clients: -1 ([page](other.md))" in text
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -169,7 +169,7 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     # A page says what its records say: FedAvg's figure, with its interval, by hand.
     one = [float(row["mean"]) for row in rows if (row["federation"], row["row"]) == ("six clients", "fedavg")]
     assert len(one) == 3
-    assert f"| fedavg | {100 * sum(one) / 3:.1f} (" in page
+    assert re.search(rf"^\| fedavg\*? \| {100 * sum(one) / 3:.1f}±", page, re.M)
     gap = [
         float(a["mean"]) - float(b["mean"])
         for a, b in zip(*([row for row in rows if (row["federation"], row["row"]) == ("six clients", name)]
@@ -177,8 +177,8 @@ def test_a_page_with_verdicts_from_the_records(folder: Path) -> None:
     ]  # fmt: skip
     assert found["a slow rate is worse", "six clients"][1].startswith(f"{100 * sum(gap) / 3:+.1f}")
     index = (folder / "pages" / "index.md").read_text()
-    assert "a slow rate is worse" in index
-    assert "(tiny.md)" in index
+    assert "- a slow rate is better, on six clients: " in index
+    assert "[A small table](tiny.md)" in index
     # Again: nothing is run twice, and the pages are the same to the byte.
     stamps = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("summary.json")}
     before = {path.name: path.read_bytes() for path in (folder / "pages").iterdir()}
@@ -193,13 +193,19 @@ def test_what_has_ended_is_written_and_nothing_is_run(folder: Path) -> None:
     assert "nothing has ended" in ran("tiny", "--quick", "--finished", "--out", "runs")
     assert not list((folder / "runs").rglob("summary.json"))
     ran("tiny", "--quick", "--out", "runs")
-    whole = (folder / "runs" / "quick" / "pages" / "tiny.md").read_text()
+    pages = folder / "runs" / "quick" / "pages"
+    whole = pages_of(pages)
     for path in (folder / "runs" / "quick" / "tiny" / "five-clients" / "runs").glob("fedavg-seed1/summary.json"):
         path.unlink()
-    ran("tiny", "--quick", "--finished", "--out", "runs")
-    part = (folder / "runs" / "quick" / "pages" / "tiny.md").read_text()
+    ran("tiny", "--quick", "--finished", "--out", "runs", "--pages", "part")
+    part = (folder / "part" / "tiny.md").read_text()
     assert "Not run yet." in part
-    assert part.split("## five clients")[0] == whole.split("## five clients")[0]
+    figures = (pages / "tiny.md").read_text().split("## six clients")[1].split("## five clients")[0]
+    assert figures in part
+    # A page is written anew from the CSV files beside it, without records and without data.
+    (pages / "tiny.md").write_text((pages / "tiny.md").read_text().replace("| fedavg", "| nothing"))
+    ran("tiny", "--quick", "--finished", "--out", "elsewhere", "--data-root", "none", "--pages", str(pages))
+    assert pages_of(pages) == whole
 
 
 def pages_of(folder: Path) -> dict[str, bytes]:
@@ -220,7 +226,7 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
     assert pages_of(folder / "pages") == pages_of(folder / "at-once")
     assert not list((folder / "two").rglob("five-clients"))
     # Nothing that is kept may come from another definition.
-    for change, words in (({"title": "Another"}, "its first lines"), ({"row": [], "claim": []}, "its rows for")):
+    for change, words in (({"source": "elsewhere"}, "its settings"), ({"row": [], "claim": []}, "its rows for")):
         (tables / "tiny.toml").write_text(tomli_w.dumps(both | change))
         before = pages_of(folder / "pages")
         again = ["tiny", "--quick", "--out", "two", "--pages", "pages", "--federation", "six clients"]
@@ -313,9 +319,7 @@ def test_a_claim_with_a_margin_shows_what_was_found_and_what_was_needed(folder: 
     assert (margin["found"], margin["needed"], margin["verdict"]) == (plain["found"], "above -900.0", "holds")
     assert plain["needed"] == "above 0"
     assert (figure["needed"], figure["verdict"]) == ("above -500.0", "holds")
-    for text in ((pages / "tiny.md").read_text(), (pages / "index.md").read_text()):
-        assert f"| margin | six clients | **holds** | {plain['found']} | above -900.0 | 2 |" in text
-    assert f"| fedavg | {figure['found']} |" in (pages / "tiny.md").read_text()
+    assert f"| margin (needed: above -900.0) | **holds** {plain['found']} |" in (pages / "tiny.md").read_text()
 
 
 def test_a_control_keeps_what_makes_it_one_whatever_was_tuned(folder: Path) -> None:
@@ -389,9 +393,15 @@ def test_a_page_says_which_rows_have_views_that_no_row_of_local_has() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DEFINITIONS if (ROOT / "docs" / "results" / f"{name}.md").is_file()])
-def test_every_page_is_of_its_definition_and_is_kept_to_the_byte(name: str) -> None:
+def test_every_page_is_of_its_definition_and_of_its_csv(name: str) -> None:
     pages, table = ROOT / "docs" / "results", DEFINITIONS[name]
-    kept = kept_parts(name, table, top(name, table, False), pages, [])
-    assert page(name, table, [], False, kept) == (pages / f"{name}.md").read_text()
-    assert figures_csv(table, [], kept) == (pages / f"{name}.csv").read_text()
-    assert claims_csv(verdict_rows(table, [], kept)) == (pages / f"{name}-claims.csv").read_text()
+    how = results.settings_text(name, table, ROOT / "presets" / "tables")
+    figures, claims = results.read_pages(name, table, how, pages)
+    assert results.claim_rows(table, [], claims) == claims
+    assert results.page(table, figures, claims, how) == (pages / f"{name}.md").read_text()
+
+
+def test_the_index_is_of_the_claims_beside_it() -> None:
+    pages = ROOT / "docs" / "results"
+    claims = {name: path.read_text() for name in DEFINITIONS if (path := pages / f"{name}-claims.csv").is_file()}
+    assert results.index(DEFINITIONS, claims) == (pages / "index.md").read_text()

@@ -16,7 +16,7 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.files import read_json
-from fedkin.report.reproduced import _tuning
+from fedkin.report.results import _tuning
 from fedkin.running.candidates import RATE, Equal
 from fedkin.running.experiment import Experiment
 from fedkin.running.guided import Guide

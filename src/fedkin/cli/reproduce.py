@@ -16,6 +16,7 @@ from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedkin.running.papers import PaperTable
+    from fedkin.running.reproduce import Done
 
 __all__ = ["reproduce"]
 
@@ -85,41 +86,62 @@ def _one(
 ) -> None:  # fmt: skip
     """Run `some` federations of a table; its page is written after each, and says which have not been run.
 
-    Of federations that are not among `some`, what the page has said is kept. keep: and of those that are, the runs
-    that it has.
+    Of other federations, and with `finished` of those without records, what the page has said is kept. keep: also the
+    runs that it has.
     """
-    from fedkin.records.files import write_bytes
-    from fedkin.report.claims import claims_csv, verdict_rows
-    from fedkin.report.kept import kept_parts, known_runs
-    from fedkin.report.reproduced import figures_csv, page, top
-    from fedkin.running.reproduce import Done, reproduce
+    from fedkin.report import results
+    from fedkin.running.reproduce import reproduce
 
     done: list[Done] = []
     mine = [part.name for part in some.federation]
-    whole = len(mine) == len(table.federation)
-    kept = {} if whole else kept_parts(name, table, top(name, table, quick), pages, mine)
+    how = results.settings_text(name, table, folder, quick)
+    figures: list[dict[str, str]] = []
+    claims: list[dict[str, str]] = []
+    if finished or len(mine) < len(table.federation):
+        figures, claims = results.read_pages(name, table, how, pages, () if finished else mine)
+    written = bool(figures)
+    if finished and written:
+        _write(name, table, done, figures, claims, how, pages, quick)
     shown = Several(stop, quiet=False)
     for one in reproduce(
         some, folder, data_root, out, restart=restart, finished=finished, models=models,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
-        known=known_runs(name, pages) if keep else None,
+        known=results.known_runs(name, pages) if keep else None,
     ):  # fmt: skip
         done.append(one)
-        pages.mkdir(parents=True, exist_ok=True)
-        texts = {
-            f"{name}.md": page(name, table, done, quick, kept),
-            f"{name}.csv": figures_csv(table, done, kept),
-            f"{name}-claims.csv": claims_csv(verdict_rows(table, done, kept)),
-        }
-        for file, text in texts.items():
-            write_bytes(pages / file, text.encode())
-    screen(soft_wrap=True).print(f"page:  {pages / name}.md" if done else f"{name}: nothing has ended yet")
+        written = True
+        _write(name, table, done, figures, claims, how, pages, quick)
+    screen(soft_wrap=True).print(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
+
+
+def _write(
+    name: str, table: PaperTable, done: Sequence[Done], figures: Sequence[dict[str, str]],
+    claims: Sequence[dict[str, str]], how: str, pages: Path, quick: bool,
+) -> None:  # fmt: skip
+    """Write the page and the two CSV files; figures, claims: those kept of federations that are not in `done`."""
+    from fedkin.records.files import write_bytes
+    from fedkin.report import results
+
+    rows = {one.part.name: results.figure_rows(one, table) for one in done}
+    every = [
+        row for part in table.federation
+        for row in rows.get(part.name) or [one for one in figures if one["federation"] == part.name]
+    ]  # fmt: skip
+    verdicts = results.claim_rows(table, done, claims)
+    texts = {
+        f"{name}.md": results.page(table, every, verdicts, how, quick),
+        f"{name}.csv": results.rows_csv(every),
+        f"{name}-claims.csv": results.rows_csv(verdicts, results.CLAIM_COLUMNS),
+    }
+    pages.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        write_bytes(pages / file, text.encode())
 
 
 def _index(tables: Mapping[str, PaperTable], others: Mapping[str, str], pages: Path) -> None:
     """Write the index of all claims from the pages in this folder."""
     from fedkin.records.files import write_bytes
-    from fedkin.report.claims import index
+    from fedkin.report.results import index
 
     kept = {
         name: path.read_text(encoding="utf-8")

@@ -95,11 +95,13 @@ def reproduce(
     """
     seen, total, light = 0, runs_of(table), not (models or finished)
     for part in table.federation:
+        place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
+        mine = (known or {}).get(part.name, {})
+        if finished and not place.is_dir() and not mine:
+            continue
         base = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
         dataset = base.data.load(data_root)
         planted = base.scenario.federation(dataset, table.seeds[0]).planted is not None
-        place = folder / re.sub(r"[^\w.+-]+", "-", part.name)
-        mine = (known or {}).get(part.name, {})
         if finished and not _ended(table, table.names(planted), place, mine):
             continue
         heard = None if hears is None else partial(_heard, hears, part.name, total)

@@ -1,0 +1,439 @@
+"""Pages of reproduced tables: what a reader learns, figures, claims with verdicts, and how it was run.
+
+A page is written from two CSV files beside it: the figures of every row and seed, and the verdicts on the claims.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkin.analysis.added import Added
+from fedkin.analysis.intervals import over
+from fedkin.errors import ConfigError
+from fedkin.methods import METHODS
+from fedkin.records.tables import csv_text
+from fedkin.report.units import megabytes
+from fedkin.running.candidates import RATE
+from fedkin.running.controls import CONTROLS, parted
+from fedkin.running.experiment import load
+from fedkin.running.papers import Claim, PaperTable, Part
+from fedkin.running.reproduce import Done, Known, judged, words_of
+from fedkin.running.table_runs import FIGURES, GIVEN, Run, added_by_exchange, differences
+from fedkin.settings import tunables
+from fedkin.tasks import METRICS
+
+__all__ = [
+    "CLAIM_COLUMNS",
+    "claim_rows",
+    "figure_rows",
+    "index",
+    "known_runs",
+    "page",
+    "read_pages",
+    "rows_csv",
+    "settings_text",
+]
+
+Cells = Mapping[str, str]
+
+CLAIM_COLUMNS = ("claim", "federation", "verdict", "found", "needed", "seeds")
+HOW = "## How it was run"
+UNRUN = "Not run yet."
+_UNTESTED = "not testable here: "
+_WORDS = {"better": "holds", "worse": "does not hold", "cannot be told apart": "cannot be told apart"}
+_LEGEND = (
+    "Means over clients, then over seeds, ± half the 95 % interval over seeds. *gain*: over Local. *adds*: what "
+    "exchange adds, the row minus its control without exchange. @one, @random, @oracle: the controls with one group, "
+    "random and planted groups. *: the tuning chose the smallest or largest value that it tried."
+)
+_CLAIMS = (
+    "*found*: how much better the first row is (for a claim about one row, its figure), with its 95 % interval over "
+    "seeds; accuracies in points. A claim *holds* if the interval lies above 0 or what is needed, and *does not hold* "
+    "if it lies below. One interval in twenty misses the truth by chance."
+)
+
+
+# -- the two CSV files ------------------------------------------------------------------------------------------------
+
+
+def figure_rows(done: Done, table: PaperTable) -> list[dict[str, str]]:
+    """The figures of each row and seed of a federation, what the tuning chose, and gains with their intervals."""
+    alone, unmatched = done.results.get("local"), done.unmatched_views(table)
+    rows: list[dict[str, Any]] = []
+    for name, by_seed in done.results.items():
+        gain = None if alone is None else differences(by_seed, alone)
+        adds, chosen = added_by_exchange(name, done.results), done.chosen.get(name)
+        for seed, run in sorted(by_seed.items()):
+            rows.append({
+                "federation": done.part.name, "row": name, "seed": seed, "metric": run.metric.name,
+                "paper": str(done.part.paper.get(name, "")), "clients": run.clients, "given": GIVEN.join(run.given),
+                **{figure: run.figures.get(figure) for figure in FIGURES},
+                "gain": _interval(gain), "adds": _interval(adds),
+                "tuned": "" if chosen is None else words_of(chosen.settings),
+                "border": "" if chosen is None else "; ".join(chosen.border),
+                "failed": 0 if chosen is None else chosen.failed,
+                "views": "unmatched" if name in unmatched else None,
+            })  # fmt: skip
+    return csv_rows(csv_text(rows))
+
+
+def _interval(added: Added | None) -> dict[str, float | None]:
+    return {} if added is None else {"mean": added.value, "low": added.low, "high": added.high}
+
+
+def claim_rows(table: PaperTable, done: Sequence[Done], kept: Iterable[Cells] = ()) -> list[dict[str, str]]:
+    """The verdict on each claim on each federation where it is made; kept: what is known of other federations."""
+    ended = {one.part.name: one for one in done}
+    known = {(row["claim"], row["federation"]): dict(row) for row in kept}
+    rows = []
+    for claim in table.claim:
+        if claim.untestable is not None:
+            rows.append(_claim_row(claim, "", _UNTESTED + claim.untestable))
+            continue
+        for part in table.federation:
+            if claim.on is not None and part.name not in claim.on:
+                continue
+            if (one := ended.get(part.name)) is not None:
+                rows.append(_judged_row(claim, one))
+            else:
+                rows.append(known.get((claim.text, part.name)) or _claim_row(claim, part.name, "not run yet"))
+    return rows
+
+
+def _claim_row(claim: Claim, federation: str, verdict: str, *found: str) -> dict[str, str]:
+    return dict(zip(CLAIM_COLUMNS, (claim.text, federation, verdict, *(found or ("", "", ""))), strict=True))
+
+
+def _judged_row(claim: Claim, done: Done) -> dict[str, str]:
+    found = judged(claim, done.results)
+    if found is None:
+        return _claim_row(claim, done.part.name, "a figure is not known")
+    bounds = "" if found.low is None or found.high is None else (
+        f" ({_claim_text(found.low, claim, done.share)} to {_claim_text(found.high, claim, done.share)})"
+    )  # fmt: skip
+    needed = _claim_text(claim.needed, claim, done.share) if claim.needed else "0"
+    verdict = _WORDS.get(found.against(claim.needed), "one seed: no verdict")
+    value = _claim_text(found.value, claim, done.share) + bounds
+    return _claim_row(claim, done.part.name, verdict, value, f"above {needed}", str(found.seeds))
+
+
+def _claim_text(value: float, claim: Claim, share: bool) -> str:
+    """A difference of two rows with its sign, or the figure of one row."""
+    sign = "" if claim.than is None else "+"
+    if claim.figure == "bytes":
+        return ("+" if sign and value > 0 else "-" if value < 0 else "") + megabytes(abs(value))
+    return number(value, share and claim.figure not in ("ari", "variance"), sign)
+
+
+def number(value: float, share: bool, sign: str = "") -> str:
+    """A figure as text, of a share in per cent.
+
+    >>> number(0.1234, True, "+"), number(0.1234, False)
+    ('+12.3', '0.123')
+    """
+    return f"{100 * value:{sign}.1f}" if share else f"{value:{sign}.3f}"
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV file, by the names in its first line."""
+    return [{name: cell or "" for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
+
+
+def rows_csv(rows: Sequence[Cells], names: Sequence[str] = ()) -> str:
+    """The CSV file of these rows: the columns `names`, then the others in the order in which they come."""
+    text = io.StringIO()
+    columns = dict.fromkeys([*names, *(name for row in rows for name in row)])
+    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def read_pages(
+    name: str, table: PaperTable, how: str, pages: Path, without: Sequence[str] = ()
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The figures and claims that a table's pages have of federations other than those in `without`.
+
+    how: the settings of this definition (`settings_text`). Raises ConfigError if the pages are of another definition,
+    or a file is missing.
+    """
+    path, figures, claims = (pages / f"{name}{end}" for end in (".md", ".csv", "-claims.csv"))
+    if not path.exists():
+        return [], []
+    if _read(path).partition(HOW)[2].strip() != how.partition(HOW)[2].strip():
+        raise _other(path, "its settings are not those of this definition")
+    rows = [row for row in csv_rows(_read(figures)) if row["federation"] not in without]
+    for part in table.federation:
+        names = list(dict.fromkeys(row["row"] for row in rows if row["federation"] == part.name))
+        if names and names not in (table.names(planted=True), table.names(planted=False)):
+            raise _other(path, f"its rows for {part.name!r} are not those of this definition")
+    return rows, [row for row in csv_rows(_read(claims)) if row["federation"] not in without]
+
+
+def known_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, Known]]]:
+    """The runs in a table's CSV: {federation: {row: {seed: run}}}. Raises ConfigError for a wrong file."""
+    path = pages / f"{name}.csv"
+    if not (pages / f"{name}.md").exists():
+        return {}
+    found: dict[str, dict[str, dict[int, Known]]] = {}
+    for line, row in enumerate(csv_rows(_read(path)), 2):
+        try:
+            known = Known(Run.read(row), row["tuned"], int(row["failed"]))
+            found.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{path}, line {line}: no run of a table ({type(error).__name__}: {error}); --keep reads the CSV "
+                "that this version of fedkin writes"
+            ) from None
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no such file, which goes with the page beside it; move the page away, or run all federations"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _other(page: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{page}: written from another definition ({why}), so what it says of the other federations cannot be kept; "
+        "run all of them (without --federation), or choose another folder with --pages"
+    )
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def page(table: PaperTable, figures: Sequence[Cells], claims: Sequence[Cells], how: str, quick: bool = False) -> str:
+    """The page of a table in Markdown; how: its last section (`settings_text`)."""
+    by_part = {part.name: [row for row in figures if row["federation"] == part.name] for part in table.federation}
+    lines = [f"# {table.title}", ""]
+    if quick:
+        lines += ["**A quick run, to test the command: its figures say nothing about the methods.**", ""]
+    lines += [" ".join(_learned(table, by_part, claims)), ""]
+    if table.apart:
+        lines += [f"How far this setting is from the paper's: {table.apart}", ""]
+    lines += [_LEGEND, ""]
+    for part in table.federation:
+        rows = by_part[part.name]
+        lines += [f"## {part.name}", "", *(_figures(part, rows, table) if rows else [UNRUN]), ""]
+    if claims:
+        lines += ["## The claims", "", _CLAIMS, "", *_claims(table, claims), ""]
+    return "\n".join([*lines, how])
+
+
+def _learned(table: PaperTable, by_part: Mapping[str, Sequence[Cells]], claims: Sequence[Cells]) -> list[str]:
+    """Three sentences: how many claims hold, which method is best, and to which the exchange adds."""
+    counts = {word: sum(row["verdict"] == word for row in claims) for word in _WORDS.values()}
+    sentences = []
+    if judged_claims := sum(counts.values()):
+        told = ", ".join(f"{word} {count}" for word, count in counts.items())
+        sentences.append(f"{judged_claims} verdicts on the claims below: {told}.")
+    best, adds = [], []
+    for part, rows in by_part.items():
+        known = _by_row([row for row in rows if parted(row["row"])[1] is None and row.get("mean")])
+        if not known:
+            continue
+        metric = METRICS[rows[0]["metric"]]
+        means = {name: _mean([float(row["mean"]) for row in of]) for name, of in known.items()}
+        first = max(means, key=lambda name: metric.better(means[name], 0.0))
+        local = f", Local {number(means['local'], metric.share)}" if "local" in means and first != "local" else ""
+        best.append(f"{first} on {part} ({number(means[first], metric.share)}{local})")
+        helped = [
+            name for name, of in known.items()
+            if name != "local" and of[0].get("adds.low") and float(of[0]["adds.low"]) > 0
+        ]  # fmt: skip
+        if "self" in table.controls:
+            adds.append(f"{', '.join(helped) or 'no row'} on {part}")
+    if best:
+        sentences.append(f"Highest mean: {'; '.join(best)}." if metric.higher else f"Lowest mean: {'; '.join(best)}.")
+    if adds:
+        sentences.append(f"Exchange surely adds to: {'; '.join(adds)}.")
+    return sentences or ["Nothing has been run yet."]
+
+
+def _figures(part: Part, rows: Sequence[Cells], table: PaperTable) -> list[str]:
+    """A line per row of a federation, with its controls' means beside it."""
+    metric, share = METRICS[rows[0]["metric"]], METRICS[rows[0]["metric"]].share
+    by_row = _by_row(rows)
+    controls = [one for one in CONTROLS[1:] if any(parted(name)[1] == one for name in by_row)]
+    optional = [name for name in ("unseen", "worst10", "ari") if any(row.get(name) for row in rows)]
+    titles = {"unseen": "unseen", "worst10": "worst 10 %", "ari": "ARI"}
+    heads = ["row", metric.title, "paper", "gain", "adds", *(f"@{one}" for one in controls),
+             *(titles[name] for name in optional), "sent"]  # fmt: skip
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for name, of in by_row.items():
+        if parted(name)[1] is not None:
+            continue
+        lines.append(_line([
+            name + "*" * bool(of[0]["border"]) + _given(table, name, of),
+            _spread([row["mean"] for row in of if row.get("mean")], share), of[0]["paper"],
+            "" if name == "local" else _added(of[0], "gain", share),
+            "" if name == "local" else _added(of[0], "adds", share),
+            *(_spread([row["mean"] for row in by_row.get(f"{name}@{one}", ()) if row.get("mean")], share, False)
+              for one in controls),
+            *(_spread([row[figure] for row in of if row.get(figure)], share and figure != "ari", figure == "unseen",
+                      2 if figure == "ari" else None) for figure in optional),
+            megabytes(_mean([float(row["bytes"]) for row in of])),
+        ]))  # fmt: skip
+    clients = ", ".join(sorted({row["clients"] for row in rows}))
+    unit = " in per cent" if share else ""
+    text = f"{clients} clients; test {metric.title}{unit}; {len({row['seed'] for row in rows})} seeds."
+    if unmatched := [name for name, of in by_row.items() if of[0].get("views")]:
+        text += f" No row is Local on the same views as {', '.join(unmatched)}: gains over Local may be the views'."
+    if failed := {name: of[0]["failed"] for name, of in by_row.items() if int(of[0].get("failed") or 0)}:
+        text += f" Candidates that failed in training: {', '.join(f'{name} {n}' for name, n in failed.items())}."
+    return [text, "", *lines]
+
+
+def _claims(table: PaperTable, claims: Sequence[Cells]) -> list[str]:
+    """A line per claim with a verdict for each federation; the claims that are not tested in one sentence."""
+    tested = [row for row in claims if row["federation"]]
+    parts = [part.name for part in table.federation if any(row["federation"] == part.name for row in tested)]
+    lines = [_line(["claim", *parts]), _line(["---"] * (len(parts) + 1))] if tested else []
+    for claim in dict.fromkeys(row["claim"] for row in tested):
+        cells = {row["federation"]: row for row in tested if row["claim"] == claim}
+        needed = next((row["needed"] for row in cells.values() if row["needed"] not in ("", "above 0")), "")
+        first = claim + (f" (needed: {needed})" if needed else "")
+        lines.append(_line([first, *(_verdict(cells[part]) if part in cells else "–" for part in parts)]))
+    untested = [f"{row['claim']} ({row['verdict'].removeprefix(_UNTESTED)})" for row in claims if not row["federation"]]
+    return [*lines, *(["", f"Not testable here: {'; '.join(untested)}."] if untested else [])]
+
+
+def _verdict(row: Cells) -> str:
+    return f"**{row['verdict']}** {row['found']}".strip()
+
+
+def settings_text(name: str, table: PaperTable, presets: Path, quick: bool = False) -> str:
+    """The last section of a page: source, command, seeds, tuning, and the setting of each federation."""
+    lines = [HOW, "", f"    fedkin reproduce {name}{' --quick' if quick else ''} --data-root ROOT", ""]
+    lines += [f"Source: {table.source}. {_tuning(table)} All figures: [{name}.csv]({name}.csv).", ""]
+    return "\n".join([*lines, *(_setting(part, table, presets) for part in table.federation), ""])
+
+
+def _tuning(table: PaperTable) -> str:
+    seeds = f"Seeds {', '.join(map(str, table.seeds))}."
+    if table.tune is None:
+        return f"{seeds} Nothing was tuned: every row has the settings of its preset."
+    how = table.tune
+    length = "by successive halving" if how.halving else "at full length"
+    if how.optuna:
+        length += f", {how.equal().chosen} of them chosen by Optuna"
+    held = [how.hold_out, *(f"{row.name}: {row.hold_out}" for row in table.rows() if row.hold_out is not None)]
+    return (
+        f"{seeds} Every row was tuned with {how.candidates} candidates (the first is the preset's settings) for the "
+        f"rate from {how.rates[0]:g} to {how.rates[1]:g} and the settings that the method declares, {length}, with "
+        f"seeds {', '.join(map(str, how.seeds))}, on held-out training data ({'; '.join(held)}). Controls have their "
+        "method's settings."
+    )
+
+
+def _setting(part: Part, table: PaperTable, presets: Path) -> str:
+    experiment = load(presets / part.preset).with_own(table.own).with_changes(**part.set)
+    training = experiment.training
+    local = f"{training.local_steps} steps" if training.local_steps is not None else f"{training.local_epochs} epochs"
+    chosen = training.per_round
+    a_round = "all clients" if chosen == "all" else f"{chosen:g}" + (" clients" if chosen >= 1 else " of the clients")
+    text = f"- {part.name}: model `{experiment.model.name}`, {training.rounds} rounds of {local}, {a_round} a round"
+    if table.tune is None:
+        return f"{text}."
+    rates: set[float] = set()
+    for row in table.rows():
+        if row.tuned_as is None and RATE not in row.set:
+            changed = experiment.for_method(row.method).with_changes(**row.set)
+            equal = table.tune.equal(tuple(row.set))
+            rates |= {each.get(RATE, changed.training.lr) for each in equal.settings(changed)[: equal.spread]}
+    return f"{text}; rates tried: {', '.join(f'{rate:g}' for rate in sorted(rates))}."
+
+
+def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
+    """What was told to a row. A number of groups that was tuned was not told."""
+    row, _ = table.row_of(name)
+    tuned = table.tune is not None and "method.clusters" in tunables(METHODS[row.method], "method")
+    told = list(dict.fromkeys(text for one in rows for text in one["given"].split(GIVEN) if text))
+    return "" if not told or (tuned and "method.clusters" not in row.set) else f" ({', '.join(told)})"
+
+
+def _by_row(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
+    """The lines of each row, one for each seed."""
+    found: dict[str, list[Cells]] = {}
+    for row in rows:
+        found.setdefault(row["row"], []).append(row)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _spread(cells: Sequence[str], share: bool, interval: bool = True, digits: int | None = None) -> str:
+    """A mean over seeds, with half its interval."""
+    if not cells:
+        return ""
+    values = [float(cell) for cell in cells]
+    bounds = over(values) if interval else None
+    text = number(_mean(values), share) if digits is None else f"{_mean(values):.{digits}f}"
+    return text if bounds is None else f"{text}±{number((bounds.high - bounds.low) / 2, share)}"
+
+
+def _added(row: Cells, name: str, share: bool) -> str:
+    if not row.get(f"{name}.mean"):
+        return ""
+    text = number(float(row[f"{name}.mean"]), share, "+")
+    if not row.get(f"{name}.low"):
+        return text
+    return f"{text}±{number((float(row[f'{name}.high']) - float(row[f'{name}.low'])) / 2, share)}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# -- the index --------------------------------------------------------------------------------------------------------
+
+
+def index(tables: Mapping[str, PaperTable], claims: Mapping[str, str], others: Mapping[str, str] | None = None) -> str:
+    """The index of all claims in Markdown: how many hold on each page, and which are not tested.
+
+    claims: the claims' CSV of each table that has a page. others: titles of tables of which only the page is known.
+    """
+    heads = ["table", *_WORDS.values(), "not testable"]
+    about = (
+        "Written by `fedkin reproduce` from the pages beside it: verdicts on each claim on each federation. A claim "
+        "*holds* if the 95 % interval over seeds lies above what is needed, and *does not hold* if it lies below. One "
+        "interval in twenty misses the truth by chance."
+    )
+    lines = ["# What the papers claim, and what is found here", "", about, ""]
+    lines += [_line(heads), _line(["---"] * len(heads))]
+    failed: list[str] = []
+    untested: list[str] = []
+    titles = {name: table.title for name, table in tables.items()} | dict(others or {})
+    for name, title in titles.items():
+        table = tables.get(name)
+        if name not in claims and (table is None or not table.claim):
+            continue
+        rows: Sequence[Cells] = csv_rows(claims[name]) if name in claims else claim_rows(tables[name], [])
+        page_of = f"[{title}]({name}.md)" if name in claims else title
+        counts = [sum(row["verdict"] == word for row in rows) for word in _WORDS.values()]
+        silent = [row for row in rows if row["verdict"].startswith(_UNTESTED)]
+        lines.append(_line([page_of, *map(str, counts), str(len(silent))]))
+        untested += [f"- {row['claim']}: {row['verdict'].removeprefix(_UNTESTED)}" for row in silent]
+        failed += [
+            f"- {row['claim']}, on {row['federation']}: {row['found']} ([page]({name}.md))" for row in rows
+            if row["verdict"] == "does not hold"
+        ]  # fmt: skip
+    if failed:
+        lines += ["", "## What does not hold", "", *failed]
+    if untested:
+        lines += ["", "## What is not testable here", "", *untested]
+    return "\n".join([*lines, ""])
