@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from fedkin.learning.measures import metric
     from fedkin.learning.net import Net
     from fedkin.learning.training import Training
+    from fedkin.records.run import Result
     from fedkin.running.api import run
     from fedkin.running.comparison import Comparison, Sweep
     from fedkin.running.loaded import Loaded, load
-    from fedkin.running.result import Result
 
 _PLACES = {
     "compare": "fedkin.comparing", "Comparison": "fedkin.running.comparison", "sweep": "fedkin.comparing",
@@ -38,7 +38,7 @@ _PLACES = {
     "phase": "fedkin.flow",
     "metric": "fedkin.learning.measures",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
-    "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.running.result",
+    "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.records.run",
 }  # fmt: skip
 
 _ROOMS = ("analysis", "data", "flow", "forms", "graph", "learning", "methods", "testing")

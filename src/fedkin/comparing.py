@@ -17,12 +17,12 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
+from fedkin.records.controls import parted, with_controls
 from fedkin.running.api import AnyModel, metrics_in
 from fedkin.running.at_hand import OfFederation
 from fedkin.running.choices import Choice
 from fedkin.running.compare import OfExperiment, compare_cells, same_plan
 from fedkin.running.comparison import Comparison, Sweep
-from fedkin.running.controls import parted, with_controls
 from fedkin.running.experiment import Experiment, load, names_a_folder
 from fedkin.running.measuring import check_measures
 from fedkin.running.own import KINDS, add_installed, files_of, placed

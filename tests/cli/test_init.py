@@ -14,7 +14,7 @@ import pytest
 from cli.invoked import refused, said
 from fedkin.federation import Federation
 from fedkin.records.files import read_json
-from fedkin.running.compare import read_result
+from fedkin.records.run import read_run
 from fedkin.running.experiment import load
 
 Arrays = dict[str, Any]
@@ -38,7 +38,7 @@ def started(data: Path, *more: str) -> tuple[dict[str, Any], Federation]:
     out = data.with_name("out")
     said("run", file, "--set", "training.rounds=1", "--set", "training.local_steps=2", "--out", out)
     federation = load(file).federation(Path("nowhere"))
-    assert sorted(read_result(out).scores) == sorted(id for id, one in federation.items() if len(one.test))
+    assert sorted(read_run(out).scores) == sorted(id for id, one in federation.items() if len(one.test))
     assert read_json(out / "summary.json")["rounds"] == 1
     return tomllib.loads(file.read_text()), federation
 

@@ -46,9 +46,9 @@ from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_sig
 from fedkin.graph.table import read_signatures
 from fedkin.records import listing, reading, schema
 from fedkin.records.files import read_json
+from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.running.choices import Choice
-from fedkin.running.compare import read_result
 from fedkin.running.experiment import load
 from fedkin.running.seeds import listed, numbers
 from fedkin.running.tuning import HoldOut
@@ -250,7 +250,7 @@ def record(name: str) -> Target:
                     (run / other).write_bytes(data)
         shutil.copyfile(path, run / name)
         with suppress(FedkinError):
-            read_result(run)
+            read_run(run)
         with suppress(FedkinError):
             listing.difference(listing.read(run), listing.read(run))
         collect([run])

@@ -12,8 +12,9 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.records.checkpoints import Checkpoints
 from fedkin.records.recorder import Records
+from fedkin.records.run import read_run
 from fedkin.records.seals import read_seal
-from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
 from tiny import TABLE, CutAt, assert_equal_runs
@@ -205,7 +206,7 @@ def test_harm_to_a_finished_run_is_found(
     place = middle if name.endswith("parquet") else next(at for at in range(middle, 0, -1) if 48 <= text[at] < 56)
     (folder / name).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
     with pytest.raises(RunError, match=name):
-        read_result(folder)
+        read_run(folder)
     with pytest.raises(RunError, match="--restart"):
         resumed(folder)
     resumed(folder, restart=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedkin.records.checking import check
 from fedkin.records.finishing import lighten
-from fedkin.running.compare import read_result, run_experiment
+from fedkin.records.run import read_run
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from tiny import TABLE
 
@@ -16,7 +17,7 @@ def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) ->
     experiment = Experiment.of(TABLE)
     run = tmp_path / "run"
     run_experiment(experiment, tmp_path, run)
-    whole = read_result(run)
+    whole = read_run(run)
     assert (run / "models").is_dir()
     shutil.copytree(run, tmp_path / "killed")
     lighten(run)
@@ -24,7 +25,7 @@ def test_a_light_run_has_its_figures_and_is_as_it_was_written(tmp_path: Path) ->
     assert not (run / "checkpoint").exists()
     (found,) = check(run)
     assert not found.problems
-    light = read_result(run)
+    light = read_run(run)
     assert (light.summary, light.scores) == (whole.summary, whole.scores)
     # As a process leaves it that was killed after it had written the seal.
     shutil.copy(run / "seal.json", tmp_path / "killed" / "seal.json")

@@ -16,8 +16,9 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.records.checking import check
 from fedkin.records.models import file_names
+from fedkin.records.run import read_run
 from fedkin.records.seals import seal_of
-from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from support import small_federation
 from tiny import TABLE, CutAt, assert_equal_runs
@@ -45,7 +46,7 @@ def test_every_id_gets_a_file_of_its_own_within_the_folder() -> None:
 def test_models_come_back_under_their_ids_whatever_these_hold(tmp_path: Path) -> None:
     fed = odd_federation()
     result = fedkin.run("local", fed, rounds=1, training=PLAN, out=tmp_path / "run")
-    back = read_result(tmp_path / "run").models
+    back = read_run(tmp_path / "run").models
     assert sorted(back) == sorted(fed)
     assert len(files(tmp_path / "run")) == len(fed) + 1
     for id, params in result.models.items():
@@ -82,7 +83,7 @@ def test_none_are_kept_if_the_run_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fedkin.run("local", small_federation(), rounds=1, training=PLAN, out=folder, settings={"models": "none"})
     assert not (folder / "models").exists()
-    assert dict(read_result(folder).models) == {}
+    assert dict(read_run(folder).models) == {}
     with pytest.raises(RunError, match=r"no models were kept with this run.* run\.models = 'last'"):
         fedkin.load(folder)
 

@@ -16,7 +16,7 @@ from fedkin.engines import Score
 from fedkin.errors import RunError
 from fedkin.records.metrics import value_of
 from fedkin.records.outcomes import FILE, calibration_of, outcomes_of, read_outcomes, write_outcomes
-from fedkin.running.compare import read_result
+from fedkin.records.run import read_run
 from fedkin.tasks import METRICS
 from kinds import TASKS, federation_of, model_of
 from support import small_federation
@@ -34,7 +34,7 @@ def run(kind: str, out: Path | None = None, method: str = "fedavg", **more: Any)
 @pytest.mark.parametrize("kind", ["classification", *TASKS])
 def test_what_is_kept_gives_the_figures_of_the_run_and_is_read_back_the_same(kind: str, tmp_path: Path) -> None:
     made = run(kind, tmp_path / "run")
-    read = read_result(tmp_path / "run")
+    read = read_run(tmp_path / "run")
     assert made.outcomes.keys() == read.outcomes.keys()
     assert made.outcomes
     assert _known(read) == _known(made)
@@ -59,7 +59,7 @@ def test_a_risk_tasks_summary_has_brier_score_and_calibration(tmp_path: Path) ->
     taking = [one for id, one in made.outcomes.items() if id not in made.unseen]
     risks = 1 / (1 + np.exp(-np.concatenate([one.values for one in taking])))
     labels = np.concatenate([one.labels for one in taking])
-    found = read_result(tmp_path / "run").summary["calibration"]
+    found = read_run(tmp_path / "run").summary["calibration"]
     assert found["brier"] == pytest.approx(np.mean((risks - labels) ** 2))
     assert found["brier_none"] == pytest.approx(labels.mean() * (1 - labels.mean()))
     assert found["slope_low"] < found["slope"] < found["slope_high"]
@@ -86,10 +86,10 @@ def test_a_run_without_the_file_is_read_and_one_whose_file_is_damaged_is_refused
     path, whole = tmp_path / "run" / FILE, (tmp_path / "run" / FILE).read_bytes()
     path.write_bytes(whole[:-9])
     with pytest.raises(RunError, match=r"outcomes\.parquet: not as it was written"):
-        read_result(tmp_path / "run")
+        read_run(tmp_path / "run")
     (tmp_path / "run" / "seal.json").unlink()
     path.unlink()
-    assert read_result(tmp_path / "run").outcomes == {}
+    assert read_run(tmp_path / "run").outcomes == {}
 
 
 def test_odd_tables_are_refused(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
 import fedkin
+from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.risks import over_seeds
-from fedkin.running.compare import read_result
 from kinds import federation_of, model_of
 from report.made import make_comparison
 
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pooled(folder: Path) -> tuple[Any, Any]:
-    result = read_result(folder)
+    result = read_run(folder)
     known = [one for id, one in result.outcomes.items() if id not in result.unseen]
     return np.concatenate([one.values for one in known]), np.concatenate([one.labels for one in known])
 

@@ -18,11 +18,11 @@ from sklearn.metrics import roc_auc_score
 import fedkin
 from fedkin.analysis.paired import VERDICTS, Outcomes, difference, verdict
 from fedkin.errors import RunError
+from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.fairness import gains
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import read_result
 from fedkin.running.compared import table
 from kinds import federation_of, model_of
 from support import small_federation
@@ -54,7 +54,7 @@ def printed(shown: Any) -> str:
 @pytest.mark.parametrize("kind", ["risk", "classification"])
 def test_counts_agree_in_sentence_table_bars_and_terminal(places: dict[str, Path], kind: str) -> None:
     data = collect([places[kind]])
-    results = {method: {0: read_result(places[kind] / method)} for method in METHODS}
+    results = {method: {0: read_run(places[kind] / method)} for method in METHODS}
     local = results["local"][0]
     for row, run in zip(data["table"], data["runs"], strict=True):
         assert row["label"] == run["label"]
@@ -88,7 +88,7 @@ def test_what_was_told_stands_in_sentence_table_and_terminal(places: dict[str, P
     told = {row["label"]: row["given"] for row in data["table"]}
     assert told == {"local": [], "fedavg": [], "ifca": ["2 groups, given"]}
     assert "(2 groups, given)" in data["sentence"]
-    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
     text = " ".join(printed(comparison(table(results))).split())
     assert "*given: ifca: 2 groups, given" in text
     assert "(2 groups, given)" in " ".join(printed(one_run(results["ifca"][0])).split())
@@ -181,7 +181,7 @@ def test_a_client_whose_metric_is_not_known_has_too_few() -> None:
 
 
 def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(places: dict[str, Path]) -> None:
-    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
     rows = table(results)
     for row in rows:
         row["seeds"] = [0, 1, 2]
@@ -194,7 +194,7 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
 
 
 def test_a_table_that_is_too_wide_goes_on_below(places: dict[str, Path]) -> None:
-    results = {method: {0: read_result(places["classification"] / method)} for method in METHODS}
+    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
     rows = table(results)
     for row in rows:
         row |= {"seeds": [0, 1, 2], "unseen": (0.7, 0.01), "gap": (0.1, 0.02), "gain": (0.1, 0.02)}
@@ -209,7 +209,7 @@ def test_a_table_that_is_too_wide_goes_on_below(places: dict[str, Path]) -> None
 def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: dict[str, Path]) -> None:
     rows = {row["label"]: row for row in collect([places["risk"]])["table"]}
     for label, row in rows.items():
-        result = read_result(places["risk"] / label)
+        result = read_run(places["risk"] / label)
         each = {id: one for id, one in result.outcomes.items() if id not in result.unseen}
         values = result.values
         sizes = [len(each[id]) for id in values]
@@ -221,8 +221,8 @@ def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: di
         assert row["events"][0] == min(min(labels.sum(), (1 - labels).sum()) for labels in classes)
     rows = {row["label"]: row for row in collect([places["classification"]])["table"]}
     for label, row in rows.items():
-        right = np.concatenate([one.values for one in read_result(places["classification"] / label).outcomes.values()])
+        right = np.concatenate([one.values for one in read_run(places["classification"] / label).outcomes.values()])
         assert row["weighted"] == row["pooled"]
         assert row["pooled"][0] == pytest.approx(right.mean())
         assert row["events"] is None
-    assert table({"local": {0: read_result(places["risk"] / "local")}})[0]["weighted"] is not None
+    assert table({"local": {0: read_run(places["risk"] / "local")}})[0]["weighted"] is not None

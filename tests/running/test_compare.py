@@ -10,12 +10,10 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engines import Score
 from fedkin.records.kept import Kept
 from fedkin.running.compare import compare, run_experiment
-from fedkin.running.compared import gains, table
+from fedkin.running.compared import table
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result
 from support import small_federation
 from tiny import TABLE
 
@@ -65,17 +63,6 @@ def test_models_that_no_folder_has_stay_with_the_result(tmp_path: Path) -> None:
         result = compare(plan, ["fedavg"], [0], Path(), tmp_path / name)["fedavg"][0]
         assert len(result.models) == len(result.scores)
     assert len(compare(Experiment.of(TABLE), ["fedavg"], [0], Path())["fedavg"][0].models) == len(result.scores)
-
-
-def test_gains_leave_out_clients_without_test_samples() -> None:
-    def result(scores: dict[str, Score]) -> Result:
-        return Result({}, [], [], [], scores)
-
-    found = gains(
-        result({"a": Score(4, 0.1, 3), "b": Score(0, float("nan"), 0)}),
-        result({"a": Score(4, 0.1, 1), "b": Score(0, float("nan"), 0)}),
-    )
-    assert found == {"a": 0.5}
 
 
 def test_a_message_between_peers_is_sent_once() -> None:

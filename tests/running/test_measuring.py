@@ -17,8 +17,9 @@ import fedkin
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation
 from fedkin.learning import measures
+from fedkin.records.run import read_run
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import read_result, run_experiment
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.trackers.figures import figures_of
 from support import small_federation
@@ -58,7 +59,7 @@ def test_every_clients_figure_is_that_of_its_samples_and_reaches_records_tables_
         predicted = models.predict(client.test.x, client=id)
         assert result.metrics["wrong"][id] == pytest.approx((predicted != truth).mean())
         assert result.metrics["balanced-accuracy"][id] == pytest.approx(balanced_accuracy_score(truth, predicted))
-    assert read_result(tmp_path / "c" / "fedavg-seed0").metrics == result.metrics
+    assert read_run(tmp_path / "c" / "fedavg-seed0").metrics == result.metrics
     told = result.summary["metrics"]["wrong"]
     values = np.array(list(result.metrics["wrong"].values()))
     assert told["mean"] == pytest.approx(1 - result.accuracy)
@@ -86,7 +87,7 @@ def test_every_evaluated_round_has_them_in_its_records(engine: str, tmp_path: Pa
     some: dict[str, Any] = {"rounds": 3, "training": {"local_steps": 2, "lr": 0.1}, "metrics": [wrong]}
     result = fedkin.run("fedavg", federation, settings=settings, out=tmp_path / "r", **some)
     assert [row["round"] for row in result.rounds if "metrics" in row] == [2, 3]
-    assert result.rounds == read_result(tmp_path / "r").rounds
+    assert result.rounds == read_run(tmp_path / "r").rounds
     for row in result.rounds[1:]:
         assert row["metrics"]["wrong"]["mean"] == pytest.approx(1 - row["accuracy"]["mean"])
         assert row["metrics"]["wrong"]["worst10"] == pytest.approx(1 - row["accuracy"]["worst10"])
@@ -106,7 +107,7 @@ def test_a_run_that_is_read_back_has_the_scores_of_the_run(tmp_path: Path) -> No
     for metrics in ([wrong, of_nobody], []):
         folder = tmp_path / f"r{len(metrics)}"
         result = fedkin.run("fedavg", small_federation(), metrics=metrics, **FEW, out=folder)
-        again = read_result(folder)
+        again = read_run(folder)
         assert list(again.scores) == list(result.scores)
         for id, score in result.scores.items():
             assert len(score.further) == len(metrics)

@@ -21,7 +21,8 @@ import torch
 from fedkin.engines.executors.auto import Auto
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
-from fedkin.running.compare import read_result, run_experiment
+from fedkin.records.run import read_run
+from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Result, Stop
 from fedkin.running.settings import modern
@@ -169,7 +170,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_an_unfinished_folder_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no summary\.json"):
-        read_result(tmp_path)
+        read_run(tmp_path)
 
 
 def test_another_dtype_is_another_experiment() -> None:

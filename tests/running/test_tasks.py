@@ -22,11 +22,11 @@ from fedkin.federation import Federation
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.records import metrics
+from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
-from fedkin.running.compare import read_result
-from fedkin.running.compared import gains, table
+from fedkin.running.compared import table
 from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import small_federation
@@ -118,14 +118,14 @@ def test_training_gets_better(kind: str) -> None:
 def test_records_tables_and_report(kind: str, tmp_path: Path) -> None:
     runs = {name: run(kind, name, out=tmp_path / name) for name in ("local", "fedavg")}
     metric = TASKS[kind].metric
-    again = read_result(tmp_path / "fedavg")
+    again = read_run(tmp_path / "fedavg")
     assert again.summary == json.loads(json.dumps(runs["fedavg"].summary))
     assert again.unseen == ("s4",)
     for id, score in again.scores.items():
         assert (*score[:2], score.figures) == (*runs["fedavg"].scores[id][:2], runs["fedavg"].scores[id].figures)
     columns = pq.read_table(tmp_path / "fedavg" / "clients.parquet").column_names
     assert columns == ["round", "client", "n", "loss", *(each.name for each in TASKS[kind].figures)]
-    gained = gains(runs["fedavg"], runs["local"])
+    gained = runs["fedavg"].gains(runs["local"])
     values = {name: {id: metrics.value_of(s) for id, s in r.scores.items()} for name, r in runs.items()}
     assert gained.keys() == {"s0", "s1", "s2", "s3"}
     for id, gain in gained.items():

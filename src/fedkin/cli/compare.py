@@ -47,12 +47,12 @@ def compare(
     blocks: str = BLOCKS,
 ) -> None:
     """Run several methods on the same federations and print mean and spread over seeds."""
+    from fedkin.records.controls import with_controls
     from fedkin.report.headline import chosen_line, validation_in
     from fedkin.report.ranks import blocks_of, tested
     from fedkin.report.tables import comparison
     from fedkin.running.compare import compare as run_all
     from fedkin.running.compared import table
-    from fedkin.running.controls import with_controls
 
     kind = blocks_of(blocks)
     plan, folder = planned(experiment, changes, rounds, out, resume, restart, marker="plan.json", methods=methods)
@@ -123,9 +123,9 @@ def _compare_without(
 
 def _planned_before(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     """Methods, seeds and groups left out of the comparison in this folder; raises RunError and ConfigError."""
+    from fedkin.records.controls import changes_of
     from fedkin.records.reading import checked
     from fedkin.records.schema import Plan
-    from fedkin.running.controls import changes_of
 
     path = folder / "plan.json"
     kept = checked(Plan, read_json(path), path)

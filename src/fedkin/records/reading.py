@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from fedkin.errors import RunError
@@ -18,7 +17,10 @@ from fedkin.records.schema import Form, Settings, Statistics, Summary
 from fedkin.tasks import Metric
 from fedkin.untrusted import json_of, parquet_in, said, shown, text_in, toml_of
 
-__all__ = ["MEND", "checked", "columns_in", "files_in", "judged", "lines_in", "settings_in", "summary_in", "table_in"]
+__all__ = [
+    "MEND", "checked", "files_in", "judged", "lines_in", "rows_in", "settings_in", "summary_in", "table_in",
+    "table_of",
+]  # fmt: skip
 
 # Advice about a file that is damaged or that someone has changed.
 MEND = "put the file back as it was, or run this anew in another folder"
@@ -129,12 +131,15 @@ def table_in(path: Path, columns: Mapping[str, str], gaps: Sequence[str] = (), m
     return table
 
 
-def columns_in(path: Path) -> list[str]:
-    """Return the names of the columns of a Parquet file; none if it cannot be read."""
-    try:
-        return list(pq.read_schema(path.absolute()).names)
-    except (OSError, ValueError, pa.ArrowException):
-        return []
+def table_of(path: Path, columns: pa.Schema) -> pa.Table:
+    """Read a table that has at least these columns; numbers may be missing. Raises RunError naming file and column."""
+    kinds = {field.name: next(kind for kind, fits in _KINDS.items() if fits(field.type)) for field in columns}
+    return table_in(path, kinds, [name for name, kind in kinds.items() if kind == "numbers"], more=True)
+
+
+def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of a table as tuples."""
+    return list(zip(*table.to_pydict().values(), strict=True))
 
 
 def files_in(folder: Path, kind: str) -> dict[int, Path]:

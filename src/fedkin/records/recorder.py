@@ -56,7 +56,7 @@ from fedkin.tasks import METRICS, Task
 if TYPE_CHECKING:
     from fedkin.graph import Graph
 
-__all__ = ["MESSAGES", "Records", "client_schema", "rounds_so_far", "rows_of"]
+__all__ = ["MESSAGES", "Records", "client_schema", "rounds_so_far"]
 
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
 MESSAGES = pa.schema(
@@ -90,6 +90,7 @@ class Records:
         self.folder, self.anew = folder, restart
         self.metric = METRICS["accuracy"]
         self.figures: tuple[str, ...] = ("accuracy",)
+        self.facts: Mapping[str, Any] = {}  # of the clients, if there is a folder
         self._clear()
 
     def _clear(self) -> None:
@@ -186,7 +187,12 @@ class Records:
                 f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
                 "it was written; use another folder"
             )
+        self.facts = now
         self.sealed[_FEDERATION] = write_json(kept, now)
+
+    def all_graphs(self) -> Mapping[int, Graph | Path]:
+        """The graphs by the round in which they changed, or their files."""
+        return self.graphs if self.folder is None else reading.files_in(self.folder / "graphs", "npz")
 
     def _schemas(self) -> dict[str, pa.Schema]:
         return {"clients": client_schema(*self.figures), "messages": MESSAGES}
@@ -255,7 +261,7 @@ class Records:
                     path.unlink()
                 continue
             rows = (
-                rows_of(path, self._schemas()[match[1]]) if match[1] in _TABLES
+                reading.rows_in(reading.table_of(path, self._schemas()[match[1]])) if match[1] in _TABLES
                 else reading.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
             )  # fmt: skip
             if len(rows) != self.sealed[file].rows:
@@ -282,30 +288,15 @@ class Records:
         if name in _LINES:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             return write_bytes(self.folder / file, text.encode(), sync=False)._replace(rows=len(rows))
-        columns = self._schemas()[name]
-        table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
+        table = self.table(name, rows)
         stamp = write_with(self.folder / file, lambda aside: pq.write_table(table, aside), sync=False)
         return stamp._replace(rows=len(rows))
+
+    def table(self, name: str, rows: list[Any] | None = None) -> pa.Table:
+        """Return these rows of "clients" or "messages" as a table; None: all of them."""
+        rows, columns = self.rows[name] if rows is None else rows, self._schemas()[name]
+        return pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns], schema=columns)
 
 
 def _ending(name: str) -> str:
     return "parquet" if name in _TABLES else "jsonl"
-
-
-def rows_of(path: Path, columns: pa.Schema) -> list[tuple[Any, ...]]:
-    """Return the rows of a table that has at least these columns; raises RunError naming the file.
-
-    A table of an older version, without the column `missing`, lacks nothing.
-    """
-    kinds = {
-        field.name: "texts" if pa.types.is_string(field.type) else "numbers" if pa.types.is_floating(field.type)
-        else "whole numbers" for field in columns
-    }  # fmt: skip
-    gaps = [name for name, kind in kinds.items() if kind == "numbers"]
-    if "missing" in kinds and "missing" not in reading.columns_in(path):
-        del kinds["missing"]
-        table = reading.table_in(path, kinds, gaps)
-        table = table.append_column("missing", pa.array([""] * len(table), pa.string()))
-    else:
-        table = reading.table_in(path, kinds, gaps, more=True)
-    return list(zip(*table.to_pydict().values(), strict=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedkin.records.run import latex_text
 from fedkin.report.ranks import Ranking
-from fedkin.running.result import latex_text
 
 __all__ = ["client_table", "clients_fit", "document", "method_table", "pair_table"]
 

@@ -17,7 +17,7 @@ from fedkin.report.pairing import named, titles_of
 from fedkin.report.reading import Run
 
 if TYPE_CHECKING:
-    from fedkin.running.result import Result
+    from fedkin.records.run import Result
 
 __all__ = ["BLOCKS", "Blocks", "Entry", "Ranking", "blocks_of", "entries", "ranking", "ranks_html", "tested"]
 

@@ -15,10 +15,10 @@ from fedkin.analysis.added import Added
 from fedkin.analysis.intervals import over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
+from fedkin.records.controls import CONTROLS, parted
 from fedkin.records.tables import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.candidates import RATE
-from fedkin.running.controls import CONTROLS, parted
 from fedkin.running.experiment import load
 from fedkin.running.papers import Claim, PaperTable, Part
 from fedkin.running.reproduce import Done, Known, judged, words_of

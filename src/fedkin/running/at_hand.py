@@ -16,10 +16,10 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records.claims import claimed
+from fedkin.records.controls import controls_of, named, parted
 from fedkin.running.api import prepared, run
 from fedkin.running.changes import assign, taken_changes
 from fedkin.running.compare import Cells
-from fedkin.running.controls import controls_of, named, parted
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.settings import without_none
 from fedkin.settings import parse

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
+from fedkin.records.controls import parted
 from fedkin.running.changes import setting_value
-from fedkin.running.controls import parted
 from fedkin.running.own import placed
 from fedkin.running.own_tables import named_in
 from fedkin.untrusted import shown

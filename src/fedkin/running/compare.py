@@ -10,26 +10,22 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from fedkin.data.dataset import Dataset
-from fedkin.engines import Score
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.folders import held
 from fedkin.records import reading, schema
 from fedkin.records.checkpoints import ANEW, say
+from fedkin.records.controls import named, parted
 from fedkin.records.files import json_bytes, read_json
 from fedkin.records.finishing import tidy, untidy
-from fedkin.records.kept import INDEX, Kept
-from fedkin.records.metrics import metric_of
-from fedkin.records.outcomes import read_outcomes, with_outcomes
-from fedkin.records.recorder import MESSAGES, client_schema, rows_of
-from fedkin.records.seals import RESULT, add_sealed, faults, seal_of
+from fedkin.records.kept import Kept
+from fedkin.records.run import read_run
+from fedkin.records.seals import add_sealed
 from fedkin.records.tables import csv_text
 from fedkin.running.compared import line, table
-from fedkin.running.controls import named, parted
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
-from fedkin.tasks import Metric
 
 __all__ = [
     "Cells",
@@ -39,7 +35,6 @@ __all__ = [
     "finished",
     "lasting",
     "read_finished",
-    "read_result",
     "run_experiment",
     "same_plan",
 ]
@@ -93,56 +88,17 @@ def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) 
 
 
 def read_finished(folder: Path, restart: bool) -> Result | None:
-    """Read a finished run as `read_result`; one that is damaged is made an unfinished one if `restart` says so."""
+    """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
     try:
-        return read_result(folder)
+        result = read_run(folder)
+        reading.checked(schema.Finished, result.summary, folder / "summary.json")
+        return result
     except RunError as error:
         if not restart:
             raise RunError(f"{error}; {ANEW}") from None
         say("%s", f"{error}; beginning anew at round 0")
         (folder / "summary.json").unlink()
         return None
-
-
-def read_result(folder: Path) -> Result:
-    """Read a finished run from its folder; raises RunError for any other folder."""
-    if not (folder / "summary.json").exists():
-        raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
-    # Before anything is read: a reader of a table may stumble over a single bit.
-    if wrong := faults(folder, seal_of(folder).files, RESULT):
-        raise RunError(f"{wrong[0]}; {reading.MEND}")
-    summary = reading.summary_in(folder / "summary.json", schema.Finished)
-    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
-    metric = metric_of(summary)
-    tables = {
-        "clients": rows_of(folder / "clients.parquet", client_schema(metric.name)),
-        "messages": rows_of(folder / "messages.parquet", MESSAGES),
-    }
-    last = max((row[0] for row in tables["clients"]), default=0)
-    kept = read_outcomes(folder, metric)
-    further = [found["values"] for found in (summary.get("metrics") or {}).values()]
-    scores = {
-        row[1]: with_outcomes(_score(metric, *row[2:]), kept.get(row[1]))._replace(
-            further=tuple(values.get(row[1]) for values in further)
-        )
-        for row in tables["clients"] if row[0] == last
-    }  # fmt: skip
-    federation = folder / "federation.json"
-    known = reading.checked(schema.Facts, read_json(federation), federation) if federation.exists() else {}
-    clients = known.get("clients", {})
-    unseen = tuple(sorted(id for id, facts in clients.items() if not facts.get("seen", True)))
-    return Result(
-        summary=summary, rounds=rounds, clients=tables["clients"], messages=tables["messages"], scores=scores,
-        models=Kept(folder) if (folder / INDEX).exists() else {}, folder=folder, unseen=unseen,
-    )  # fmt: skip
-
-
-def _score(metric: Metric, n: int, loss: float | None, *figures: float | None) -> Score:
-    """Return a client's score from its line in the records."""
-    known = loss if loss is not None else float("nan")
-    if metric.name == "accuracy":
-        return Score(n, known, round((figures[0] or 0.0) * n))
-    return Score(n, known, 0, figures if n else ())
 
 
 class Cells(Protocol):

@@ -9,12 +9,11 @@ import numpy as np
 
 from fedkin.analysis.added import Added, added
 from fedkin.analysis.paired import VERDICTS
-from fedkin.records.metrics import value_of
+from fedkin.records.controls import parted, without_exchange
 from fedkin.records.privacy import largest
-from fedkin.running.controls import parted, without_exchange
-from fedkin.running.result import Result
+from fedkin.records.run import Result
 
-__all__ = ["added_by_exchange", "differences", "gains", "line", "table"]
+__all__ = ["added_by_exchange", "differences", "line", "table"]
 
 
 def line(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,19 +25,9 @@ def line(row: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gains(result: Result, local: Result) -> dict[str, float]:
-    """Return the gain of each client that takes part over local training in the metric; below 0 it is worse off."""
-    found = {}
-    for id, score in sorted(result.scores.items()):
-        value, alone = value_of(score), value_of(local.scores[id])
-        if value is not None and alone is not None and id not in result.unseen:
-            found[id] = result.metric.better(value, alone)
-    return found
-
-
 def differences(mine: Mapping[int, Result], theirs: Mapping[int, Result]) -> Added | None:
     """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
-    return added({seed: gains(result, theirs[seed]) for seed, result in mine.items() if seed in theirs})
+    return added({seed: result.gains(theirs[seed]) for seed, result in mine.items() if seed in theirs})
 
 
 def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
@@ -76,7 +65,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         for name in ("up", "down"):
             row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
         # Between peers, each message is the upload of one and the download of another, but it is sent once.
-        row["bytes_sent"] = _spread([sum(message[4] for message in result.messages) for result in by_seed.values()])
+        row["bytes_sent"] = _spread([result.sent for result in by_seed.values()])
         if private:
             row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
@@ -112,7 +101,7 @@ def _measured(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None)
 def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
     if local is None or method == "local":
         return {"gain": None, "hurt": None, "surely": None}
-    each = [list(gains(result, local[seed]).values()) for seed, result in by_seed.items()]
+    each = [list(result.gains(local[seed]).values()) for seed, result in by_seed.items()]
     if not all(each):
         return {"gain": None, "hurt": None, "surely": None}
     return {

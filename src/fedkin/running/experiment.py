@@ -25,10 +25,10 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.claims import check_claim, claimed
+from fedkin.records.controls import changes_of, parted
 from fedkin.records.files import SETTINGS_BYTES
 from fedkin.records.tables import flat
 from fedkin.running.changes import SECTIONS, assign, changed, taken_changes
-from fedkin.running.controls import changes_of, parted
 from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read
 from fedkin.running.own_tables import taken_in

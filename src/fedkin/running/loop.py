@@ -28,10 +28,10 @@ from fedkin.records.models import About
 from fedkin.records.outcomes import calibration_of, outcomes_of
 from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
+from fedkin.records.run import Result, bytes_by_client
 from fedkin.records.seals import versions
 from fedkin.running.cautions import cautions, given
 from fedkin.running.measuring import check_measures, in_round, measured
-from fedkin.running.result import Result, by_client
 from fedkin.running.settings import RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.settings import parse
@@ -109,10 +109,9 @@ def execute(
         tracking.ended(summary)
     finally:
         tracking.ended(None)
-    rows = records.rows
     return Result(
-        summary, rows["rounds"], rows["clients"], rows["messages"], loop.scores, loop.outcome, models, folder,
-        engine.everyone.unseen, records.graphs,
+        summary, records.rows["rounds"], records.table("clients"), records.table("messages"), loop.scores,
+        loop.outcome, models, folder, tuple(engine.everyone.unseen), records.all_graphs(), records.facts,
     )  # fmt: skip
 
 
@@ -307,7 +306,7 @@ def _traffic_summary(records: Records, ids: Iterable[str]) -> dict[str, Any]:
         ways |= {"up_per_client": ways["up"] / len(ids), "down_per_client": ways["down"] / len(ids)}
     sent = records.rows["messages"]
     total["floats"]["largest_upload"] = max((one[5] for one in sent if one[1] != SERVER), default=0)
-    return total | {"bytes": total["bytes"] | {"clients": by_client(sent, ids)}}
+    return total | {"bytes": total["bytes"] | {"clients": bytes_by_client(sent, ids)}}
 
 
 def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:

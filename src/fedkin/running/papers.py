@@ -11,9 +11,9 @@ from pydantic import Field, field_validator, model_validator
 
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
+from fedkin.records.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
-from fedkin.running.controls import CONTROLS, controls_of, named, parted
 from fedkin.running.experiment import read_table
 from fedkin.running.own import read_own
 from fedkin.running.own_tables import named_in

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fedkin.analysis.added import Added, added
+from fedkin.records.controls import without_exchange
 from fedkin.records.metrics import value_of
-from fedkin.running.controls import without_exchange
-from fedkin.running.result import Result
+from fedkin.records.run import Result
 from fedkin.tasks import METRICS, Metric
 
 __all__ = ["FIGURES", "GIVEN", "Run", "added_by_exchange", "differences", "mean_over"]
@@ -40,7 +40,7 @@ class Run:
         known: dict[str, Any] = {
             **{each: summary[name].get(each) for each in ("mean", "worst10", "worst20", "std", "variance")},
             "unseen": (summary.get("unseen") or {}).get("mean"), "ari": summary["groups"].get("ari"),
-            "bytes": sum(message[4] for message in result.messages),
+            "bytes": result.sent,
         }  # fmt: skip
         values = {id: value_of(score) for id, score in sorted(result.scores.items()) if id not in result.unseen}
         figures = {each: float(value) for each, value in known.items() if value is not None}

@@ -18,7 +18,7 @@ from fedkin.data import SOURCES, federate
 from fedkin.data.tables import read_any_csv
 from fedkin.errors import DataError
 from fedkin.federation import Federation
-from fedkin.running.compare import read_result
+from fedkin.records.run import read_run
 from fedkin.settings import parse
 
 
@@ -75,7 +75,7 @@ def test_an_experiment_file_runs_on_a_folder_of_files(written: Path) -> None:
     out = written / "out"
     ended = CliRunner().invoke(app, ["run", str(experiment), "--data-root", str(written), "--out", str(out)])
     assert ended.exit_code == 0, ended.output
-    assert sorted(read_result(out).scores) == ["ann", "bob", "cy"]
+    assert sorted(read_run(out).scores) == ["ann", "bob", "cy"]
 
 
 @pytest.mark.parametrize(

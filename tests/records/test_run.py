@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import fedkin
+from fedkin.engines import Score
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.graph import Graph
-from fedkin.running.compare import read_result
-from fedkin.running.result import Result
+from fedkin.records.run import Result, read_run
 from support import small_federation
 
 PLAN = {"local_steps": 2, "lr": 0.1}
@@ -37,7 +37,7 @@ def test_the_last_graph_and_its_groups_are_at_hand(tmp_path: Path) -> None:
     for method in ("flt", "sfmtl-graph", "kin"):
         here = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN)
         kept = fedkin.run(method, federation, rounds=3, seed=4, training=PLAN, out=tmp_path / method)
-        again = read_result(tmp_path / method)
+        again = read_run(tmp_path / method)
         assert sorted(here.groups) == sorted(federation)
         assert here.groups == kept.groups == again.groups
         assert len(set(here.groups.values())) == here.summary["groups"]["found"]
@@ -104,3 +104,10 @@ def test_latex_has_the_figures_and_no_commands_of_the_name(result: Result) -> No
 def test_a_plot_has_the_curve(result: Result) -> None:
     figure = result.plot()
     assert list(figure.data[0].y) == [row["accuracy"]["mean"] for row in result.rounds]
+
+
+def test_gains_leave_out_clients_without_test_samples(result: Result) -> None:
+    def scored(a: int) -> Result:
+        return replace(result, scores={"a": Score(4, 0.1, a), "b": Score(0, float("nan"), 0)})
+
+    assert scored(3).gains(scored(1)) == {"a": 0.5}

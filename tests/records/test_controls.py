@@ -13,12 +13,12 @@ from fedkin.analysis.added import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
+from fedkin.records.controls import controls_of, parted, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
 from fedkin.running.compare import compare, run_experiment
-from fedkin.running.compared import added_by_exchange, gains, table
-from fedkin.running.controls import controls_of, parted, with_controls
+from fedkin.running.compared import added_by_exchange, table
 from fedkin.running.experiment import Experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
@@ -75,7 +75,7 @@ def test_what_communication_adds_by_hand(tmp_path: Path) -> None:
         one, other = results["fedavg@self"][seed].scores, results["local"][seed].scores
         assert {id: score.right for id, score in one.items()} == {id: score.right for id, score in other.items()}
     assert rows["fedavg"]["adds"]["mean"] == pytest.approx(rows["fedavg"]["gain"][0])
-    expected = added({s: gains(results["fedavg"][s], results["fedavg@self"][s]) for s in (0, 1, 2)})
+    expected = added({s: results["fedavg"][s].gains(results["fedavg@self"][s]) for s in (0, 1, 2)})
     assert expected is not None
     assert (rows["fedavg"]["adds"]["low"], rows["fedavg"]["adds"]["high"]) == (expected.low, expected.high)
     assert rows["local"]["adds"] == {"mean": 0.0, "low": 0.0, "high": 0.0}

@@ -1,0 +1,441 @@
+"""A finished run: summary, tables, graphs and models, from memory or read back from its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedkin.analysis.intervals import LEVEL, Interval
+from fedkin.analysis.paired import Difference, Outcomes, Verdict, counted_interval, figure_interval, verdicts
+from fedkin.codec import Params
+from fedkin.engines import Outcome, Score
+from fedkin.engines.base import SERVER
+from fedkin.errors import ConfigError, GraphError, RunError, nearest
+from fedkin.graph import Graph, load_graph
+from fedkin.records import metrics, reading, schema
+from fedkin.records.claims import is_state, told_state
+from fedkin.records.files import read_json
+from fedkin.records.kept import INDEX, Kept
+from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes
+from fedkin.records.recorder import MESSAGES, client_schema
+from fedkin.records.seals import RESULT, faults, seal_of
+from fedkin.records.tables import flat
+from fedkin.tasks import Metric
+
+__all__ = ["Result", "bytes_by_client", "find_runs", "framed", "latex_text", "read_run", "unfinished"]
+
+_LARGEST_WEIGHT = 1e100  # sums and distances of larger ones are infinite
+_ROUNDING = 1e-9  # of shares that sum to 1
+_TABLES = ("last", "clients", "rounds", "messages")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """A finished run.
+
+    summary: the content of summary.json. rounds: a dict per round. client_table: an Arrow table with round, client, n,
+    loss and the task's figures of each client in each evaluated round. message_table: round, from, to, phase, bytes,
+    floats, and why a message is missing. scores: those of the last evaluation, by client id. models: the final
+    parameters of each client, without frozen ones; of a run with a folder they are read on use (empty if none were
+    kept). unseen: ids of clients that never took part. graphs: by the round in which they changed, or their files.
+    federation: the facts of the clients (federation.json), empty for a run without a folder.
+    """
+
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    client_table: pa.Table
+    message_table: pa.Table
+    scores: Mapping[str, Score]
+    outcome: Outcome | None = None
+    models: Mapping[str, Params] = field(default_factory=dict)
+    folder: Path | None = None
+    unseen: tuple[str, ...] = ()
+    graphs: Mapping[int, Graph | Path] = field(default_factory=dict)
+    federation: Mapping[str, Any] = field(default_factory=dict)
+
+    # -- what ran ----------------------------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.summary["method"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of all randomness in the run."""
+        return int(self.summary["seed"])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The experiment as a table; empty for a run without a folder."""
+        path = None if self.folder is None else self.folder / "experiment.toml"
+        return reading.settings_in(path) if path is not None and path.is_file() else {}
+
+    @property
+    def label(self) -> str:
+        """The name of the method in its comparison, such as "mu=1" or "mu=1@self", if it is not the method's own."""
+        return str(self.settings.get("run", {}).get("label") or "")
+
+    @cached_property
+    def client_facts(self) -> dict[str, Mapping[str, Any]]:
+        """The known facts of each client's data, by id: sizes, labels, planted group."""
+        known: Mapping[str, Mapping[str, Any]] = self.federation.get("clients", {})
+        return {id: known.get(id, {}) for id in sorted({*known, *pc.unique(self.client_table["client"]).to_pylist()})}
+
+    @cached_property
+    def planted(self) -> dict[str, str] | None:
+        """The planted group of every client; None if any client's group is unknown."""
+        groups = {id: facts.get("group") for id, facts in self.client_facts.items()}
+        if not groups or None in groups.values():
+            return None
+        return {id: str(group) for id, group in groups.items()}
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric by which the clients are compared."""
+        return metrics.metric_of(self.summary)
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Statistics of the metric over the clients that take part, after the last round."""
+        found: Mapping[str, Any] = self.summary[self.metric.name] or {}
+        return found
+
+    @property
+    def value(self) -> float:
+        """Mean over clients of the metric in the last round; nan if it is not known for any client."""
+        return float(self.figures.get("mean", math.nan))
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over clients of the test accuracy in the last round; nan without test samples, or for other metrics."""
+        return float(self.summary.get("accuracy", {}).get("mean", math.nan))
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The metric of each client that takes part and has it, after the last evaluation."""
+        known = {id: metrics.value_of(one) for id, one in sorted(self.scores.items()) if id not in self.unseen}
+        return {id: value for id, value in known.items() if value is not None}
+
+    @cached_property
+    def values_by_round(self) -> dict[int, dict[str, float]]:
+        """{evaluated round: {client id: the metric}}, also of unseen clients."""
+        found: dict[int, dict[str, float]] = {}
+        columns = self.client_table.select(["round", "client", self.metric.name]).to_pydict()
+        for round, id, value in zip(*columns.values(), strict=True):
+            if value is not None and math.isfinite(value):
+                found.setdefault(round, {})[id] = value
+        return found
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """The further metrics (`run.metrics`) of each client after the last round, by their names; else empty."""
+        return {name: dict(found["values"]) for name, found in (self.summary.get("metrics") or {}).items()}
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def clients(self) -> list[tuple[Any, ...]]:
+        """The rows of `client_table` as tuples."""
+        return reading.rows_in(self.client_table)
+
+    @cached_property
+    def messages(self) -> list[tuple[Any, ...]]:
+        """The rows of `message_table` as tuples."""
+        return reading.rows_in(self.message_table)
+
+    @property
+    def sent(self) -> int:
+        """Bytes of all messages; a message between peers is counted once."""
+        return int(pc.sum(self.message_table["bytes"]).as_py() or 0)
+
+    def bytes_by_client(self) -> dict[str, dict[str, int]]:
+        """Return {client id: {"up": bytes sent, "down": bytes received}} over the whole run."""
+        return bytes_by_client(self.messages, self.scores)
+
+    @property
+    def timing(self) -> list[dict[str, Any]]:
+        """The seconds of each round; empty for a run without a folder."""
+        path = None if self.folder is None else self.folder / "timing.jsonl"
+        return reading.lines_in(path, schema.Spent) if path is not None and path.is_file() else []
+
+    @cached_property
+    def features(self) -> dict[int, Path]:
+        """The files of class means of features, by round; empty for a run without a folder."""
+        return {} if self.folder is None else reading.files_in(self.folder / "features", "safetensors")
+
+    # -- graphs ------------------------------------------------------------------------------------------------------
+
+    def graph_at(self, round: int) -> Graph:
+        """The graph that changed in this round; raises RunError if its file cannot be read or fits no such run."""
+        graph = self.graphs[round]
+        if isinstance(graph, Graph):
+            return graph
+        try:
+            found = load_graph(graph)
+        except GraphError as error:
+            raise RunError(str(error)) from None
+        if strange := [id for id in found.ids if id not in self.client_facts]:
+            raise RunError(f"{graph}: client {strange[0]!r} is in no other record of the run")
+        if found.ids and max(found.weights.max(), -found.weights.min()) > _LARGEST_WEIGHT:
+            raise RunError(f"{graph}: a weight beyond {_LARGEST_WEIGHT:g}, which no method records")
+        return found
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The last graph between clients; None of a method without graphs."""
+        return self.graph_at(max(self.graphs)) if self.graphs else None
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The group of each client in the last graph, by client id; empty of a method without groups."""
+        return dict(self.graph.groups or {}) if self.graph is not None else {}
+
+    # -- one client, and two runs --------------------------------------------------------------------------------------
+
+    @cached_property
+    def outcomes(self) -> dict[str, Outcomes]:
+        """What each client's model did on each of its test samples in the last evaluation, by client id.
+
+        Empty for runs over a network, where this stays with the participants.
+        """
+        return outcomes_of(self.metric, self.scores)
+
+    def intervals(self, level: float = LEVEL) -> dict[str, Interval]:
+        """Return the interval of the metric of each client that is known well enough to have one.
+
+        Over a network, an accuracy has the interval of its counts.
+        """
+        name = self.metric.name
+        each = {id: figure_interval(name, one, level) for id, one in self.outcomes.items()}
+        if not self.outcomes:
+            for id, score in sorted(self.scores.items()):
+                if (value := metrics.value_of(score)) is not None:
+                    each[id] = counted_interval(name, value, score.n, level)
+        return {id: found for id, found in each.items() if found is not None}
+
+    def gains(self, other: Result) -> dict[str, float]:
+        """Return how much better the metric of each client that takes part is here; below 0 it is worse off.
+
+        other: a run on the same clients, mostly Local. Clients without a value in one of the runs are left out.
+        """
+        return {
+            id: self.metric.better(value, other.values[id]) for id, value in self.values.items() if id in other.values
+        }
+
+    def difference(
+        self, other: Result, level: float = LEVEL, correction: str = "none"
+    ) -> dict[str, tuple[Difference, Verdict]]:
+        """Return how much better each client is here than in `other`, on the same test samples, with its verdict.
+
+        Clients whose outcomes only one of the runs has are left out. See `fedkin.analysis.paired.verdicts`. Raises
+        ValueError if the runs' test samples differ.
+        """
+        pairs = {id: (one, other.outcomes[id]) for id, one in self.outcomes.items() if id in other.outcomes}
+        return verdicts(self.metric.name, pairs, level, correction)
+
+    # -- for people --------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"Result({self.method!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._facts().items()
+        )
+        return f"<table><caption>{escape(self.method)}</caption>{rows}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        """What a person wants to know first."""
+        found = (self.summary.get("groups") or {}).get("found")
+        facts = {
+            "clients": f"{self.summary['clients']:,}",
+            "rounds": f"{self.summary['rounds']:,}",
+            "seed": str(self.seed),
+            self.metric.title: _short(self.figures.get("mean")),
+            "worst 10 %": _short(self.figures.get("worst10")),
+            "groups": "" if found is None else str(found),
+            "MB sent": f"{self.sent / 1e6:,.1f}",
+            "folder": "" if self.folder is None else str(self.folder),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+    def to_frame(self, what: Literal["last", "clients", "rounds", "messages"] = "last") -> Any:
+        """A table of the run: a pandas DataFrame, or an Arrow table where pandas is not installed.
+
+        last: a row per client, with its test samples, loss, figures and further metrics after the last round. clients:
+        its figures in every evaluated round. rounds: a row per round, with columns such as "accuracy.mean".
+        messages: a row per message. Raises ConfigError for another name.
+        """
+        if what == "rounds":
+            lines = [flat(row) for row in self.rounds]
+            names = dict.fromkeys(name for line in lines for name in line)
+            return framed({name: [line.get(name) for line in lines] for name in names})
+        if what == "messages":
+            return framed(self.message_table.to_pydict())
+        if what == "clients":
+            return framed(self.client_table.to_pydict())
+        if what == "last":
+            rounds = self.client_table["round"]
+            columns = self.client_table.filter(pc.equal(rounds, pc.max(rounds))).to_pydict()
+            for name, values in self.metrics.items():
+                columns[name] = [values.get(id) for id in columns["client"]]
+            return framed(columns)
+        raise ConfigError(f"to_frame: no table {what!r}; {nearest(what, _TABLES)}")
+
+    def to_latex(self) -> str:
+        """The figures of this run as a table in LaTeX (booktabs): mean, worst 10 % and 20 %, deviation, bytes."""
+        heads = ["method", self.metric.title, "worst 10\\,\\%", "worst 20\\,\\%", "std", "MB sent"]
+        names = ("mean", "worst10", "worst20", "std")
+        cells = [_latex_number(self.figures.get(name), self.metric.share) for name in names]
+        lines = [
+            r"\begin{tabular}{lrrrrr}", r"\toprule", f"{' & '.join(heads)} \\\\", r"\midrule",
+            f"{' & '.join([latex_text(self.method), *cells, f'{self.sent / 1e6:,.1f}'])} \\\\", r"\bottomrule",
+            r"\end{tabular}", "",
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+    def plot(self) -> Any:
+        """The metric over the rounds, its mean and its worst 10 % of clients, as a figure of plotly."""
+        import plotly.graph_objects as go
+
+        rows = [row for row in self.rounds if row.get(self.metric.name)]
+        rounds, figure = [row["round"] for row in rows], go.Figure()
+        for key, title in (("mean", "mean over clients"), ("worst10", "worst 10 %")):
+            values = [row[self.metric.name].get(key) for row in rows]
+            if any(value is not None for value in values):
+                figure.add_scatter(x=rounds, y=values, name=title, mode="lines+markers" if len(rounds) < 3 else "lines")
+        title = f"{self.method}, seed {self.seed}"
+        figure.update_layout(title=title, xaxis_title="round", yaxis_title=self.metric.title)
+        return figure
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path) -> Result:
+    """Read a finished run; raises RunError naming the file that is missing, damaged or not from a run."""
+    if not (folder / "summary.json").is_file():
+        raise RunError(f"{folder}: no summary.json, so this is no finished run; --resume {folder} goes on with it")
+    # Before anything is read: a reader of a table may stumble over a single bit.
+    if wrong := faults(folder, seal_of(folder).files, RESULT):
+        raise RunError(f"{wrong[0]}; {reading.MEND}")
+    summary = reading.summary_in(folder / "summary.json")
+    metric = metrics.metric_of(summary)
+    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
+    for number, row in enumerate(rounds, 1):
+        reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
+    clients = reading.table_of(folder / "clients.parquet", client_schema(metric.name))
+    _check_values(folder / "clients.parquet", clients, metric)
+    facts = folder / "federation.json"
+    federation = reading.checked(schema.Facts, read_json(facts), facts) if facts.is_file() else {}
+    unseen = sorted(id for id, known in federation.get("clients", {}).items() if not known.get("seen", True))
+    return Result(
+        summary, rounds, clients, reading.table_of(folder / "messages.parquet", MESSAGES),
+        _scores(folder, summary, clients, metric), models=Kept(folder) if (folder / INDEX).exists() else {},
+        folder=folder, unseen=tuple(unseen), graphs=reading.files_in(folder / "graphs", "npz"), federation=federation,
+    )  # fmt: skip
+
+
+def find_runs(places: Sequence[Path]) -> list[Path]:
+    """The run folders that these paths name: each path itself, or all finished runs directly inside it.
+
+    A folder without such runs stands for those inside its folders, as a sweep has them. Raises RunError for a path that
+    is neither.
+    """
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            raise RunError(f"{place}: no such run folder")
+        for pattern in ("summary.json", "*/summary.json", "*/*/summary.json"):
+            if inside := sorted(path.parent for path in place.glob(pattern)):
+                break
+        else:
+            if is_state(place):
+                raise RunError(told_state(place))
+            raise RunError(f"{place}: no finished run in it (no summary.json); fedkin run --resume goes on with one")
+        found += [folder for folder in inside if folder not in found]
+    return found
+
+
+def unfinished(places: Sequence[Path]) -> list[str]:
+    """Names of the run folders inside these paths that have started but not finished."""
+    begun = [path.parent for place in places for path in sorted(place.glob("*/experiment.toml"))]
+    return [folder.name for folder in begun if not (folder / "summary.json").is_file()]
+
+
+def _check_values(path: Path, table: pa.Table, metric: Metric) -> None:
+    """Raise RunError for values that no metric of this kind has."""
+    columns = table.select(["round", "client", "n", metric.name]).to_pydict()
+    for round, id, n, value in zip(*columns.values(), strict=True):
+        if value is None or not math.isfinite(value):
+            continue
+        if metric.share and not -_ROUNDING <= value <= 1 + _ROUNDING:
+            where = f"{path}: column {metric.name!r}: client {id!r} in round {round}"
+            raise RunError(f"{where}: expected a share from 0 to 1, got {value}; {reading.MEND}")
+        if n < 1:
+            where = f"{path}: column 'n': client {id!r} in round {round}"
+            raise RunError(f"{where}: expected 1 or more test samples, got {n}; {reading.MEND}")
+
+
+def _scores(folder: Path, summary: Mapping[str, Any], table: pa.Table, metric: Metric) -> dict[str, Score]:
+    """The scores of the last evaluation, with what is known of single samples."""
+    further = [found["values"] for found in (summary.get("metrics") or {}).values()]
+    samples, rows = read_outcomes(folder, metric), reading.rows_in(table)
+    last = max((row[0] for row in rows), default=0)
+    found = {}
+    for number, id, n, loss, *figures in rows:
+        if number == last:
+            score = Score(n, math.nan if loss is None else loss, 0, tuple(figures) if n else ())
+            if metric.name == "accuracy":
+                score = score._replace(right=round((figures[0] or 0.0) * n), figures=())
+            score = score._replace(further=tuple(values.get(id) for values in further))
+            found[id] = with_outcomes(score, samples.get(id))
+    return found
+
+
+def bytes_by_client(messages: Iterable[tuple[Any, ...]], ids: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return {client id: {"up": bytes sent, "down": bytes received}} of these messages."""
+    total = {id: {"up": 0, "down": 0} for id in sorted(ids)}
+    for _, sender, receiver, _, size, *_ in messages:
+        for id, way in ((sender, "up"), (receiver, "down")):
+            if id != SERVER:
+                total[id][way] += size
+    return total
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def framed(columns: Mapping[str, list[Any]]) -> Any:
+    """Return columns as a pandas DataFrame, or as an Arrow table where pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        return pa.table(dict(columns))
+    return pandas.DataFrame(columns)
+
+
+def latex_text(text: str) -> str:
+    """Text in which nothing is a command of LaTeX."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _latex_number(value: float | None, share: bool) -> str:
+    return "--" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
