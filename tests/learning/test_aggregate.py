@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.learning.aggregate import Mean, RunningMean, Summed, weighted_mean
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean, weighted_mean
 
 
 def by_name(params: dict[str, dict[str, Tensor]], weights: dict[str, float]) -> dict[str, Tensor]:
     """The mean as it is defined: one tensor after another, each over all clients in the order of their ids."""
     ids = sorted(params)
     total = float(sum(weights[id] for id in ids))
-    made = {}
+    means = {}
     for name, first in params[ids[0]].items():
         if first.is_floating_point():
-            made[name] = torch.zeros_like(first)
-            for id in ids:
-                made[name].add_(params[id][name], alpha=weights[id] / total)
+            terms = [params[id][name].to(torch.promote_types(first.dtype, torch.float32)) for id in ids]
+            sum_ = torch.zeros_like(terms[0])
+            for id, term in zip(ids, terms, strict=True):
+                sum_.add_(term, alpha=weights[id])
+            means[name] = (sum_ / total).to(first.dtype)
         else:
-            made[name] = torch.stack([params[id][name] for id in ids]).amax(0)
-    return made
+            means[name] = torch.stack([params[id][name] for id in ids]).amax(0)
+    return means
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,10 +51,10 @@ def test_terms_one_after_another_have_the_bits_of_the_mean(
         for id in weights
     }
     expected = by_name(params, {**weights})
-    running = RunningMean(float(sum(weights.values())))
+    running = RunningMean()
     for id in sorted(weights):
         running.add(params[id], weights[id])
-    for made in (weighted_mean(params, weights), running.made):
+    for made in (weighted_mean(params, weights), running.mean()):
         assert list(made) == list(expected)
         for name, tensor in made.items():
             assert torch.equal(tensor, expected[name])
@@ -61,43 +63,37 @@ def test_terms_one_after_another_have_the_bits_of_the_mean(
 
 def test_the_terms_stay_as_they_are() -> None:
     term = {"w": torch.ones(2), "n": torch.tensor([3])}
-    running = RunningMean(4.0)
+    running = RunningMean()
     running.add(term, 1.0)
     running.add({"w": torch.full((2,), 5.0), "n": torch.tensor([7])}, 3.0)
-    assert running.made["w"].tolist() == [4.0, 4.0]
-    assert running.made["n"].tolist() == [7]
+    assert running.mean()["w"].tolist() == [4.0, 4.0]
+    assert running.mean()["n"].tolist() == [7]
     assert term["w"].tolist() == [1.0, 1.0]
     assert term["n"].tolist() == [3]
 
 
-def test_an_answer_that_was_summed_gives_its_mean_and_another_one_the_weighted_mean() -> None:
-    replies = {"b": {"params": {"w": torch.tensor([1.0])}, "n": 1}, "a": {"params": {"w": torch.tensor([5.0])}, "n": 3}}
-    assert Mean().of(replies)["w"].tolist() == [4.0]
-    assert Mean("params", None).of(replies)["w"].tolist() == [3.0]
-    summed = Summed(Mean(), {"a": {"n": 3}, "b": {"n": 1}}, lambda: {"w": torch.tensor([7.0])})
-    assert Mean().of(summed)["w"].tolist() == [7.0]
-    assert sorted(summed) == ["a", "b"]
-    with pytest.raises(MethodError, match="sum to 0"):
-        Mean().of({"a": {"params": {"w": torch.ones(1)}, "n": 0}})
+def averaged(mean: Mean, replies: Mapping[str, Any]) -> AveragedReplies:
+    running = RunningMean()
+    for id in sorted(replies):
+        running.add(replies[id][mean.field], mean.weigh(replies[id]))
+    return AveragedReplies(mean, {id: {"n": reply["n"]} for id, reply in replies.items()}, running)
 
 
 def test_an_answer_gives_the_mean_that_was_asked_for_and_no_other() -> None:
-    made: list[int] = []
-
-    def make() -> dict[str, Tensor]:
-        made.append(1)
-        return {"w": torch.ones(1)}
-
-    summed = Summed(Mean("params", "n"), {"a": {"n": 3}}, make)
+    replies = {"b": {"params": {"w": torch.tensor([1.0])}, "n": 1}, "a": {"params": {"w": torch.tensor([5.0])}, "n": 3}}
+    assert Mean().of(replies)["w"].tolist() == [4.0]
+    assert Mean("params", None).of(replies)["w"].tolist() == [3.0]
+    answer = averaged(Mean(), replies)
+    assert Mean().of(answer)["w"].tolist() == Mean().of(answer)["w"].tolist() == [4.0]
+    assert sorted(answer) == ["a", "b"]
+    with pytest.raises(MethodError, match="sum to 0"):
+        Mean().of({"a": {"params": {"w": torch.ones(1)}, "n": 0}})
     for other in (Mean("params", None), Mean("nonsense", "n")):
         with pytest.raises(MethodError, match=r"the answer is to Ask\(..., mean=Mean\(field='params', weight='n'\)\)"):
-            other.of(summed)
-    assert made == []
-    assert Mean().of(summed) == Mean().of(summed)
-    assert made == [1]
+            other.of(answer)
     with pytest.raises(AttributeError):
-        summed.pop("a")  # type: ignore[attr-defined]
-    none: tuple[Mapping[str, Any], ...] = ({}, Summed(Mean(), {}, dict))
+        answer.pop("a")  # type: ignore[attr-defined]
+    none: tuple[Mapping[str, Any], ...] = ({}, AveragedReplies(Mean(), {}, RunningMean()))
     for nothing in none:
         with pytest.raises(MethodError, match="a weighted mean over 0 clients"):
             Mean().of(nothing)

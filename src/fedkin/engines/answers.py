@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from fedkin.errors import OnlyMean
 from fedkin.flow import Ask, Message
-from fedkin.learning.aggregate import Mean, Summed
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 
-__all__ = ["Rest", "answer_to"]
+__all__ = ["PartialReply", "answer_to"]
 
 
-class Rest(Message):
+class PartialReply(Message):
     """A reply without the field of which the server has asked for the mean."""
 
     def __init__(self, reply: Message, mean: Mean) -> None:
@@ -33,22 +32,9 @@ class Rest(Message):
 def answer_to(ask: Ask, replies: Mapping[str, Message]) -> Mapping[str, Message]:
     """Return what the server's flow gets for its request when these replies have come."""
     mean = ask.mean
-    if mean is None or isinstance(replies, Summed):
+    if mean is None or isinstance(replies, AveragedReplies):
         return replies
-    return Summed(mean, _Rests(replies, mean), partial(mean.of, replies))
-
-
-class _Rests(Mapping[str, Message]):
-    """Replies as `Rest`, each made when it is looked at: most servers look at none."""
-
-    def __init__(self, replies: Mapping[str, Message], mean: Mean) -> None:
-        self.replies, self.mean = replies, mean
-
-    def __getitem__(self, id: str) -> Message:
-        return Rest(self.replies[id], self.mean)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.replies)
-
-    def __len__(self) -> int:
-        return len(self.replies)
+    running = RunningMean()
+    for id in sorted(replies):
+        running.add(replies[id][mean.field], mean.weigh(replies[id]))
+    return AveragedReplies(mean, {id: PartialReply(reply, mean) for id, reply in replies.items()}, running)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
+from fedkin.engines.answers import PartialReply
 from fedkin.engines.blame import place_in
 from fedkin.engines.client_side import Outbox
 from fedkin.engines.door import Awaited, Door
@@ -16,14 +18,16 @@ from fedkin.engines.forging import Forgery
 from fedkin.engines.post import Check, Post
 from fedkin.engines.setup import Plan
 from fedkin.engines.site import Site
-from fedkin.engines.summing import Summing
 from fedkin.engines.transport import SERVER, Envelope
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, Message
 from fedkin.forms import Fault
-from fedkin.learning.aggregate import Summed
+from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean
 
 __all__ = ["Exchange", "Skipped"]
+
+
+_BLOCK = 256 << 20  # bytes of models that are held at once where only their mean is needed
 
 
 class Skipped(Exception):
@@ -41,7 +45,8 @@ class Exchange:
     ) -> None:
         self.plan, self.site, self.post, self.patient = plan, site, post, patient
         self.door, self.forgery = Door(plan), forgery
-        self.summing = Summing(plan, site)
+        size = sum(tensor.nbytes for tensor in plan.net.initial.values())
+        self.block = max(1, _BLOCK // max(size, 1))
 
     def answers(self, ask: Ask, round: int, turn: int) -> Mapping[str, Message]:
         """Return replies as the server receives them, in the order in which clients are served.
@@ -56,7 +61,7 @@ class Exchange:
         for attempt in range(tries):
             rest = Ask(ask.phase, {id: message for id, message in ask.messages.items() if id not in came}, ask.mean)
             answer = self._asked(rest, round, turn, attempt, made)
-            if isinstance(answer, Summed):
+            if isinstance(answer, AveragedReplies):
                 return answer
             came |= answer
             if len(came) >= needed:
@@ -72,8 +77,9 @@ class Exchange:
         order = self.post.transport.order(ask.messages, round)
         sent = [Envelope(round, ask.phase, turn, SERVER, id, ask.messages[id], "", attempt) for id in order]
         there = {envelope.receiver: envelope.message for envelope in self.post.send(sent)}
-        if not self.post.observers and self.summing.can(ask, there, self.post.transport):
-            return self._summed(ask, there, round, turn)
+        sums_at_once = not (self.post.observers or self.forgery or self.plan.engine.min_replies)
+        if ask.mean is not None and sums_at_once and order == sorted(order):
+            return self._averaged(ask, ask.mean, there, round, turn)
         replies = self.site.ask(ask.phase, {id: message for id, message in there.items() if id not in made})
         failed = self.failed(round)
         if self.forgery:
@@ -88,34 +94,25 @@ class Exchange:
     def _check(self, ask: Ask, round: int, turn: int) -> Check:
         return partial(self.door.look, awaited=Awaited(round, turn, ask.messages, lambda envelope: ask.phase))
 
-    def _summed(self, ask: Ask, there: Mapping[str, Message], round: int, turn: int) -> Summed:
-        """Ask once, and send each reply as it comes; only what is no part of the mean is held."""
-        post, check, begun = self.post, self._check(ask, round, turn), len(self.post.traffic)
+    def _averaged(self, ask: Ask, mean: Mean, there: Mapping[str, Message], round: int, turn: int) -> AveragedReplies:
+        """Ask once, and add the replies to the mean in blocks, as they come in the order of the ids."""
+        post, check, running = self.post, self._check(ask, round, turn), RunningMean()
+        replies: dict[str, Message] = {}
         sent: list[Envelope] = []
         refused: list[tuple[Envelope, Fault]] = []
         unsent: dict[str, Exception] = {}
-
-        def came(id: str, reply: Message) -> Message | None:
-            envelope = Envelope(round, ask.phase, turn, id, SERVER, reply)
-            arrived = post.send([envelope], check=check)
-            sent.append(envelope._replace(message=Message()))
-            refused.extend((one._replace(message=Message()), fault) for one, fault in post.refused)
-            unsent.update(post.unsent)
-            return arrived[0].message if arrived else None
-
-        def sound(id: str, reply: Message) -> bool:
-            return self.door.fault(id, ask.phase, reply, ask.messages[id]) is None
-
-        assert ask.mean is not None
-        answer = self.summing.take(ask.phase, ask.mean, there, came, sound)
-        # Lines in the order that they have where all replies are sent together.
-        rows = post.traffic[begun:]
-        del post.traffic[begun:]
-        failed = self.failed(round)
-        post.traffic += rows
+        replies_in_order = self.site.replies(ask.phase, there)
+        while block := list(islice(replies_in_order, self.block)):
+            back = [Envelope(round, ask.phase, turn, id, SERVER, reply) for id, reply in block]
+            for envelope in post.send(back, check=check):
+                running.add(envelope.message[mean.field], mean.weigh(envelope.message))
+                replies[envelope.sender] = PartialReply(envelope.message, mean)
+            sent += [envelope._replace(message=Message()) for envelope in back]
+            refused += [(envelope._replace(message=Message()), fault) for envelope, fault in post.refused]
+            unsent |= post.unsent
         post.refused, post.unsent = refused, unsent
-        self._stop_if_all(len(there), failed, sent)
-        return answer
+        self._stop_if_all(len(there), self.failed(round), sent)
+        return AveragedReplies(mean, replies, running)
 
     def step(
         self, inboxes: Mapping[str, dict[str, Message] | None], round: int, turn: int

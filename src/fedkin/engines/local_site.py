@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,50 +58,27 @@ class LocalSite(Site):
         self.side.states.rest()  # a checkpoint has read all of them into memory
 
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        # A client without training samples, as an unseen client may be, cannot answer.
-        ids = [id for id in messages if self.side.client(id).size]
-        replies: dict[str, Message] = {}
-        for running, _ in self.driver.drive(ids, self._starting(phase, messages), phase):
-            try:
-                replies[running.id] = self.side.reply(running)
-            except Exception as error:
-                self.driver.failures.note(error, running.id, phase)
-        return {id: replies[id] for id in ids if id in replies}
+        return dict(self.replies(phase, messages))
 
     def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
-        """Do `ask`, and yield each reply, in the order of the messages, as soon as those before it are known."""
-        ids = [id for id in messages if self.side.client(id).size]
+        # A client without training samples, as an unseen client may be, cannot answer.
+        waiting = deque(id for id in messages if self.side.client(id).size)
         ready: dict[str, Message] = {}
-        failures, place = self.driver.failures, 0
-        begun = len(failures.found)  # those before are of another exchange
-        for running, _ in self.driver.drive(ids, self._starting(phase, messages), phase):
-            with failures.of(running.id, phase):
+        failures, failed = self.driver.failures, set[str]()
+        noted = len(failures.found)  # those before are of another exchange
+        for running, _ in self.driver.drive(list(waiting), self._starting(phase, messages), phase):
+            try:
                 ready[running.id] = self.side.reply(running)
+            except Exception as error:
+                failures.note(error, running.id, phase)
             del running
-            failed = {failure.id for failure in failures.found[begun:]}
-            while place < len(ids) and (ids[place] in ready or ids[place] in failed):
-                if ids[place] in ready:
-                    yield ids[place], ready.pop(ids[place])
-                place += 1
-        yield from ((id, ready.pop(id)) for id in ids[place:] if id in ready)
-
-    def repeat(self, phase: str, ids: Iterable[str]) -> Callable[[Iterable[str]], None]:
-        """Return a function after which those of these clients that it is given answer the phase as now.
-
-        It restores their states and draws. Until it is gone, the states of now stay in memory.
-        """
-        side = self.side
-        before = {id: (side.states.get(id), side.steps.get((id, phase))) for id in ids}
-
-        def again(ids: Iterable[str]) -> None:
-            for id in ids:
-                state, step = before[id]
-                side.states.drop(id) if state is None else side.states.keep(id, state)
-                side.steps.pop((id, phase), None)
-                if step is not None:
-                    side.steps[id, phase] = step
-
-        return again
+            failed |= {failure.id for failure in failures.found[noted:]}
+            noted = len(failures.found)
+            while waiting and (waiting[0] in ready or waiting[0] in failed):
+                id = waiting.popleft()
+                if id in ready:
+                    yield id, ready.pop(id)
+        yield from ((id, ready.pop(id)) for id in waiting if id in ready)
 
     def _starting(self, phase: str, messages: Mapping[str, Message]) -> Callable[[str], Running]:
         """Return what starts this phase at a client."""

@@ -40,6 +40,10 @@ class Site(ABC):
     def ask(self, phase: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Run a phase at these clients; returns the replies in the order of the messages."""
 
+    def replies(self, phase: str, messages: Mapping[str, Message]) -> Iterator[tuple[str, Message]]:
+        """Run a phase as `ask`, and yield (id, reply) in the order of the messages, as soon as it is known."""
+        yield from self.ask(phase, messages).items()
+
     @abstractmethod
     def begin(self, neighbours: Mapping[str, frozenset[str]]) -> None:
         """Make the flows of these peers for a round."""

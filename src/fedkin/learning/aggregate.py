@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,38 +12,55 @@ from torch import Tensor
 from fedkin.codec import Params
 from fedkin.errors import MethodError
 
-__all__ = ["Mean", "RunningMean", "Summed", "weighted_mean"]
+__all__ = ["AveragedReplies", "Mean", "RunningMean", "weighted_mean"]
 
 
 class RunningMean:
-    """A weighted mean whose terms are added one after another; `weighted_mean` adds them in the order of the ids.
+    """The weighted mean (sum_k w_k x_k) / (sum_k w_k), tensor by tensor, of terms that are added one after another.
 
-    total: the sum of all weights.
+    Add the terms in the order of the client ids: the order decides the last bits. Tensors of 16 bits are summed in
+    float32. Integer tensors (counters) take the largest value.
     """
 
-    def __init__(self, total: float) -> None:
-        self.total = total
-        self.made: dict[str, Tensor] = {}
-        self.floats: list[str] = []
-        self.others: list[str] = []
-        self.sums: list[Tensor] = []
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._names: list[str] = []
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._largest: dict[str, Tensor] = {}
 
     def add(self, params: Params, weight: float) -> None:
         """Add a term; its tensors are not needed after that."""
-        if not self.made:
-            self.made = {name: torch.zeros_like(t) if t.is_floating_point() else t for name, t in params.items()}
-            self.floats = [name for name, tensor in self.made.items() if tensor.is_floating_point()]
-            self.others = [name for name in self.made if name not in self.floats]
-            self.sums = [self.made[name] for name in self.floats]
-        if self.sums:
-            # One call for all tensors: each of them is added as by `add_`.
-            torch._foreach_add_(self.sums, [params[name] for name in self.floats], alpha=weight / self.total)
-        for name in self.others:
-            self.made[name] = torch.maximum(self.made[name], params[name])
+        floats = {name: _widened(tensor) for name, tensor in params.items() if tensor.is_floating_point()}
+        if not self._names:
+            self._names = list(params)
+            self._dtypes = {name: params[name].dtype for name in floats}
+            self._sums = {name: torch.zeros_like(tensor) for name, tensor in floats.items()}
+            self._largest = {name: tensor for name, tensor in params.items() if name not in floats}
+        self.total += weight
+        if floats:
+            # One call for all tensors is faster than one for each.
+            torch._foreach_add_(list(self._sums.values()), [floats[name] for name in self._sums], alpha=weight)
+        for name, largest in self._largest.items():
+            self._largest[name] = torch.maximum(largest, params[name])
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of the terms so far; raises MethodError if their weights sum to zero."""
+        if not self.total > 0:
+            raise MethodError(f"a weighted mean with weights that sum to {self.total:g}")
+        sums = torch._foreach_div(list(self._sums.values()), self.total) if self._sums else []
+        means = {
+            name: tensor.to(self._dtypes[name]) for name, tensor in zip(self._sums, sums, strict=True)
+        } | self._largest
+        return {name: means[name] for name in self._names}
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) -> dict[str, Tensor]:
-    """Return sum_k weights[k] params[k] / sum_k weights[k], tensor by tensor.
+    """Return (sum_k weights[k] params[k]) / (sum_k weights[k]), tensor by tensor.
 
     Clients are summed in the order of their ids, so that the order of their answers changes no bit.
     Integer tensors (counters) take the largest value. Raises MethodError if the weights sum to zero.
@@ -54,14 +71,12 @@ def weighted_mean(params: Mapping[str, Params], weights: Mapping[str, float]) ->
     """
     if not (isinstance(params, Mapping) and isinstance(weights, Mapping)):
         raise MethodError("weighted_mean: expected {id: params} and {id: weight}, with the same ids")
-    ids = sorted(params)
-    total = float(sum(weights[id] for id in ids))
-    if not total > 0:
-        raise MethodError(f"a weighted mean over {len(ids)} clients with weights that sum to {total:g}")
-    mean = RunningMean(total)
-    for id in ids:
-        mean.add(params[id], weights[id])
-    return mean.made
+    running = RunningMean()
+    for id in sorted(params):
+        running.add(params[id], weights[id])
+    if not running.total > 0:
+        raise MethodError(f"a weighted mean over {len(params)} clients with weights that sum to {running.total:g}")
+    return running.mean()
 
 
 @dataclass(frozen=True)
@@ -80,22 +95,20 @@ class Mean:
 
     def of(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the mean over the answer to an Ask with this mean, at least one reply; or over any replies in full."""
-        if isinstance(replies, Summed):
+        if isinstance(replies, AveragedReplies):
             return replies.of(self)
         params = {id: reply[self.field] for id, reply in replies.items()}
         return weighted_mean(params, {id: self.weigh(reply) for id, reply in replies.items()})
 
 
-class Summed(Mapping[str, Any]):
-    """The answer to an Ask with a mean: replies by client id, without the field of which only the mean is there.
+class AveragedReplies(Mapping[str, Any]):
+    """The answer to an Ask with a mean: replies by client id without the averaged field, and the mean of that field.
 
-    asked: the mean. make: returns it, when it is first needed; a runner may have taken it already.
+    mean: what the server asked for. running: the terms of all replies.
     """
 
-    def __init__(self, asked: Mean, replies: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> None:
-        self.asked, self._replies = asked, replies
-        self._make: Callable[[], dict[str, Tensor]] | None = make
-        self._made: dict[str, Tensor] = {}
+    def __init__(self, mean: Mean, replies: Mapping[str, Any], running: RunningMean) -> None:
+        self.mean, self._replies, self._running = mean, replies, running
 
     def __getitem__(self, id: str) -> Any:
         return self._replies[id]
@@ -108,12 +121,6 @@ class Summed(Mapping[str, Any]):
 
     def of(self, mean: Mean) -> dict[str, Tensor]:
         """Return the mean of all replies; raises MethodError if another one is meant, or if there is no reply."""
-        if mean != self.asked:
-            raise MethodError(
-                f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.asked!r}): write one for both"
-            )
-        if not self._replies:
-            return weighted_mean({}, {})
-        if self._make is not None:
-            self._made, self._make = self._make(), None
-        return dict(self._made)
+        if mean != self.mean:
+            raise MethodError(f"{mean!r}.of(answer): the answer is to Ask(..., mean={self.mean!r}): write one for both")
+        return self._running.mean() if self._replies else weighted_mean({}, {})

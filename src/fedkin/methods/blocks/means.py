@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedkin.errors import MethodError
 from fedkin.flow import Message, Params
-from fedkin.learning.aggregate import Mean, Summed
+from fedkin.learning.aggregate import AveragedReplies, Mean
 from fedkin.learning.robust import Rule, aggregated
 
 __all__ = ["Weights", "mean_asked", "mean_model", "mean_weights"]
@@ -38,9 +38,9 @@ def mean_model(
     asked = mean_asked(weights, aggregate)
     if asked is not None:
         return asked.of(replies)
-    if isinstance(replies, Summed):
+    if isinstance(replies, AveragedReplies):
         raise MethodError(
-            f"the rule {aggregate!r} needs single models, and the answer is to Ask(..., mean={replies.asked!r}): "
+            f"the rule {aggregate!r} needs single models, and the answer is to Ask(..., mean={replies.mean!r}): "
             "write Ask(phase, messages, mean_asked(weights, aggregate))"
         )
     models = {id: reply.params for id, reply in replies.items()}
