@@ -27,7 +27,7 @@ from fedkin.data import federate
 from fedkin.engines.executors.jobs import FitJob
 from fedkin.engines.executors.ray import Shards
 from fedkin.federation import Federation
-from fedkin.federation.origin import hashes
+from fedkin.federation.samples import hashes
 from fedkin.learning.losses import CrossEntropy
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net

@@ -10,7 +10,7 @@ import pytest
 from fedkin import codec
 from fedkin.cli._samples import joined, met, reader
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation.telling import agreed_on
+from fedkin.federation.summaries import agree
 from fedkin.network.encoding import Shared
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left
@@ -34,7 +34,7 @@ def test_a_table_is_shown_told_and_encoded(tmp_path: Path) -> None:
     plan, shown, ledger = plan_for(folder := written(tmp_path / "stays")), list[str](), Ledger()
     read = reader(plan, "north", str(folder / "north.csv"), None, None, "west")
     assert read.table is not None
-    agreed = agreed_on({"north": read.table.told}, read.table.reading)
+    agreed = agree({"north": read.table.told}, read.table.reading)
     network, state = MemoryNetwork(), tmp_path / "state"
     state.mkdir()
 

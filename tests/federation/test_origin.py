@@ -15,7 +15,7 @@ from fedkin.data.scenarios.iid import Iid
 from fedkin.data.sources.digits import Digits
 from fedkin.errors import DataError
 from fedkin.federation import Federation
-from fedkin.federation.origin import hashes
+from fedkin.federation.samples import hashes
 
 
 def saved(folder: Path, seed: int = 0) -> Path:

@@ -22,7 +22,7 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.federation.encoding import Encoding, profile
-from fedkin.federation.frame import as_table
+from fedkin.federation.table import as_table
 from fedkin.running import exported
 from fedkin.running.exporting import Columns, export_model
 from support import module_at

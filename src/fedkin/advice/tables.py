@@ -11,7 +11,7 @@ from fedkin.advice.folds import Rows
 from fedkin.data.sources._table import TableSource
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
-from fedkin.federation.encoding import numbers, texts
+from fedkin.federation.table import numbers, texts
 from fedkin.running.experiment import Experiment
 
 __all__ = ["rows_of", "without_column"]
@@ -39,7 +39,7 @@ def rows_of(
         return {}
     if together is None and source.time is None:
         return {}
-    from fedkin.federation.frame import columns_of
+    from fedkin.federation.table import columns_of
 
     table, owner = source.table(data_root)
     if together is not None and together not in table.column_names:

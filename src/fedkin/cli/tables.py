@@ -122,7 +122,7 @@ def say(console: Console, findings: Sequence[Finding]) -> None:
 
 def _columns(table: pa.Table, json: bool) -> None:
     """What there is to choose from, where no target is named."""
-    from fedkin.federation.encoding import kinds_of
+    from fedkin.federation.table import kinds_of
 
     rows = []
     for name in table.column_names:

@@ -15,8 +15,7 @@ from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Samples, Scale, Task
 
 if TYPE_CHECKING:
-    from fedkin.federation.encoding import Encoding
-    from fedkin.federation.frame import Target
+    from fedkin.federation.encoding import Encoding, Target
 
 __all__ = ["SPLITS", "Dataset", "Part", "Split"]
 

@@ -17,7 +17,7 @@ from fedkin.data.sources._images import size_of
 from fedkin.data.sources.folder import Folder
 from fedkin.data.sources.npz import opened
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation.frame import CLASSES
+from fedkin.federation.encoding import CLASSES
 from fedkin.settings import parse
 from fedkin.untrusted import shown
 

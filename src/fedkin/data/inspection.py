@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from fedkin.data.skew import of_classes, of_numbers
 from fedkin.data.sources._table import unnamed_codes
-from fedkin.federation.columns import codes, is_number, kinds_of, numbers
-from fedkin.federation.frame import Encoded, Reading, encoded
+from fedkin.federation.encoding import Encoded, encoded
 from fedkin.federation.split import rows_by_name
+from fedkin.federation.table import Reading, codes, is_number, kinds_of, numbers
 
 __all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
@@ -137,7 +137,7 @@ def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
 
 
 def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspection:
-    """Facts and findings of a table. Raises DataError as `fedkin.federation.frame.encoded` does."""
+    """Facts and findings of a table. Raises DataError as `fedkin.federation.encoding.encoded` does."""
     made = encoded(table, reading, where)
     found = _of_columns(table, reading)
     found += _of_codes(table, reading, found)

@@ -22,8 +22,8 @@ from fedkin.data.sources.parquet import Parquet
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
-from fedkin.federation.frame import Reading
-from fedkin.federation.telling import Agreed, told_of
+from fedkin.federation.summaries import SharedEncoding, summary_of
+from fedkin.federation.table import Reading
 from fedkin.tasks import Kind
 from fedkin.untrusted import Refused, arrays_in, said, shown
 
@@ -63,9 +63,9 @@ class OwnTable:
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
         caution(self.table, self.reading, data)
-        self.told = told_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
+        self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
-    def client(self, agreed: Agreed, group: str | None = None) -> tuple[Client, Task]:
+    def client(self, agreed: SharedEncoding, group: str | None = None) -> tuple[Client, Task]:
         """Return this participant with its samples, encoded as all agreed, and the task; group: what it says of it."""
         made = dataset_of(self.table, self.reading, self.data, agreed)
         train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))

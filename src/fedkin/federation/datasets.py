@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from fedkin.errors import DataError
-from fedkin.federation.arrays import targets_of
-from fedkin.federation.checks import as_parts, first_not_finite
+from fedkin.federation.arrays import as_parts, first_not_finite, targets_of
 from fedkin.federation.inputs import Inputs, joined, parts, shape_of
 from fedkin.federation.samples import Client, Samples, Scale
 from fedkin.federation.split import hold_out

@@ -11,21 +11,20 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fedkin.errors import DataError
 from fedkin.federation.arrays import clients_of
-from fedkin.federation.clients import check_changes, check_id, check_samples
 from fedkin.federation.datasets import clients_of_datasets
-from fedkin.federation.inputs import codes_in
-from fedkin.federation.origin import Origin
-from fedkin.federation.samples import Change, Client, Scale, hash_of
+from fedkin.federation.inputs import codes_in, parts, shape_of
+from fedkin.federation.samples import Change, Client, Origin, Samples, Scale, hash_of
 from fedkin.tasks import Kind, Task
 
 if TYPE_CHECKING:
     # Tables need pyarrow, which takes a fifth of a second to import.
-    from fedkin.federation.encoding import Encoding
-    from fedkin.federation.frame import Encoded, Target
-    from fedkin.federation.frame import Kind as TableKind
+    from fedkin.federation.encoding import Encoded, Encoding, Target
+    from fedkin.federation.table import Kind as TableKind
 
 __all__ = ["Federation"]
 
@@ -59,7 +58,7 @@ class Federation(Mapping[str, Client]):
         if clients and not task.codes:
             self.task = task = replace(task, codes=codes_in(clients[0].train.x, clients[0].train.scale is not None))
         for client in clients:
-            check_id(client.id)
+            _check_id(client.id)
             if client.id in self._clients:
                 raise DataError(f"two clients have the id {client.id!r}: ids must differ")
             if client.id == "server":
@@ -71,10 +70,10 @@ class Federation(Mapping[str, Client]):
             raise DataError("a federation needs at least one client")
         checked: set[tuple[int, int]] = set()
         for client in self._clients.values():
-            check_changes(client)
+            _check_changes(client)
             for now in client.phases:
                 for part, samples in (("training", now.train), ("test", now.test)):
-                    check_samples(client.id, part, samples, task, checked)
+                    _check_samples(client.id, part, samples, task, checked)
         if not any(client.seen for client in self._clients.values()):
             raise DataError("no client takes part: all of them are unseen")
 
@@ -259,7 +258,8 @@ class Federation(Mapping[str, Client]):
         >>> fed.task.kind, fed.encoding.names, fed.target.classes
         ('risk', ('age',), ('0', '1'))
         """
-        from fedkin.federation.frame import Reading, as_table, encoded
+        from fedkin.federation.encoding import encoded
+        from fedkin.federation.table import Reading, as_table
 
         reading = Reading(
             target, client, time, group, kind, positive, split, test_fraction, leave_out, categories, least, seed
@@ -268,7 +268,7 @@ class Federation(Mapping[str, Client]):
 
     @classmethod
     def of_encoded(cls, made: Encoded, name: str) -> Self:
-        """A federation of the arrays that `fedkin.federation.frame.encoded` has made of a table."""
+        """A federation of the arrays that `fedkin.federation.encoding.encoded` has made of a table."""
         split = ["test" if held else "train" for held in made.held]
         federation = cls.from_arrays(
             made.x, made.y, made.client, group=made.group, split=split, kind=made.target.kind, name=name,
@@ -276,3 +276,78 @@ class Federation(Mapping[str, Client]):
         )  # fmt: skip
         federation.encoding, federation.target = made.encoding, made.target
         return federation
+
+
+# -- checks of clients; errors name the client ---------------------------------------------------------------------
+
+
+def _check_id(id: str) -> None:
+    """Raise DataError for a client id that is no printable text without spaces around it."""
+    if not isinstance(id, str) or not id or id != id.strip() or not id.isprintable():
+        raise DataError(f"a client id must be printable text without spaces around it, got {id!r}")
+
+
+def _check_changes(client: Client) -> None:
+    """Raise DataError unless the client joins and changes in rounds that follow each other, with samples in each."""
+    if client.joins < 1:
+        raise DataError(f"client {client.id!r} joins in round {client.joins}; rounds are numbered from 1")
+    rounds = [change.round for change in client.changes]
+    if rounds != sorted(set(rounds)) or (rounds and rounds[0] < 1):
+        raise DataError(f"client {client.id!r} changes in rounds {rounds}; expected ascending rounds from 1")
+    for change in client.changes:
+        if len(change.train) == 0 and client.seen:
+            raise DataError(f"client {client.id!r} has no training samples from round {change.round} on")
+
+
+def _check_samples(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
+    """Raise DataError unless these samples of a client fit the task; checked: arrays that are known to be finite."""
+    _check_inputs(id, part, samples, task, checked)
+    if samples.rows is not None and samples.rows.dtype != torch.int64:
+        raise DataError(f"client {id!r}: {part} rows must be int64, got {samples.rows.dtype}")
+    if samples.rows is not None and len(samples.rows):
+        low, high = int(samples.rows.min()), int(samples.rows.max())
+        if low < 0 or high >= len(samples.y):
+            raise DataError(f"client {id!r}: {part} rows {low}..{high} are outside 0..{len(samples.y) - 1}")
+    _check_targets(f"client {id!r}: {part}", samples.labels(), task)
+
+
+def _check_inputs(id: str, part: str, samples: Samples, task: Task, checked: set[tuple[int, int]]) -> None:
+    where = f"client {id!r}: {part} inputs"
+    shape, alone = shape_of(samples.x), isinstance(samples.x, Tensor)
+    if isinstance(shape, dict) and isinstance(task.shape, Mapping) and shape.keys() != task.shape.keys():
+        raise DataError(f"{where} are {', '.join(shape)}, the task's are {', '.join(task.shape)}")
+    if isinstance(shape, dict) != isinstance(task.shape, Mapping) or (alone and shape != task.shape):
+        raise DataError(f"{where} have shape {shape}, the task's is {task.shape}")
+    codes = codes_in(samples.x, samples.scale is not None)
+    for name, array in parts(samples.x).items():
+        place = where if alone else f"{where} {name!r}"
+        own, wanted = tuple(array.shape[1:]), task.shapes[name]
+        if own != wanted:
+            raise DataError(f"{place} have shape {own}, the task's is {wanted}")
+        if (name in codes) != (name in task.codes):
+            expected = "int32 or int64 without a scale" if name in task.codes else "floats or uint8"
+            raise DataError(f"{place} are {array.dtype}; expected {expected}, as the task's and other clients' are")
+        if samples.scale is not None and (alone or array.dtype == torch.uint8):
+            samples.scale.check(wanted[0] if len(wanted) > 1 else 1, f"client {id!r}: the scale of {part} inputs")
+        # Clients usually share one array: looking for NaN in it once is enough.
+        stored = (array.data_ptr(), array.numel())
+        if array.is_floating_point() and stored not in checked:
+            checked.add(stored)
+            if not bool(torch.isfinite(array).all()):
+                raise DataError(f"{place} hold NaN or infinite values")
+
+
+def _check_targets(where: str, targets: Tensor, task: Task) -> None:
+    shape = tuple(targets.shape[1:])
+    if shape != task.target_shape:
+        raise DataError(f"{where} targets have shape {shape}, those of a {task.kind} task {task.target_shape}")
+    if task.kind == "regression":
+        if not targets.is_floating_point() or not bool(torch.isfinite(targets).all()):
+            raise DataError(f"{where} targets must be finite numbers of a floating type, got {targets.dtype}")
+        return
+    if targets.dtype != torch.int64:
+        raise DataError(f"{where} labels must be int64, got {targets.dtype}")
+    if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= task.classes):
+        raise DataError(
+            f"{where} labels run from {int(targets.min())} to {int(targets.max())}, expected 0 to {task.classes - 1}"
+        )

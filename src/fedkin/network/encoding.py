@@ -1,6 +1,6 @@
 """How participants agree over a network on the encoding of their tables, before the federation begins.
 
-Each tells its profile once (`federation.telling.Told`): to the server, which sends back what all agree on, or between
+Each sends its summary once (`federation.summaries`): to the server, which sends back what all agree on, or between
 peers to all, who each find the same.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 from fedkin import codec
 from fedkin._version import __version__
 from fedkin.errors import DataError, MethodError, RunError
-from fedkin.federation.frame import Reading
-from fedkin.federation.telling import Agreed, Told, agreed_on, check_alike
+from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike
+from fedkin.federation.table import Reading
 from fedkin.network.agreement import Agreement, unlike
 from fedkin.network.link import Left, Link, LinkError, Missed
 from fedkin.tasks import Task
@@ -35,7 +35,7 @@ _SLICE, _AGAIN = 0.5, 0.05  # seconds of one look, and until the next one
 class Shared:
     """What participants agreed on, and who they are."""
 
-    agreed: Agreed
+    agreed: SharedEncoding
     clients: tuple[str, ...]
 
     @property
@@ -50,7 +50,7 @@ class Shared:
         return {"refused": f"the federation is complete without it ({', '.join(self.clients[:8])})"}
 
 
-def _offer(told: Told, settings: str) -> bytes:
+def _offer(told: TableSummary, settings: str) -> bytes:
     return codec.encode({"version": __version__, "settings": settings, "told": told.to_json()})
 
 
@@ -58,7 +58,7 @@ def _mark(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-def _read(data: bytes, settings: str) -> Told:
+def _read(data: bytes, settings: str) -> TableSummary:
     """Return what another one tells; raises DataError if it is of another federation, or not readable."""
     try:
         tree = codec.decode(data)
@@ -68,7 +68,7 @@ def _read(data: bytes, settings: str) -> Told:
         raise DataError(f"what it tells of its table is not readable ({said(error)})") from None
     if words := unlike(Agreement(settings, None), there):
         raise DataError(words)
-    return Told.from_json(text)
+    return TableSummary.from_json(text)
 
 
 # -- with a server ----------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def gathered(
     wanted: their number, or their names. One whose table or settings differ from the others' is refused in one line.
     """
     count = wanted if isinstance(wanted, int) else len(wanted)
-    told: dict[str, Told] = {}
+    told: dict[str, TableSummary] = {}
     asked: dict[str, Future[bytes]] = {}
     refused, pause = dict[str, bytes](), Event()
     say(f"waiting for what {count} participants tell of their tables")
@@ -108,13 +108,13 @@ def gathered(
                     link.refused.add(name, PROFILE, said(error))
                     link.offer(name, f"refused/{_mark(data)}", codec.encode({"refused": said(error)}))
             pause.wait(_AGAIN)
-    shared = Shared(agreed_on(told, reading), tuple(sorted(told)))
+    shared = Shared(agree(told, reading), tuple(sorted(told)))
     for name in shared.clients:
         link.offer(name, ENCODING, codec.encode(shared.tree(name)))
     return shared
 
 
-def _take(name: str, data: bytes, told: dict[str, Told], wanted: int | Sequence[str], settings: str) -> None:
+def _take(name: str, data: bytes, told: dict[str, TableSummary], wanted: int | Sequence[str], settings: str) -> None:
     """Take what a participant tells; raises DataError if it does not fit."""
     if not isinstance(wanted, int) and name not in wanted:
         raise DataError(f"network.clients does not name it ({', '.join(wanted[:8])})")
@@ -124,9 +124,9 @@ def _take(name: str, data: bytes, told: dict[str, Told], wanted: int | Sequence[
 
 
 def received(
-    link: Link, server: str, told: Told, settings: str, *, stop: Event, patience: float = 2.0,
+    link: Link, server: str, told: TableSummary, settings: str, *, stop: Event, patience: float = 2.0,
     say: Callable[[str], None] = lambda line: None,
-) -> Agreed:  # fmt: skip
+) -> SharedEncoding:  # fmt: skip
     """Tell the server of this participant's table, and return what all agree on.
 
     Raises Left, and RunError if the server refuses it.
@@ -142,7 +142,7 @@ def received(
                 continue
             if "refused" in tree:
                 raise RunError(f"the server refuses this client: {shown(str(tree['refused']), 400)}")
-            return Agreed.from_json(str(tree.get("agreed", "")))
+            return SharedEncoding.from_json(str(tree.get("agreed", "")))
         raise Left
     except MethodError as error:
         raise RunError(f"the server sent no encoding ({said(error)})") from None
@@ -154,8 +154,8 @@ def received(
 
 
 def among(
-    link: Link, names: Iterable[str], begin: int | Sequence[str], told: Told, settings: str, reading: Reading, *,
-    kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
+    link: Link, names: Iterable[str], begin: int | Sequence[str], told: TableSummary, settings: str, reading: Reading,
+    *, kept: Shared | None = None, stop: Event, say: Callable[[str], None] = lambda line: None,
 ) -> Shared:  # fmt: skip
     """Tell all others of this peer's table, and return what those agree on who begin, as each of them finds it.
 
@@ -168,7 +168,7 @@ def among(
         link.offer(id, PROFILE, _offer(told, settings))
     if kept is not None:
         return kept
-    heard: dict[str, Told] = {link.me: told} if link.me in first else {}
+    heard: dict[str, TableSummary] = {link.me: told} if link.me in first else {}
     waiting = 0
     while missing := sorted(first - set(heard)):
         if stop.is_set():
@@ -184,4 +184,4 @@ def among(
                 continue
             except DataError as error:
                 raise RunError(f"{id} cannot be a neighbour: {said(error)}") from None
-    return Shared(agreed_on(heard, reading), tuple(sorted(heard)))
+    return Shared(agree(heard, reading), tuple(sorted(heard)))

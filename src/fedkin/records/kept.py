@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from fedkin.codec import Params
 from fedkin.errors import RunError
 from fedkin.federation import Scale, Task
-from fedkin.federation.encoding import Encoding
-from fedkin.federation.frame import Target
+from fedkin.federation.encoding import Encoding, Target
 from fedkin.records import reading
 from fedkin.records.files import Stamp, read_json
 from fedkin.records.schema import Form

@@ -25,8 +25,7 @@ from safetensors.torch import save
 
 from fedkin.codec import Params
 from fedkin.federation import Federation, Scale, Task
-from fedkin.federation.encoding import Encoding
-from fedkin.federation.frame import Target
+from fedkin.federation.encoding import Encoding, Target
 from fedkin.folders import synced
 from fedkin.learning.models import Model
 from fedkin.learning.net import Net

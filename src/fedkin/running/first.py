@@ -21,7 +21,7 @@ from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.parquet import Parquet
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation.frame import Reading
+from fedkin.federation.table import Reading
 from fedkin.running.experiment import Experiment
 from fedkin.settings import parse
 from fedkin.untrusted import shown

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import ConfigError, DataError, RunError, nearest
-from fedkin.federation.encoding import Encoding, kinds_of
-from fedkin.federation.frame import Target, as_table
+from fedkin.federation.encoding import Encoding, Target
 from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
+from fedkin.federation.table import as_table, kinds_of
 from fedkin.keys import key
 from fedkin.learning.computing import Computing
 from fedkin.learning.models import MODELS

@@ -18,7 +18,7 @@ from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.federation.telling import Agreed
+from fedkin.federation.summaries import SharedEncoding
 from fedkin.flow import PeerMethod
 from fedkin.learning.measures import MEASURES
 from fedkin.learning.models import MODELS, Mixed, Model, Transformers
@@ -225,7 +225,7 @@ def shared_in(folder: Path, restart: bool = False) -> Shared | None:
         return None
     try:
         tree = read_json(path)
-        return Shared(Agreed.from_json(tree["agreed"]), tuple(map(str, tree["clients"])))
+        return Shared(SharedEncoding.from_json(tree["agreed"]), tuple(map(str, tree["clients"])))
     except (DataError, KeyError, TypeError) as error:
         raise RunError(f"{path}: not an agreed encoding ({said(error)}); put the file back as it was") from None
 

@@ -17,7 +17,7 @@ from fedkin.data.scenarios.unseen import GROUP, UnseenTest, set_apart
 from fedkin.data.sources.base import everywhere
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
-from fedkin.federation.origin import Origin
+from fedkin.federation.samples import Origin
 from fedkin.keys import rng
 from fedkin.settings import Settings
 

@@ -22,8 +22,8 @@ from fedkin.untrusted import said, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.federation.frame import Reading
-    from fedkin.federation.telling import Agreed
+    from fedkin.federation.summaries import SharedEncoding
+    from fedkin.federation.table import Reading
 
 __all__ = ["TableSource", "caution", "dataset_of", "unnamed_codes"]
 
@@ -77,7 +77,7 @@ class TableSource(Source):
             raise DataError(f"{place}: no such file or folder; expected {' or '.join(self.endings)}{ROOTED}")
         if place.is_dir():
             return self._folder(place)
-        from fedkin.federation.rows import with_files
+        from fedkin.federation.table import with_files
 
         table = self._file(place)
         return with_files(table, [(place.name, table.num_rows)]), self.client
@@ -94,7 +94,7 @@ class TableSource(Source):
 
     def reading(self, client: str) -> Reading:
         """What the columns are for; client: the column of the clients."""
-        from fedkin.federation.frame import Reading
+        from fedkin.federation.table import Reading
 
         return Reading(
             self.target, client, self.time, self.group, self.kind, self.positive, self.split, self.test_fraction,
@@ -122,7 +122,7 @@ class TableSource(Source):
         import pyarrow as pa
 
         from fedkin.data.tables import code_like, with_code_like
-        from fedkin.federation.rows import with_files
+        from fedkin.federation.table import with_files
 
         files = sorted(path for path in place.iterdir() if path.is_file() and path.name.endswith(self.endings))
         if not files:
@@ -197,7 +197,7 @@ def _unlike(files: list[Path], tables: list[pa.Table]) -> str | None:
     """Say which column cannot be joined, with the kinds of two files; of a text beside numbers, the first such one."""
     import pyarrow as pa
 
-    from fedkin.federation.columns import texts
+    from fedkin.federation.table import texts
 
     for name in tables[0].column_names:
         of = [table.select([name]) for table in tables]
@@ -247,12 +247,12 @@ def _first_text(values: Iterable[str | None]) -> tuple[int, str]:
     return found[0]
 
 
-def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: Agreed | None = None) -> Dataset:
+def dataset_of(table: pa.Table, reading: Reading, where: str, agreed: SharedEncoding | None = None) -> Dataset:
     """The data set of a table from the path `where`; raises DataError naming that, the column and the row.
 
     agreed: what all participants of a federation agreed on, of which these are the rows of one.
     """
-    from fedkin.federation.frame import encoded
+    from fedkin.federation.encoding import encoded
 
     if agreed is None:  # else it was said when the participant read its table
         caution(table, reading, where)

@@ -17,7 +17,7 @@ from fedkin.untrusted import most, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.federation.frame import Reading
+    from fedkin.federation.table import Reading
 
 __all__ = ["ids_of", "texts_of"]
 
@@ -63,7 +63,8 @@ def _list(row: Any) -> list[int] | None:
 
 def texts_of(table: pa.Table, reading: Reading, tokens: str, length: int | None, padding: int, where: str) -> Dataset:
     """Return the data set of a table whose inputs are one column of token ids; raises DataError naming `where`."""
-    from fedkin.federation.frame import columns_of, target_of
+    from fedkin.federation.encoding import target_of
+    from fedkin.federation.table import columns_of
 
     if tokens not in table.column_names:
         raise DataError(f"{where}: data.tokens: no column {tokens!r}; {nearest(tokens, table.column_names)}")

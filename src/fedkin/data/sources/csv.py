@@ -43,7 +43,7 @@ class Csv(TableSource):
         """The tables with texts in columns of names where some of them have texts: "007" in one file, 12 in another."""
         import pyarrow as pa
 
-        from fedkin.federation.columns import texts
+        from fedkin.federation.table import texts
 
         tables = list(tables)
         for name in set(self._coded) & set(tables[0].column_names):

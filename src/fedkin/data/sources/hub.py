@@ -16,7 +16,7 @@ from fedkin.data.sources._tokens import ids_of
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
-from fedkin.federation.checks import as_names, check_ids
+from fedkin.federation.arrays import as_names, check_ids
 from fedkin.federation.datasets import picture
 from fedkin.federation.split import hold_out
 from fedkin.untrusted import said
@@ -24,7 +24,7 @@ from fedkin.untrusted import said
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.federation.frame import Reading
+    from fedkin.federation.table import Reading
 
 __all__ = ["Hub"]
 
@@ -217,7 +217,7 @@ class Hub(Source):
         return dataset_of(table, self._reading(split), where)
 
     def _reading(self, split: str | None) -> Reading:
-        from fedkin.federation.frame import Reading
+        from fedkin.federation.table import Reading
 
         return Reading(
             self.target, self.client or "", None, self.group, self.kind, None, split, self.test_fraction,

@@ -16,8 +16,15 @@ from fedkin.data.origins import ROOTED
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
-from fedkin.federation.arrays import group_of_each, which_test
-from fedkin.federation.checks import as_inputs, as_names, check_count, check_ids, first_not_finite
+from fedkin.federation.arrays import (
+    as_inputs,
+    as_names,
+    check_count,
+    check_ids,
+    first_not_finite,
+    group_of_each,
+    which_test,
+)
 from fedkin.federation.inputs import CODES
 from fedkin.federation.split import hold_out, rows_by_name
 from fedkin.untrusted import Refused, arrays_in, said

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.engines.executors.jobs import Job, Modules, ScoreJob, attempt
 from fedkin.errors import ConfigError, DataError, FedkinError, RunError
 from fedkin.federation import Client, Federation
-from fedkin.federation.origin import hashes
+from fedkin.federation.samples import hashes
 from fedkin.flow import Params
 from fedkin.learning.net import Net
 from fedkin.untrusted import said, shown

@@ -14,8 +14,8 @@ from fedkin.data.own import OwnTable
 from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.parquet import Parquet
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation.frame import Reading, as_table
-from fedkin.federation.telling import Agreed, Told, agreed_on, check_alike, told_of
+from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike, summary_of
+from fedkin.federation.table import Reading, as_table
 from stays import HOSPITALS, written
 
 CASES: dict[str, dict[str, Any]] = {
@@ -37,10 +37,10 @@ def test_what_all_agree_on_is_what_a_simulation_has(case: str, order: int, tmp_p
     whole = Csv(path=folder, **CASES[case]).load(Path())
     source = Csv(path=Path("elsewhere.csv"), **CASES[case])
     own = {name: OwnTable(name, str(folder / f"{name}.csv"), source) for name in HOSPITALS[::order]}
-    told = {name: Told.from_json(each.told.to_json()) for name, each in own.items()}
+    told = {name: TableSummary.from_json(each.told.to_json()) for name, each in own.items()}
     assert told == {name: each.told for name, each in own.items()}
-    made = agreed_on(told, source.reading(""))
-    agreed = Agreed.from_json(made.to_json())
+    made = agree(told, source.reading(""))
+    agreed = SharedEncoding.from_json(made.to_json())
     assert agreed == made
     assert agreed.encoding == whole.encoding
     assert agreed.target == whole.target
@@ -62,7 +62,7 @@ def test_a_column_of_clients_and_a_group_in_the_file_are_no_inputs(tmp_path: Pat
     source = Csv(path=Path("all.csv"), target="ill", client="who", group="region")
     own = OwnTable("ann", str(tmp_path / "ann.csv"), source)
     assert list(own.told.types) == ["age"]
-    client, _ = own.client(agreed_on({"ann": own.told}, own.reading))
+    client, _ = own.client(agree({"ann": own.told}, own.reading))
     assert (client.id, client.size, len(client.test)) == ("ann", 24, 6)
 
 
@@ -83,9 +83,9 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
         pd.read_csv(tmp_path / "b.csv").to_parquet(tmp_path / "b.parquet", index=False)
     source = Csv(path=Path("elsewhere.csv"), **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}{suffix if site == 'b' else '.csv'}"), source) for site in order}
-    told = {site: Told.from_json(each.told.to_json()) for site, each in own.items()}
+    told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
     check_alike(told)
-    agreed = agreed_on(told, source.reading(""))
+    agreed = agree(told, source.reading(""))
     assert whole.encoding is not None
     assert agreed.encoding == whole.encoding
     assert {"code=007", "code=7", "code=12", "code=13"} < set(agreed.encoding.names)
@@ -100,12 +100,12 @@ def test_codes_and_classes_with_leading_zeros_are_those_of_a_simulation(
 
 def test_classes_that_are_numbers_everywhere_keep_the_order_of_numbers() -> None:
     both = {site: told(kind="classification", x=[1, 2], y=[9, 12]) for site in "ab"}
-    assert agreed_on(both, Reading("y", "who", kind="classification")).target.classes == ("9", "12")
+    assert agree(both, Reading("y", "who", kind="classification")).target.classes == ("9", "12")
 
 
-def told(kind: str | None = None, **columns: Any) -> Told:
+def told(kind: str | None = None, **columns: Any) -> TableSummary:
     table = as_table({"who": ["a"] * len(columns["y"]), **columns})
-    return told_of(table, Reading("y", "who", kind=kind, test_fraction=0), "rows")  # type: ignore[arg-type]
+    return summary_of(table, Reading("y", "who", kind=kind, test_fraction=0), "rows")  # type: ignore[arg-type]
 
 
 def test_nothing_is_told_of_a_target_that_is_not_needed() -> None:
@@ -128,7 +128,7 @@ def test_columns_without_values_are_named_before_they_leave() -> None:
     assert "age (empty)" in told(age=[None, None], y=[0, 1]).words()[-1]
 
 
-REFUSED: dict[str, tuple[Told, Told, str]] = {
+REFUSED: dict[str, tuple[TableSummary, TableSummary, str]] = {
     "column": (told(x=[1, 2], y=[0, 1]), told(z=[1, 2], y=[0, 1]), "b has no column 'x', which a has"),
     "type": (told(x=[1, 2], y=[0, 1]), told(x=["p", "q"], y=[0, 1]), "column 'x' holds text at b and number elsewhere"),
     "target": (told(x=[1, 2], y=[0, 1]), told(x=[1, 2], y=["no", "yes"]), "the target holds number and text"),
@@ -145,7 +145,7 @@ def test_tables_that_do_not_fit_are_refused_by_name(case: str) -> None:
     one, other, words = REFUSED[case]
     kind: Any = "regression" if case == "no spread" else None
     with pytest.raises(DataError, match=words):
-        agreed_on({"a": one, "b": other}, Reading("y", "who", kind=kind))
+        agree({"a": one, "b": other}, Reading("y", "who", kind=kind))
 
 
 @pytest.mark.parametrize("change", ["{}", "[", '"x"', "types", "target", "values", "rows", "moments"])
@@ -161,13 +161,13 @@ def test_what_is_told_and_not_readable_is_refused(change: str) -> None:
     elif change in wrong:
         text = json.dumps({**tree, change: wrong[change]})
     with pytest.raises(DataError):
-        Told.from_json(text)
+        TableSummary.from_json(text)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"encoding": {}, "target": {}}', "nonsense"])
 def test_an_encoding_that_is_not_readable_is_refused(text: str) -> None:
     with pytest.raises(DataError):
-        Agreed.from_json(text)
+        SharedEncoding.from_json(text)
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_categories_of_unlike_types_in_parquet_files_are_refused_as_in_a_simulat
         Parquet(path=tmp_path, **given).load(Path())
     source = Parquet(path=tmp_path, **given)
     own = {site: OwnTable(site, str(tmp_path / f"{site}.parquet"), source) for site in "abc"}
-    told = {site: Told.from_json(each.told.to_json()) for site, each in own.items()}
+    told = {site: TableSummary.from_json(each.told.to_json()) for site, each in own.items()}
     with pytest.raises(DataError, match="column 'code' holds number at b and text elsewhere; expected the same"):
         check_alike(told)
     (tmp_path / "a.parquet").unlink()
     whole = Parquet(path=tmp_path, **given).load(Path())
     assert whole.encoding is not None
-    agreed = agreed_on({site: told[site] for site in "bc"}, source.reading(""))
+    agreed = agree({site: told[site] for site in "bc"}, source.reading(""))
     assert agreed.encoding == whole.encoding
     assert agreed.encoding.names[:3] == ("code=7", "code=8", "code=(other)")

@@ -1,0 +1,209 @@
+"""How participants that never show each other a row share one encoding of their tables.
+
+Each sends a summary: sums, counts and lists of values of its own rows. The encoding and the target that follow from all
+summaries are those of a simulation over the same tables, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import ConfigDict, Field
+
+from fedkin.errors import DataError
+from fedkin.federation.encoding import (
+    Encoding,
+    Moments,
+    Profile,
+    Target,
+    classes_of,
+    from_json,
+    kind_of,
+    profiles_of,
+    regression_of,
+)
+from fedkin.federation.table import Column, Reading, columns_of, kinds_of, name_of_type
+from fedkin.untrusted import shown
+
+__all__ = ["SharedEncoding", "TableSummary", "agree", "check_alike", "summary_of"]
+
+# What a column holds, as far as it must be the same everywhere; "empty" fits everything.
+Held = Literal["empty", "truth", "date", "time", "duration", "number", "text"]
+_HELD: dict[str, Held] = {
+    "nothing": "empty", "true and false": "truth", "dates": "date", "times": "time", "durations": "duration",
+    "numbers": "number", "texts": "text",
+}  # fmt: skip
+_MOST_VALUES = 10_000
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """All that a participant says of its table before the federation begins.
+
+    types: of each input column, in the table's order; numbers of CSV files that name categories are "text", since
+    only some participants' may have zeros in front. profile: of its training rows. target: what the target holds;
+    values: its different values, without counts; moments: its count, mean and sum of squares. Each only where needed.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    types: Mapping[str, Held]
+    profile: Profile
+    target: Held
+    values: Annotated[tuple[str, ...], Field(max_length=_MOST_VALUES)] | None = None
+    moments: Moments | None = None
+
+    def to_json(self) -> str:
+        """The same as JSON text: all that leaves, to be read before it does."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> TableSummary:
+        """What `to_json` wrote; raises DataError for any other text."""
+        summary = from_json(cls, text, "the summary of a table")
+        summary.profile.checked()
+        if set(summary.types) != {*summary.profile.numbers, *summary.profile.categories}:
+            raise DataError("the summary of a table: the profile is of other columns")
+        return summary
+
+    def words(self) -> list[str]:
+        """The same for people, in lines."""
+        lines = [f"the number of its training rows: {self.profile.rows}"]
+        numbers = [name for name, one in self.profile.numbers.items() if one.count]
+        if numbers:
+            lines.append(f"count, mean and sum of squares of {', '.join(numbers)}")
+        for name, counts in self.profile.categories.items():
+            rare = sorted(counts, key=lambda value: (counts[value], value))[:8]
+            least = ", ".join(f"{shown(value, 30)!r} {counts[value]}" for value in rare)
+            lines.append(
+                f"how often {name} has each of its {len(counts)} values (rare ones may identify people: {least})"
+            )
+        if self.values is not None:
+            lines.append(f"the values of the target, without their numbers: {shown(', '.join(self.values), 200)}")
+        if self.moments is not None:
+            lines.append("count, mean and sum of squares of the target")
+        held = [f"{shown(name)} ({kind})" for name, kind in {**self.types, "the target": self.target}.items()]
+        return [*lines, f"the names of its columns, and what each holds: {', '.join(held)}"]
+
+
+@dataclass(frozen=True)
+class SharedEncoding:
+    """What all participants share: how columns become inputs, and what the target means."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    encoding: Encoding
+    target: Target
+
+    def to_json(self) -> str:
+        """The same as JSON text, for every participant."""
+        return json.dumps(asdict(self), ensure_ascii=False, default=sorted)
+
+    @classmethod
+    def from_json(cls, text: str) -> SharedEncoding:
+        """What `to_json` wrote, with the same bits; raises DataError for any other text."""
+        shared = from_json(cls, text, "an encoding")
+        shared.encoding.checked()
+        if shared.target.kind != "regression" and len(shared.target.classes) < 2:
+            raise DataError("an encoding: the target has no classes")
+        return shared
+
+
+def summary_of(table: pa.Table, reading: Reading, where: str, typed: bool = False) -> TableSummary:
+    """What a participant says of its own rows, `reading.client` being a column of its name; raises DataError.
+
+    typed: whether the files of all store types, so that numbers which name categories must be numbers everywhere.
+
+    >>> rows = pa.table({"who": ["ann"] * 3, "age": [50, 70, 60], "ill": [0, 1, 0]})
+    >>> summary = summary_of(rows, Reading("ill", "who", test_fraction=0), "rows")
+    >>> summary.types, summary.profile.numbers["age"], summary.values
+    ({'age': 'number'}, Moments(count=3, mean=60.0, squares=200.0), ('0', '1'))
+    """
+    columns = columns_of(table, reading, where)
+    types = {name: _held(columns.inputs, name) for name in columns.inputs.column_names}
+    for name in reading.categories:
+        if types.get(name) == "number" and not typed:
+            types[name] = "text"
+    held, different = _held(table, reading.target), sorted(set(columns.values))
+    values: tuple[str, ...] | None = tuple(different)
+    moments: Moments | None = None
+    if reading.kind == "regression" and held == "text":
+        raise DataError(f"{where}: column {reading.target!r}: expected numbers to predict, got texts")
+    if reading.kind in (None, "regression") and held != "text":
+        if reading.kind == "regression" or kind_of(different, text=False) == "regression":
+            values = None
+        target = table.select([reading.target])
+        (profile,) = profiles_of(columns, target, {reading.target: "number"}, where)
+        moments = profile.numbers[reading.target]
+    (profile,) = profiles_of(columns, columns.inputs, columns.kinds, where)
+    return TableSummary(types, profile, held, values, moments)
+
+
+def agree(summaries: Mapping[str, TableSummary], reading: Reading) -> SharedEncoding:
+    """The encoding that follows from all summaries, in any order; raises DataError that names who differs."""
+    # In the order of files named ID.csv, whose first one says in which order the columns are.
+    order = sorted(summaries, key=lambda id: f"{id}.")
+    check_alike(summaries)
+    types = _types(summaries, order)
+    kinds: dict[str, Column] = {
+        name: "category" if held == "text" or name in reading.categories else "number" for name, held in types.items()
+    }
+    encoding = Encoding.of([_filled(summaries[id].profile, kinds) for id in order], kinds, reading.least)
+    return SharedEncoding(encoding, _target([summaries[id] for id in order], reading))
+
+
+def check_alike(summaries: Mapping[str, TableSummary]) -> None:
+    """Raise DataError if the tables of these participants have not the same columns, of the same types."""
+    _types(summaries, sorted(summaries))
+    # Of numbers that are classes for sure no moments are sent: they are texts where some have zeros in front.
+    held = {"text" if one.target == "number" and one.moments is None else one.target for one in summaries.values()}
+    if len(held) > 1:
+        kinds = {one.target for one in summaries.values()}
+        raise DataError(f"the target holds {' and '.join(sorted(kinds))}; expected the same everywhere")
+
+
+def _types(summaries: Mapping[str, TableSummary], order: list[str]) -> dict[str, Held]:
+    """The type of each column at those who have values in it, in the order of the first."""
+    first, types = order[0], dict(summaries[order[0]].types)
+    for id in order[1:]:
+        if odd := sorted(set(types) ^ set(summaries[id].types)):
+            one, other = (id, first) if odd[0] in types else (first, id)
+            raise DataError(f"{one} has no column {odd[0]!r}, which {other} has; expected the same ones")
+        for name, held in summaries[id].types.items():
+            if held != types[name] and "empty" not in (held, types[name]):
+                raise DataError(
+                    f"column {name!r} holds {held} at {id} and {types[name]} elsewhere; expected the same everywhere"
+                )
+            types[name] = types[name] if held == "empty" else held
+    return types
+
+
+def _filled(profile: Profile, kinds: Mapping[str, Column]) -> Profile:
+    """A profile in which a column without values is what it is elsewhere."""
+    numbers = {name: profile.numbers.get(name, Moments(0, 0.0, 0.0)) for name in kinds if kinds[name] == "number"}
+    counts = {name: profile.categories.get(name, {}) for name in kinds if kinds[name] == "category"}
+    return Profile(profile.rows, numbers, counts)
+
+
+def _target(summaries: list[TableSummary], reading: Reading) -> Target:
+    where, text = f"target {reading.target!r}", any(one.target == "text" for one in summaries)
+    lists = [one.values for one in summaries if one.values is not None]
+    different = {value for values in lists for value in values}
+    kind = reading.kind or (kind_of(different, text) if len(lists) == len(summaries) else "regression")
+    if kind != "regression":
+        if len(lists) < len(summaries):
+            raise DataError(f"{where}: a participant sent no values, and they are classes")
+        return classes_of(different, text, kind, reading.positive, where)
+    moments = [one.moments for one in summaries if one.moments is not None]
+    if len(moments) < len(summaries):
+        raise DataError(f"{where}: expected numbers to predict, and a participant has none")
+    return regression_of(Moments.merged(moments), where)
+
+
+def _held(table: pa.Table, name: str) -> Held:
+    kinds_of(table.select([name]))  # refuses what is neither
+    return _HELD[name_of_type(table.schema.field(name).type)]
