@@ -2,8 +2,8 @@
 
     python benchmarks/flips.py [--flips 400] [--seed 0]
 
-Files are drawn with equal chances, and then a bit in the file. A flip is found if `fedkin check` names the file. One
-that is not found there must not matter: the run then goes on to the bytes of the unharmed one, or is refused.
+Files are drawn with equal chances, and then a bit in the file. A flip is found if `fedkin runs check` names the file.
+One that is not found there must not matter: the run then goes on to the bytes of the unharmed one, or is refused.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/kills.py --only "run fedavg" --every 1 --random 20
 
 A kill is a SIGKILL, before an operation on files (opening to write, fsync, renaming, removing, making a folder) or at
-a random moment. After it `fedkin check` must find nothing wrong, the command must go on (or begin again, where nothing
-was begun), and the folder must equal that of an uninterrupted run byte for byte: clocks stand still, so times and
-reports are compared too. Exit status 1 if one did not.
+a random moment. After it `fedkin runs check` must find nothing wrong, the command must go on (or begin again, where
+nothing was begun), and the folder must equal that of an uninterrupted run byte for byte: clocks stand still, so times
+and reports are compared too. Exit status 1 if one did not.
 """
 
 from __future__ import annotations

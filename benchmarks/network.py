@@ -91,10 +91,10 @@ def held(process: subprocess.Popen[bytes]) -> tuple[float, float]:
 def joined(folder: Path, names: list[str]) -> list[tuple[float, float]]:
     """Run the server and all clients as processes to their end, and return their memory; the server prints."""
     keys = ["--key", "{0}.key", "--certificate", "ca/{0}.crt"]
-    serve = ["serve", "experiment.toml", "--join", "join.toml", "--out", "run"]
+    serve = ["net", "serve", "experiment.toml", "--join", "join.toml", "--out", "run"]
     started = [subprocess.Popen([*FEDKIN, *serve, *(word.format("server") for word in keys)], cwd=folder)]
     for name in names:
-        words = ["join", "join.toml", "--data", f"{name}.npz", "--group", group_of(name), "--yes"]
+        words = ["net", "join", "join.toml", "--data", f"{name}.npz", "--group", group_of(name), "--yes"]
         with (folder / f"{name}.log").open("wb") as log:
             started.append(
                 subprocess.Popen([*FEDKIN, *words, *(word.format(name) for word in keys)], cwd=folder, stderr=log)

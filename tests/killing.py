@@ -142,7 +142,7 @@ class Bench:
         tally.not_begun += not begun
         tally.from_round_0 += begun and not list(self.folder.glob("**/round-*.safetensors"))
         if self.folder.exists() and any(self.folder.iterdir()):
-            ended = self.run(["check", str(self.folder)])
+            ended = self.run(["runs", "check", str(self.folder)])
             if ended.status:
                 tally.failures.append(f"{kills}: check: {ended.said}")
         ended = self.run(words)

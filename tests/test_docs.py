@@ -145,9 +145,9 @@ def test_commands_are_read() -> None:
     assert "--seeed" in str(fault(lines[0]))
     assert "dif" in str(fault(lines[1]))
     assert fault("fedkin run a.toml --seed 1   # what it does") is None
-    assert "DATA" in str(fault("fedkin inspect"))
-    assert fault("fedkin inspect", mentioned=True) is None
-    assert "--seeed" in str(fault("fedkin inspect --seeed", mentioned=True))
+    assert "DATA" in str(fault("fedkin init --look"))
+    assert fault("fedkin init --look", mentioned=True) is None
+    assert "--seeed" in str(fault("fedkin init --look --seeed", mentioned=True))
     assert mentions("Use `fedkin net\n status`.") == ["fedkin net status"]
     assert "x" in str(fault("fedkin run a.toml --seed x"))
     assert len([line for page in PAGES for line in command_lines(page.read_text(encoding="utf-8"))]) > 80

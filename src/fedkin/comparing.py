@@ -126,7 +126,7 @@ def sweep(
     restart: bool = False,
     progress: bool = False,
 ) -> Sweep:
-    """Run methods over a grid of settings: what `fedkin sweep` does. Its figures are on test samples.
+    """Run methods over a grid of settings: what `fedkin tune` does. Its figures are on test samples.
 
     grid: the values by "section.field", or by "METHOD:section.field" for one method. The other arguments are those of
     `compare`. With `out`, the folder has a page with a plot.

@@ -1,4 +1,4 @@
-"""`fedkin check`: what it finds in folders that are whole, harmed, unfinished or in use, and `--restart`."""
+"""`fedkin runs check`: what it finds in folders that are whole, harmed, unfinished or in use, and `--restart`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(folder: Path) -> tuple[int, list[str]]:
-    result = CliRunner().invoke(app, ["check", str(folder)])
+    result = CliRunner().invoke(app, ["runs", "check", str(folder)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout.splitlines()
 
@@ -127,11 +127,11 @@ def test_another_version_is_a_note_and_no_problem(
 def test_what_is_no_run_or_in_use_is_said(folders: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "no run, comparison or tuning is in it")):
-        ended = runner.invoke(app, ["check", str(folder)])
+        ended = runner.invoke(app, ["runs", "check", str(folder)])
         assert isinstance(ended.exception, RunError)
         assert said in str(ended.exception)
     with held(folders / "cut"):
-        ended = runner.invoke(app, ["check", str(folders)])
+        ended = runner.invoke(app, ["runs", "check", str(folders)])
         assert isinstance(ended.exception, RunError)
         assert "in use by process" in str(ended.exception)
         ended = runner.invoke(app, ["run", "--resume", str(folders / "cut")])

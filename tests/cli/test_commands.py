@@ -54,7 +54,7 @@ def python(code: str, status: int) -> str:
     "words",
     [
         ["--help"], ["--version"], ["copmare"], ["run", "--help"], ["run", "--ruonds", "3"], ["run", "nothere.toml"],
-        ["compare", "digits-rotatd"], ["methods", "fltt"], ["models", "mlpp"],
+        ["compare", "digits-rotatd"], ["list", "methods", "fltt"], ["list", "models", "mlpp"],
         ["new", "metod", "mine"], ["new", "method", "Mine"],
     ],
 )  # fmt: skip
@@ -224,8 +224,8 @@ def test_resume_after_a_cut(experiment: Path) -> None:
         (["compare", "small.toml", "--seeds", "4-0"], "expected the smaller number first"),
         (["compare", "small.toml", "--seeds", "0-"], "expected whole numbers from 0 up, got '0-'"),
         (["compare", "small.toml", "--seeds", "0,one"], "expected whole numbers from 0 up, got 'one'"),
-        (["methods", "sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
-        (["scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),
+        (["list", "methods", "sfmtl-grpah"], "no 'sfmtl-grpah'; did you mean 'sfmtl-graph'?"),
+        (["list", "scenarios", "rotated"], "no 'rotated'; did you mean 'rotated-masked'?"),
         (["report", "nowhere"], "nowhere"),
         (["compare", "small.toml", "--seeds", "²"], "expected whole numbers from 0 up, got '²'"),
         (["compare", "--resume", "small.toml", "--seeds", "1"], "no plan.json in it"),
@@ -258,11 +258,11 @@ def test_catalogues(command: str) -> None:
     from fedkin.settings import tunables
 
     registry: Any = {"methods": METHODS, "scenarios": SCENARIOS, "sources": SOURCES, "models": MODELS}[command]
-    listed = CliRunner().invoke(app, [command], env={"COLUMNS": "200"})
+    listed = CliRunner().invoke(app, ["list", command], env={"COLUMNS": "200"})
     assert listed.exit_code == 0
     for name, entry in registry.items():
         assert name in listed.stdout
-        shown = CliRunner().invoke(app, [command, name], env={"COLUMNS": "200"})
+        shown = CliRunner().invoke(app, ["list", command, name], env={"COLUMNS": "200"})
         assert shown.exit_code == 0
         for field in entry.model_fields:
             assert field in shown.stdout
@@ -301,7 +301,7 @@ def test_resume_of_a_mistyped_folder_names_the_nearest(
     for words, near in (
         (["run", "--resume", "runs/digits-fedvag"], "no such folder; did you mean runs/digits-fedavg?"),
         (["run", "--resume", "run/digits-fedavg"], "no such folder"),
-        (["run", "--resume", "runs"], "nothing to go on with; beside it there are 2, such as runs/digits-fedavg"),
+        (["run", "--resume", "runs"], "nothing to continue; beside it there are 2, such as runs/digits-fedavg"),
         (["compare", "--resume", "runs/comparde"], "no such folder; did you mean runs/compared?"),
     ):
         status, _, err = said(*words, monkeypatch=monkeypatch, capsys=capsys)

@@ -85,7 +85,7 @@ def test_what_flower_cannot_run_is_refused(run: Terminal) -> None:
     words = run.refused("new", "app", "--experiment", "npz.toml", "--out", "run", "--simulation")
     assert words.startswith("data.path: ann.npz is not absolute and not below --data-root, and Flower starts an app in")
     words = run.refused("new", "app", "--experiment", "peers.toml", "--out", "run")
-    assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin peer"
+    assert words == "method.name: 'dfedavgm' has no server, and Flower has one: use fedkin net peer"
     assert "no such experiment file" in run.refused("new", "app", "--experiment", "no.toml", "--out", "run")
     assert not Path("app").exists()
 

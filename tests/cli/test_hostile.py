@@ -21,6 +21,7 @@ import tomli_w
 from rich.console import Console
 
 from fedkin.cli import main
+from fedkin.cli.output import make_console
 from fedkin.cli.progress import LiveProgress, StopFlag
 from report.made import make_run
 from tiny import TABLE, reseal
@@ -152,10 +153,9 @@ def test_json_on_the_screen_holds_nothing_that_a_terminal_obeys(told: Told, tmp_
 
 
 def test_a_live_view_shows_a_title_without_effect(tmp_path: Path) -> None:
-    from fedkin.cli.screen import screen
 
     text = io.StringIO()
-    console = screen(file=text, force_terminal=False, width=80)
+    console = make_console(file=text, force_terminal=False, width=80)
     progress = LiveProgress(f"[/x]{ESCAPE}", StopFlag(), tmp_path, console=console)
     progress.started(3, 0)
     console.print(progress.view())

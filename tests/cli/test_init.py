@@ -1,4 +1,4 @@
-"""`fedkin init` and `fedkin inspect` of an archive of arrays, a folder of images and a saved dataset."""
+"""`fedkin init` and `fedkin init --look` of an archive of arrays, a folder of images and a saved dataset."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_each_folder_of_images_is_a_client(images: Path) -> None:
     assert table["data"] == {"source": "folder", "path": str(images), "folders": "clients", "size": "same"}
     assert sorted(federation) == sorted(SITES)
     assert federation.task.shape == (3, 12, 16)
-    shown = json.loads(said("inspect", images, "--json"))
+    shown = json.loads(said("init", "--look", images, "--json"))
     assert [(one["id"], one["train"] + one["test"]) for one in shown["clients"]] == [(id, 40) for id in SITES]
 
 
@@ -123,10 +123,12 @@ def test_images_of_unlike_sizes_are_stretched(images: Path) -> None:
 
 def test_clients_of_an_archive_are_inspected(digits: Arrays, tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", **digits)
-    shown = json.loads(said("inspect", tmp_path / "digits.npz", "--json"))
+    shown = json.loads(said("init", "--look", tmp_path / "digits.npz", "--json"))
     assert [one["id"] for one in shown["clients"]] == sorted(SITES)
     assert sum(one["train"] + one["test"] for one in shown["clients"]) == 300
-    assert "3 clients, 240 training and 60 test samples, classification" in said("inspect", tmp_path / "digits.npz")
+    assert "3 clients, 240 training and 60 test samples, classification" in said(
+        "init", "--look", tmp_path / "digits.npz"
+    )
 
 
 def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_what_cannot_be_read_is_one_line(digits: Arrays, images: Path, tmp_path:
     ]
     for data, more, text in whole:
         assert text in refused("init", data, *more, "--out", tmp_path / "first.toml")
-        assert text in refused("inspect", data, *more)
+        assert text in refused("init", "--look", data, *more)
     arrays: list[tuple[Arrays, str]] = [
         ({"y": np.eye(10)[digits["y"]]}, "array y has a column for each class; store their numbers: y.argmax(1)"),
         ({"y": digits["y"].astype(float)}, "array y holds whole numbers as float64 [300]; store classes as whole"),
@@ -208,7 +210,7 @@ class TestSaved:
         table, federation = started(data, "--target", "died", "--client", "site")
         assert sorted(federation) == sorted(SITES)
         assert table["scenario"] == {"name": "natural"}
-        said("inspect", data, "--target", "died", "--client", "site")
+        said("init", "--look", data, "--target", "died", "--client", "site")
 
     def test_pictures_with_a_test_split(self, save: Callable[..., Path], digits: Arrays) -> None:
         from PIL import Image
@@ -245,7 +247,7 @@ def test_codes_with_leading_zeros_become_categories(tmp_path: Path) -> None:
     lines = [f"{'abc'[row % 3]},{row % 5:03d},{rng.normal():.3f},{row:05d},{rng.integers(2)}" for row in range(300)]
     (tmp_path / "d.csv").write_text("site,ward,x,row,died\n" + "\n".join(lines) + "\n")
     options = ("--target", "died", "--client", "site")
-    looked = said("inspect", tmp_path / "d.csv", *options)
+    looked = said("init", "--look", tmp_path / "d.csv", *options)
     assert (
         "codes: column 'ward' is read as numbers, although values have leading zeros, such as '000': if they are "
         "codes, name it in categories"

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from fedkin.cli import app
-from fedkin.cli.kinds import kind_in_words, value_in_words
+from fedkin.cli.setting_types import describe_type, describe_value
 from fedkin.running.own import KINDS
 
 
@@ -28,15 +28,15 @@ def settings(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 def test_every_setting_is_said_in_words(section: str) -> None:
     for part in KINDS[section].known.values():
         for name, field in settings(part):
-            words = kind_in_words(field.annotation, field.metadata)
+            words = describe_type(field.annotation, field.metadata)
             assert not re.search(r"[\[\]<>|']|typing|Union|None|Info|Path|\bint\b|\bstr\b", words), (part, name, words)
 
 
 def test_bounds_and_alternatives_are_said() -> None:
-    said = CliRunner().invoke(app, ["scenarios", "rotated-masked"], env={"COLUMNS": "200"}).stdout
+    said = CliRunner().invoke(app, ["list", "scenarios", "rotated-masked"], env={"COLUMNS": "200"}).stdout
     assert re.search(r"scenario.unseen +not set +number, above 0, below 1; or text; or list of: text; or not set", said)
     assert re.search(r"scenario.pooled +false +true or false", said)
     assert re.search(r"scenario.rotations +\[0, 90, 180, 270\] +list of: 0, 90, 180 or 270", said)
-    assert kind_in_words(dict[str, tuple[str, ...]]) == "table of: list of: text"
-    assert kind_in_words(Path) == "path"
-    assert value_in_words({"a": True}) == "a = true"
+    assert describe_type(dict[str, tuple[str, ...]]) == "table of: list of: text"
+    assert describe_type(Path) == "path"
+    assert describe_value({"a": True}) == "a = true"

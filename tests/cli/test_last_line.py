@@ -43,8 +43,8 @@ def fails(error: BaseException) -> Callable[..., None]:
 
 def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
     """Status and standard error of a command in which this happens."""
-    monkeypatch.setattr(catalogue, "_catalogue", fails(error))
-    monkeypatch.setattr(sys, "argv", ["fedkin", "models"])
+    monkeypatch.setattr(catalogue, "_settings", fails(error))
+    monkeypatch.setattr(sys, "argv", ["fedkin", "list", "models", "mlp"])
     with pytest.raises(SystemExit) as ended:
         main()
     out, err = capsys.readouterr()
@@ -66,7 +66,7 @@ def test_a_fault_is_one_line_with_the_file_of_its_traceback(
     )  # fmt: skip
     text = file.read_text()
     assert "Traceback" in text
-    assert "'fedkin' 'models'" in text
+    assert "'fedkin' 'list' 'models' 'mlp'" in text
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -128,7 +128,7 @@ def command(*words: str, **options: Any) -> subprocess.Popen[str]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_standard_output() -> None:
     with Path("/dev/full").open("w") as full:
-        ended = command("scenarios", stdout=full, stderr=subprocess.PIPE)
+        ended = command("list", "scenarios", stdout=full, stderr=subprocess.PIPE)
     assert ended.communicate()[1] == "error: standard output: No space left on device\n"
     assert ended.returncode == 2
 
@@ -137,7 +137,7 @@ def test_a_full_disk_behind_standard_output() -> None:
 def test_a_reader_that_has_gone() -> None:
     there, here = os.pipe()
     os.close(there)
-    ended = command("methods", stdout=here, stderr=subprocess.PIPE)
+    ended = command("list", "methods", stdout=here, stderr=subprocess.PIPE)
     os.close(here)
     assert ended.communicate()[1] == ""
     assert ended.returncode == 1
@@ -162,11 +162,11 @@ def test_a_run_goes_on_though_its_progress_cannot_be_shown(tmp_path: Path) -> No
 def interrupted(module: str) -> tuple[int, str]:
     """Status of a command, and what it wrote on standard error, if Ctrl-C comes when this module has been imported."""
     code = INTERRUPTED.format(module=module) + FEDKIN
-    ended = subprocess.run([sys.executable, "-c", code, "methods"], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", code, "list", "methods"], capture_output=True, text=True, check=False)
     return ended.returncode, ended.stderr
 
 
-@pytest.mark.parametrize("module", ["fedkin.cli.ending", "numpy", "torch._C"])
+@pytest.mark.parametrize("module", ["fedkin.cli.exit_status", "numpy", "torch._C"])
 def test_ctrl_c_in_the_first_seconds_is_quiet(module: str) -> None:
     assert interrupted(module) == (130, "")
 
@@ -175,7 +175,10 @@ def test_ctrl_c_in_the_first_seconds_is_quiet(module: str) -> None:
 @pytest.mark.parametrize("place", range(24))
 def test_ctrl_c_at_any_import_is_quiet(place: int) -> None:
     listed = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", FEDKIN, "methods"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-c", FEDKIN, "list", "methods"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     modules = [line.rpartition("|")[2].strip() for line in listed.stderr.splitlines()]
     after = modules[modules.index("fedkin.cli") + 1 :]

@@ -1,4 +1,4 @@
-"""`fedkin inspect EXPERIMENT.toml`: the clients of a federation, as it is trained on."""
+"""`fedkin init --look EXPERIMENT.toml`: the clients of a federation, as it is trained on."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
     place = written(tmp_path)
     federation = load(place).federation(Path("nowhere"))
-    shown = json.loads(CliRunner().invoke(app, ["inspect", str(place), "--json"]).stdout)
+    shown = json.loads(CliRunner().invoke(app, ["init", "--look", str(place), "--json"]).stdout)
     assert [one["id"] for one in shown["clients"]] == sorted(federation)
     for one in shown["clients"]:
         client = federation[one["id"]]
         assert (one["train"], one["test"]) == (len(client.train), len(client.test))
         assert one["classes"] == np.bincount(client.train.labels().numpy(), minlength=10).tolist()
-    said = CliRunner().invoke(app, ["inspect", str(place)]).stdout
+    said = CliRunner().invoke(app, ["init", "--look", str(place)]).stdout
     assert "6 clients" in said
     assert "rot0" in said
     assert "skew" not in said  # rotations change no labels
@@ -40,7 +40,7 @@ def test_figures_are_those_of_the_federation(tmp_path: Path) -> None:
 
 def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
     place = written(tmp_path, scenario={"name": "classes-per-client", "clients": 6, "classes": 2})
-    said = CliRunner().invoke(app, ["inspect", str(place)]).stdout
+    said = CliRunner().invoke(app, ["init", "--look", str(place)]).stdout
     assert "skew: targets differ between clients beyond chance (effect 0." in said
 
 
@@ -51,7 +51,7 @@ def test_clients_with_classes_of_their_own_are_skewed(tmp_path: Path) -> None:
 def test_options_of_tables_are_refused(
     tmp_path: Path, words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedkin", "inspect", str(written(tmp_path)), *words])
+    monkeypatch.setattr(sys, "argv", ["fedkin", "init", "--look", str(written(tmp_path)), *words])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from fedkin.cli import app, names
-from fedkin.cli.examples import EXAMPLES
+from fedkin.cli import app, completion
+from fedkin.cli.commands import EXAMPLES
 from fedkin.data.origins import ORIGINS
 from fedkin.data.scenarios import SCENARIOS
 from fedkin.data.sources import SOURCES
@@ -22,23 +22,27 @@ from fedkin.learning.models import MODELS
 from fedkin.methods import METHODS
 from fedkin.running.presets import preset_names
 
-COMPLETED = [
-    (names.method_names, METHODS), (names.scenario_names, SCENARIOS), (names.source_names, SOURCES),
-    (names.model_names, MODELS), (names.fetched_names, ORIGINS), (names.preset_names, preset_names()),
-]  # fmt: skip
+NAMES: dict[str, Any] = {
+    "methods": METHODS, "scenarios": SCENARIOS, "sources": SOURCES, "models": MODELS, "presets": preset_names(),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("complete", "known"), COMPLETED, ids=[complete.__name__ for complete, _ in COMPLETED])
-def test_every_name_is_completed(complete: Any, known: Any) -> None:
-    own = [name for name in known if not hasattr(known, "get") or known[name].__module__.startswith("fedkin.")]
-    assert sorted(complete("")) == sorted(own)
-    assert all(name.startswith("f") for name in complete("f"))
+@pytest.mark.parametrize("kind", NAMES)
+def test_every_built_in_name_is_read_from_the_files(kind: str) -> None:
+    parts = NAMES[kind]
+    built_in = [name for name in parts if isinstance(parts, list) or parts[name].__module__.startswith("fedkin.")]
+    assert sorted(completion.names_of_kind(kind)) == sorted(built_in)
+
+
+def test_data_sets_and_kinds_are_completed() -> None:
+    assert sorted(completion.data_set_names("")) == sorted(ORIGINS)
+    assert completion.kind_names("m") == ["methods", "models", "metrics"]
 
 
 def test_lists_of_methods_are_completed_one_after_another() -> None:
-    assert names.methods_listed("fedav") == ["fedavg"]
-    assert names.methods_listed("local,fedav") == ["local,fedavg"]
-    assert names.methods_listed("fedavg,fedav") == []
+    assert completion.method_lists("fedav") == ["fedavg"]
+    assert completion.method_lists("local,fedav") == ["local,fedavg"]
+    assert completion.method_lists("fedavg,fedav") == []
 
 
 def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +51,9 @@ def test_experiments_are_presets_files_and_folders(tmp_path: Path, monkeypatch: 
         Path(name).write_text("")
     Path("digits").mkdir()
     Path("digits/a.toml").write_text("")
-    assert names.experiment_files("digits") == ["digits-rotated", "digits/", "digits-mine.toml"]
-    assert names.experiment_files("digits/") == ["digits/a.toml"]
-    assert names.experiment_files("nowhere/") == []
+    assert completion.experiment_files("digits") == ["digits-rotated", "digits/", "digits-mine.toml"]
+    assert completion.experiment_files("digits/") == ["digits/a.toml"]
+    assert completion.experiment_files("nowhere/") == []
 
 
 def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
@@ -65,7 +69,7 @@ def test_a_shell_completes_without_the_imports_that_take_seconds() -> None:
         "COMP_WORDS": "fedkin compare digits-rotated --methods local,fedav",
         "COMP_CWORD": "4",
         "PATH": "/bin",
-        "PYTHONPATH": str(Path(names.__file__).parents[2]),
+        "PYTHONPATH": str(Path(completion.__file__).parents[2]),
     }
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=asked, check=False)
     assert ended.stdout.split() == ["local,fedavg"]

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedkin.cli.progress import LiveProgress, Progress, Several, StopFlag, sparkline
+from fedkin.cli.progress import LiveProgress, Progress, ProgressOfSeveral, StopFlag, sparkline
 from fedkin.running.progress import figured
 from tiny import TABLE
 
@@ -255,7 +255,7 @@ def test_run_on_a_real_terminal(tmp_path: Path) -> None:
 
 def test_the_time_left_for_all_is_that_of_runs_that_have_ended() -> None:
     now = 0.0
-    several = Several(StopFlag(), quiet=True, clock=lambda: now)
+    several = ProgressOfSeveral(StopFlag(), quiet=True, clock=lambda: now)
     titles = []
     for number, seconds in enumerate((0.0, 30.0, 10.0)):  # the first was finished before: it is only read
         progress = several.next(f"run {number}", number, 4)

@@ -289,7 +289,7 @@ def test_finished_runs_keep_their_figures_and_not_their_models(folder: Path) -> 
     assert len(runs) == len(list(Path("kept").rglob("summary.json"))) > 9
     assert not [run for run in runs if (run / "models").exists() or (run / "checkpoint").exists()]
     for run in runs:
-        assert "every file is as it was written" in CliRunner().invoke(app, ["check", str(run)]).output
+        assert "every file is as it was written" in CliRunner().invoke(app, ["runs", "check", str(run)]).output
     before = {path.name: path.read_bytes() for path in Path("light/pages").iterdir()}
     assert before == {path.name: path.read_bytes() for path in Path("kept/pages").iterdir()}
     ran("tiny", "--out", "light", "--finished", "--pages", "again")

@@ -1,4 +1,4 @@
-"""How `fedkin join` and `fedkin peer` come to their samples, where these are tables."""
+"""How `fedkin net join` and `fedkin net peer` come to their samples, where these are tables."""
 
 from __future__ import annotations
 

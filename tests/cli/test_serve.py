@@ -1,4 +1,4 @@
-"""`fedkin serve`, `join` and `peer`: one line for whatever is wrong, before anything is opened or sent."""
+"""`fedkin net serve`, `join` and `peer`: one line for whatever is wrong, before anything is opened or sent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_server_with_the_wrong_key_or_experiment(place: Path, refused: Refused) -> None:
-    serve = ["serve", "tiny.toml", "--join", "join.toml", "--out", "out", "--key"]
+    serve = ["net", "serve", "tiny.toml", "--join", "join.toml", "--out", "out", "--key"]
     assert refused(*serve, "ann.key") == "--key ann.key: it is of 'ann', and the server is 'server'"
     assert refused(*serve, "eve.key") == "--key eve.key: 'eve' is not a member of this federation"
     assert refused(*serve, "none.key").startswith("none.crt: ")
@@ -81,7 +81,7 @@ def test_a_server_with_the_wrong_key_or_experiment(place: Path, refused: Refused
 
 
 def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
-    serve = ["serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"]
+    serve = ["net", "serve", "tiny.toml", "--join", "join.toml", "--key", "server.key"]
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "run": {"adversaries": "noise:0.2"}}))
     assert refused(*serve).startswith("run.adversaries: these are simulated")
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "model": {"name": "mixed"}, "method": {"name": "local"}}))
@@ -90,26 +90,29 @@ def test_what_only_a_simulation_can_do(place: Path, refused: Refused) -> None:
 
 def test_noise_is_agreed_like_any_other_setting(place: Path, refused: Refused) -> None:
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "privacy": {"clip": 1.0, "noise": 1.0}}))
-    said = refused("serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
+    said = refused("net", "serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
     assert "privacy.clip is 1.0 here and not set there" in said
 
 
 def test_a_setting_of_the_network_with_a_typo(place: Path, refused: Refused) -> None:
     (place / "tiny.toml").write_text(tomli_w.dumps({**TABLE, "network": {"deadlin": 5}}))
-    said = refused("serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
+    said = refused("net", "serve", "tiny.toml", "--join", "join.toml", "--key", "server.key")
     assert said == "tiny.toml: network.deadlin: no such setting; did you mean 'deadline'?"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["join", "peers.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation without a server"),
-        (["peer", "join.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation with a server (server)"),
-        (["join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
-        (["join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: cannot be read"),
-        (["join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
-        (["join", "join.toml", "--data", "ann.npz", "--key", "ann.key", "--max-epsilon", "3"], "adds no noise to what"),
-        (["join", "none.toml", "--data", "ann.npz", "--key", "ann.key"], "none.toml: No such file"),
+        (["net", "join", "peers.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation without a server"),
+        (["net", "peer", "join.toml", "--data", "ann.npz", "--key", "ann.key"], "a federation with a server (server)"),
+        (["net", "join", "join.toml", "--data", "ann.npz", "--key", "server.key"], "which does not join"),
+        (["net", "join", "join.toml", "--data", "bob.npz", "--key", "ann.key"], "bob.npz: cannot be read"),
+        (["net", "join", "join.toml", "--data", "ann.csv", "--key", "ann.key"], "--target NAME"),
+        (
+            ["net", "join", "join.toml", "--data", "ann.npz", "--key", "ann.key", "--max-epsilon", "3"],
+            "adds no noise to what",
+        ),
+        (["net", "join", "none.toml", "--data", "ann.npz", "--key", "ann.key"], "none.toml: No such file"),
     ],
 )
 def test_what_a_participant_gives_wrongly(words: list[str], said: str, refused: Refused) -> None:
@@ -129,11 +132,11 @@ def test_a_table_is_not_told_of_where_a_metric_lacks(
     table = {**TABLE, "data": data, "scenario": {"name": "natural"}, "method": {"name": method}}
     server = "server" if command == "join" else ""
     invite(place / file, town, {**table, "run": {"metrics": ["wrong-share"]}}, server, ["ann", "bob"])
-    words = [command, file, "--data", "ann.csv", "--key", "ann.key", "--yes"]
+    words = ["net", command, file, "--data", "ann.csv", "--key", "ann.key", "--yes"]
     assert refused(*words).startswith("run.metrics: no metric 'wrong-share': give --metric FILE.py:NAME")
     assert refused(*words, "--metric", "wrong-share").startswith("--metric: expected FILE.py:NAME")
     invite(place / f"none-{file}", town, table, server, ["ann", "bob"])
-    said = refused(command, f"none-{file}", *words[2:], "--metric", "own_wrong.py:wrong_share")
+    said = refused("net", command, f"none-{file}", *words[3:], "--metric", "own_wrong.py:wrong_share")
     assert said == "--metric: the experiment does not ask for 'wrong-share': for none"
 
 
@@ -143,7 +146,7 @@ def test_who_is_dialled_needs_a_certificate_for_that_host(place: Path, town: Tow
     join = Join(version=VERSION, federation="tiny", server="", ca=certificate_pem([town.ca]).decode(),
                 experiment=text, experiment_hash=hash_of(text), members=book)  # fmt: skip
     write_join(join, place / "hosts.toml")
-    said = refused("peer", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
+    said = refused("net", "peer", "hosts.toml", "--data", "ann.npz", "--key", "ann.key", "--yes")
     assert said.startswith("--key: the certificate of 'ann' is for ")
     assert "the others dial it at tls/north.example.org:7447: make both anew with" in said
     assert "fedkin net init DIR --name ann --host north.example.org, and have DIR/ann.csr signed" in said

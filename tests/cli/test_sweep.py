@@ -1,4 +1,4 @@
-"""`fedkin sweep`: a table, a plot, going on, and what is wrong in one line."""
+"""`fedkin tune`: a table, a plot, going on, and what is wrong in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.invoked import said
 from fedkin.cli import app, main
 from tiny import TABLE
 
-SWEEP = ["sweep", "small.toml", "--methods", "local,fedavg", "--grid", "training.lr=0.05,0.5", "--seeds", "0-1",
+SWEEP = ["tune", "small.toml", "--methods", "local,fedavg", "--grid", "training.lr=0.05,0.5", "--seeds", "0-1",
          "--out", "swept"]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_a_table_a_plot_and_the_same_again() -> None:
     page = Path("swept/sweep.html").read_text()
     assert "training.lr" in page
     assert "small: a sweep" in page
-    again = CliRunner().invoke(app, ["sweep", "--resume", "swept", "--json"])
+    again = CliRunner().invoke(app, ["tune", "--resume", "swept", "--json"])
     rows = json.loads(again.stdout)
     assert [(row["method"], row["training.lr"]) for row in rows] == [
         ("local", 0.05), ("local", 0.5), ("fedavg", 0.05), ("fedavg", 0.5),
@@ -45,19 +45,18 @@ def test_a_table_a_plot_and_the_same_again() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["sweep", "small.toml"], "--grid: name at least one setting"),
-        (["sweep", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
-        (["sweep", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
+        (["tune", "small.toml", "--grid", "training.lr=1", "--equal", "3"], "--grid runs every combination"),
+        (["tune", "small.toml", "--grid", "training.lr"], "--grid 'training.lr': expected section.field=value,value"),
+        (["tune", "small.toml", "--grid", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
         (
-            ["sweep", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
+            ["tune", "small.toml", "--methods", "local,fedprox", "--grid", "fedavg:training.lr=1"],
             "--grid fedavg:training.lr: method 'fedavg' does not run here; known: fedprox, local",
         ),
-        (["sweep", "--resume", "swept", "--seeds", "1"], "give no others"),
-        (["compare", "--resume", "swept"], "a sweep, not a comparison; go on with fedkin sweep"),
-        (["tune", "--resume", "swept"], "not a tuning"),
+        (["tune", "--resume", "swept", "--seeds", "1"], "give no others"),
+        (["compare", "--resume", "swept"], "--resume swept: continue it with fedkin tune --resume"),
         (
             ["run", "--resume", "swept"],
-            "a comparison, a tuning or a sweep, not a run; go on with fedkin sweep --resume",
+            "a comparison, a tuning or a sweep, not a run; continue it with fedkin tune --resume",
         ),
     ],
 )
@@ -65,7 +64,7 @@ def test_what_is_wrong_is_one_line(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "swept" in words:
-        grid = ["sweep", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
+        grid = ["tune", "small.toml", "--methods", "local", "--grid", "training.lr=0.1", "--out", "swept"]
         assert CliRunner().invoke(app, grid).exit_code == 0
     monkeypatch.setattr(sys, "argv", ["fedkin", *words])
     with pytest.raises(SystemExit) as ended:
@@ -78,8 +77,8 @@ def test_what_is_wrong_is_one_line(
 
 def test_check_knows_a_sweep() -> None:
     assert CliRunner().invoke(app, SWEEP).exit_code == 0
-    said = CliRunner().invoke(app, ["check", "swept"]).stdout
-    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin sweep --resume swept" in said
+    said = CliRunner().invoke(app, ["runs", "check", "swept"]).stdout
+    assert "sweep: of 8 runs begun, 8 are over; goes on with fedkin tune --resume swept" in said
 
 
 @pytest.mark.usefixtures("forgotten")

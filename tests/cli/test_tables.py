@@ -1,4 +1,4 @@
-"""`fedkin inspect` and `fedkin init`."""
+"""`fedkin init --look` and `fedkin init`."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def stays(tmp_path: Path) -> Path:
 
 
 def test_columns_are_listed_where_no_target_is_named(stays: Path) -> None:
-    text = said("inspect", stays / "stays.csv")
+    text = said("init", "--look", stays / "stays.csv")
     assert "300 rows. Name the column to predict" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["ward", "category", "string", "0", "2"] in [line[:5] for line in lines]
-    found = json.loads(said("inspect", stays / "stays.csv", "--json"))
+    found = json.loads(said("init", "--look", stays / "stays.csv", "--json"))
     assert [one["kind"] for one in found["columns"]] == ["number", "category", "number", "category", "number"]
 
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_clients_and_what_looks_wrong_are_shown(stays: Path, folder: bool) -> None:
     words = [stays / "each"] if folder else [stays / "stays.csv", "--client", "hospital"]
-    text = said("inspect", *words, "--target", "died")
+    text = said("init", "--look", *words, "--target", "died")
     assert "3 clients, 240 training and 60 test rows, risk of died (event: 1), 5 inputs of 3 columns" in text
     assert "id: column 'stay' differs in every row" in text
-    facts = json.loads(said("inspect", *words, "--target", "died", "--json"))
+    facts = json.loads(said("init", "--look", *words, "--target", "died", "--json"))
     assert [one["id"] for one in facts["clients"]] == ["north", "south", "west"]
     assert sum(one["train"] + one["test"] for one in facts["clients"]) == 300
 
@@ -77,4 +77,4 @@ def test_the_first_experiment_file_runs(stays: Path, folder: bool) -> None:
 )
 def test_what_is_wrong_is_one_line(stays: Path, words: list[str], text: str) -> None:
     (stays / "empty").mkdir()
-    assert text in refused("inspect", stays / words[0], *words[1:])
+    assert text in refused("init", "--look", stays / words[0], *words[1:])

@@ -88,7 +88,7 @@ def test_a_method_whose_candidates_all_fail_does_not_cost_the_others_theirs(
         (["tune", "small.toml", "--try", "training.lrr=1"], "training.lrr: no such setting; did you mean 'lr'"),
         (["tune", "small.toml", "--try", "training.lr=1", "--hold-out", "half"], "--hold-out 'half': expected"),
         (["tune", "--resume", "tuned", "--methods", "local"], "give no others"),
-        (["compare", "--resume", "tuned"], "a tuning, not a comparison"),
+        (["compare", "--resume", "tuned"], "--resume tuned: continue it with fedkin tune --resume"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -125,7 +125,7 @@ def test_an_equal_tuning_goes_on_with_its_candidates() -> None:
     rows = json.loads(again.stdout)
     assert [len(tried) for tried in rows.values()] == [3, 3]
     assert set(rows["fedprox"][1]["settings"]) == {"training.lr", "method.mu"}
-    assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["check", "tuned"]).stdout
+    assert "tuning: of 6 runs begun, 6 are over" in CliRunner().invoke(app, ["runs", "check", "tuned"]).stdout
 
 
 def test_values_for_a_method_that_is_not_tuned_are_refused(

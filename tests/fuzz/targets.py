@@ -259,7 +259,7 @@ def record(name: str) -> Target:
 
 
 def own_table(source: Callable[..., TableSource], path: Path, folder: Path) -> None:
-    """The table as training, and as `fedkin inspect`, would read it."""
+    """The table as training, and as `fedkin init --look`, would read it."""
     table = source(path=path, target="died", client="client", time="day", least=2)
     table.load(folder)
     rows, client = table.table(folder)

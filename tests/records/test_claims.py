@@ -50,7 +50,7 @@ def test_the_state_folder_of_a_client_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "0123").mkdir()
     (tmp_path / "0123" / "round-000001.safetensors").write_bytes(b"")
     for use in (begin, check, read, lambda folder: find_runs([folder])):
-        with pytest.raises(RunError, match=r"the state folder of a client \(fedkin join\).*fedkin net status"):
+        with pytest.raises(RunError, match=r"the state folder of a client \(fedkin net join\).*fedkin net status"):
             use(tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_what_a_tuning_chose_from_a_file_can_be_compared(place: Path, monkeypatc
     assert plan.for_method("sfmtl-graph").resolved()["method"]["graph"]["groups"] == "own-halves"
 
 
-@pytest.mark.parametrize("command", ["sweep", "tune", "from python"])
+@pytest.mark.parametrize("command", ["grid", "tune", "from python"])
 def test_values_in_a_file_are_found_again_from_another_folder(
     place: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -139,16 +139,14 @@ def test_values_in_a_file_are_found_again_from_another_folder(
     if command == "from python":
         grid = {"method.graph": [{"groups": "own_parts.py:own_halves"}]}
         fedkin.sweep("e.toml", "sfmtl-graph", grid, out="kept")
-        again = ["sweep"]
     else:
-        option = "--grid" if command == "sweep" else "--try"
+        option = "--grid" if command == "grid" else "--try"
         given = [option, "method.graph.groups=own_parts.py:own_halves,components"]
-        words = [command, "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept"]
+        words = ["tune", "e.toml", "--methods", "sfmtl-graph", *given, "--seeds", "0", "--out", "kept"]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
-        again = [command]
     monkeypatch.chdir(place / "elsewhere")
-    done = CliRunner().invoke(app, [*again, "--resume", str(place / "kept")])
+    done = CliRunner().invoke(app, ["tune", "--resume", str(place / "kept")])
     assert done.exit_code == 0, done.output
 
 

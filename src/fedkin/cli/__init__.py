@@ -6,7 +6,7 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedkin.cli.quiet import interrupted_by, leave
+from fedkin.cli.exit_status import end_at_once, exit_status, on_interrupt
 
 if TYPE_CHECKING:
     from fedkin.cli.commands import app
@@ -26,19 +26,18 @@ def __getattr__(name: str) -> Any:
 def main() -> None:
     """Run the command; always raises SystemExit.
 
-    0: done. 2: an error that a user can act on, one line on standard error. 70: a fault of fedkin, one line with the
+    0: done. 2: an error that a user can act on, one line on standard error. 70: an error of fedkin, one line with the
     file of its traceback. 130: stopped by Ctrl-C.
     """
     # Once more when Python winds up: what the run left is written by then.
-    atexit.register(interrupted_by, leave)
-    # Imports take seconds, and say much when interrupted.
-    before = interrupted_by(leave)
-    from fedkin.cli.ending import ended
+    atexit.register(on_interrupt, end_at_once)
+    # Imports take seconds, and an interrupt there would be a traceback.
+    before = on_interrupt(end_at_once)
 
     def work() -> Any:
         from fedkin.cli.commands import app
 
-        interrupted_by(before)  # no sooner: outside of `ended` an interrupt would be a traceback
+        on_interrupt(before)  # no sooner: outside of `exit_status` an interrupt would be a traceback
         return app(standalone_mode=False)
 
-    sys.exit(ended(work))
+    sys.exit(exit_status(work))

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def joined(
         return read.ready
     check_metrics(plan.run.metrics)  # before anything of the table is told
     _ask(read.table, consent, ledger)
-    say = screen(stderr=True, soft_wrap=True).print
+    say = make_console(stderr=True, soft_wrap=True).print
     agreed = received(link, server, read.table.told, settings_of(plan), stop=stop, say=say)
     keep(Shared(agreed, ()), folder)
     return read.table.client(agreed, read.group)
@@ -100,7 +100,7 @@ def met(
     _ask(read.table, consent, ledger)
     shared = among(
         link, names, plan.network.clients, read.table.told, settings_of(plan, names), read.table.reading,
-        kept=shared_in(folder), stop=stop, say=screen(stderr=True, soft_wrap=True).print,
+        kept=shared_in(folder), stop=stop, say=make_console(stderr=True, soft_wrap=True).print,
     )  # fmt: skip
     return *read.table.client(shared.agreed, read.group), shared
 

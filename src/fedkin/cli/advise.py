@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.options import ROOT, SET
-from fedkin.cli.screen import as_json, screen
-from fedkin.cli.tables import say, several
+from fedkin.cli.data import print_findings
+from fedkin.cli.options import (
+    JSON,
+    ROOT,
+    SEED,
+    SET,
+    TABLE_CLIENT,
+    TABLE_GROUP,
+    TABLE_KIND,
+    TABLE_LEAVE_OUT,
+    TABLE_TARGET,
+    TABLE_TIME,
+    comma_list,
+)  # fmt: skip
+from fedkin.cli.output import as_json, make_console
 from fedkin.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -33,16 +45,12 @@ def advise(
         help="As of fedkin init: tables, a .npz file, images, a saved dataset; or an experiment file.",
         metavar="DATA",
     ),
-    target: str | None = typer.Option(None, help="The column to predict (tables).", metavar="COLUMN"),
-    client: str | None = typer.Option(
-        None, help="The column of clients (tables); not needed for a folder.", metavar="COLUMN"
-    ),
-    time: str | None = typer.Option(
-        None, help="A column of dates or times: the latest rows are held out (tables).", metavar="COLUMN"
-    ),
-    group: str | None = typer.Option(None, help="The column of known groups of clients (tables).", metavar="COLUMN"),
-    kind: str | None = typer.Option(None, help="classification, risk or regression (tables).", metavar="KIND"),
-    leave_out: str = typer.Option("", help="Columns that are no inputs (tables).", metavar="COLUMN,COLUMN"),
+    target: str | None = TABLE_TARGET,
+    client: str | None = TABLE_CLIENT,
+    time: str | None = TABLE_TIME,
+    group: str | None = TABLE_GROUP,
+    kind: str | None = TABLE_KIND,
+    leave_out: str = TABLE_LEAVE_OUT,
     together: str | None = typer.Option(
         None, help="A column, such as the patient: rows with one value are never split.", metavar="COLUMN"
     ),
@@ -51,13 +59,13 @@ def advise(
         help="Minutes from the start to the report: fewer folds, rates and rounds are tried to keep to them.",
         metavar="MINUTES",
     ),
-    seed: int | None = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed."),
+    seed: int | None = SEED,
     changes: list[str] = SET,
     data_root: Path | None = ROOT,
     out: Path | None = typer.Option(
         None, help="Folder for the advice (default: runs/advice-NAME). The same command goes on with it.", metavar="DIR"
     ),
-    json: bool = typer.Option(False, "--json", help="Print the advice as JSON, and nothing else."),
+    json: bool = JSON,
 ) -> None:
     """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
     begun = perf_counter()  # before imports, which take seconds
@@ -79,12 +87,12 @@ def advise(
         report = write_report([folder], folder / "report.html")
     if limit is not None and limit.spent > 60 * limit.minutes:
         late = f"took {limit.spent / 60:.1f} minutes, more than the budget of {limit.minutes:g}"
-        screen(stderr=True, soft_wrap=True).print(f"{late}; the advice is complete")
+        make_console(stderr=True, soft_wrap=True).print(f"{late}; the advice is complete")
     if json:
         print(as_json(found.to_json()))
         return
     _print(found)
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(f"experiment: {folder / RECOMMENDED}; run it with: fedkin run {folder / RECOMMENDED}")
     console.print(f"report:  {report}")
 
@@ -101,21 +109,21 @@ def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int 
         return load(data, more)
     from fedkin.running.first import Asked, first_experiment
 
-    first = first_experiment(data, Asked(**{**told, "leave_out": several(told["leave_out"])}))
+    first = first_experiment(data, Asked(**{**told, "leave_out": comma_list(told["leave_out"])}))
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}
-    say(screen(stderr=True, soft_wrap=True), first.findings)
+    print_findings(make_console(stderr=True, soft_wrap=True), first.findings)
     return changed(table, more, Experiment.of, str(data))
 
 
 def _print(found: Advice) -> None:
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(found.sentence)
     table = Table(box=None, pad_edge=False)
     for place, head in enumerate(found.heads):
         table.add_column(head, justify="left" if place in (0, 2) else "right")
     for row in found.rows():
         table.add_row(*row)
-    screen().print(table)
+    make_console().print(table)
     console.print(found.why)
     for line in found.notes:
         console.print(line)
@@ -126,7 +134,7 @@ def _progress(quiet: bool, folder: Path) -> Iterator[Any]:
     """What is told of the progress: a bar on a terminal. Ctrl-C leaves what was done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    console = screen(stderr=True, soft_wrap=True)
+    console = make_console(stderr=True, soft_wrap=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
         transient=True, disable=quiet or not sys.stderr.isatty(),

@@ -1,35 +1,84 @@
-"""The commands and their options, as typer reads them from their functions."""
+"""The commands of `fedkin`: their names, panels and examples. Their options are read from their functions."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import typer
 
 from fedkin._version import __version__
-from fedkin.cli import catalogue, experiments, names
 from fedkin.cli.advise import advise
-from fedkin.cli.check import check
-from fedkin.cli.compare import compare
-from fedkin.cli.data import data
-from fedkin.cli.examples import with_examples
+from fedkin.cli.catalogue import list_names
+from fedkin.cli.completion import check_experiment, check_kind
+from fedkin.cli.data import data, init
+from fedkin.cli.experiments import compare, run, tune
 from fedkin.cli.export import export
 from fedkin.cli.flower import flower
 from fedkin.cli.graph import graph
-from fedkin.cli.loading import needing
+from fedkin.cli.lazy import command_after_import
 from fedkin.cli.net import net
 from fedkin.cli.new import new
 from fedkin.cli.report import report
 from fedkin.cli.reproduce import reproduce
 from fedkin.cli.runs import runs
-from fedkin.cli.serve import join, peer, serve
-from fedkin.cli.sweep import sweep
-from fedkin.cli.tables import init, inspect
-from fedkin.cli.tune import tune
 from fedkin.running.new import known, spelled
 
-__all__ = ["app"]
+__all__ = ["EXAMPLES", "app"]
+
+_START, _TRAIN, _RESULTS, _NETWORK = "Begin", "Train and compare", "Results", "Over networks"
+
+EXAMPLES = {
+    "init": (
+        "fedkin init stays.csv --target died --client hospital",
+        "fedkin init stays.csv --look",
+        "fedkin init EXPERIMENT.toml --look",
+    ),
+    "advise": ("fedkin advise stays.csv --target died --client hospital",),
+    "list": (
+        "fedkin list methods",
+        "fedkin list methods sfmtl-graph",
+        "fedkin list presets digits-rotated > mine.toml",
+    ),
+    "data fetch": ("fedkin data fetch", "fedkin data fetch mnist --data-root data"),
+    "new": ("fedkin new method my-method", "fedkin new metric recall-at-5 --out src"),
+    "run": (
+        "fedkin run digits-rotated --seed 1",
+        "fedkin run EXPERIMENT.toml --set training.lr=0.1 --rounds 20",
+        "fedkin run --resume runs/digits-rotated",
+    ),
+    "compare": (
+        "fedkin compare digits-rotated --methods local,fedavg,kin --seeds 0-4",
+        "fedkin compare EXPERIMENT.toml --methods local,mine.py:Mine --controls",
+        "fedkin compare --resume runs/digits-rotated",
+    ),
+    "tune": (
+        "fedkin tune EXPERIMENT.toml --methods fedavg,tfl --try training.lr=0.01,0.1",
+        "fedkin tune EXPERIMENT.toml --methods fedavg,tfl --equal 12 --seeds 0,1",
+        "fedkin tune digits-rotated --methods sfmtl-graph --grid method.lam=0.1,1 --seeds 0-4",
+    ),
+    "reproduce": ("fedkin reproduce", "fedkin reproduce flt-table1 --data-root data", "fedkin reproduce all --quick"),
+    "report": ("fedkin report runs/digits-rotated", "fedkin report runs/A runs/B --out both.html"),
+    "graph": (
+        "fedkin graph signatures.csv --sparsify knn:10 --out graph",
+        "fedkin graph rows.csv --groups same --client hospital --target died",
+    ),
+    "runs diff": ("fedkin runs diff runs/A runs/B",),
+    "runs check": ("fedkin runs check runs/digits-rotated",),
+    "export": ("fedkin export runs/wards --client north --to onnx",),
+    "net serve": ("fedkin net serve EXPERIMENT.toml --join join.toml --key server.key",),
+    "net join": ("fedkin net join join.toml --data stays.csv --target died --key north.key",),
+    "net peer": ("fedkin net peer join.toml --data stays.csv --target died --key north.key",),
+    "net init": ("fedkin net init keys --name north",),
+    "net ca": ("fedkin net ca ca", "fedkin net ca ca --sign north.csr"),
+    "net invite": (
+        "fedkin net invite EXPERIMENT.toml --ca ca.pem --member server=host:7447 --member north --out join.toml",
+    ),
+    "net router": ("fedkin net router join.toml --key router.key",),
+    "net show": ("fedkin net show join.toml",),
+    "net status": ("fedkin net status runs/wards",),
+    "flower new": ("fedkin flower new app --experiment EXPERIMENT.toml --out /srv/runs/wards",),
+    "flower node": (
+        "fedkin flower node EXPERIMENT.toml --name a --socket a.sock --state a --data stays.csv --target died",
+    ),
+}
 
 app = typer.Typer(
     name="fedkin", no_args_is_help=True, pretty_exceptions_enable=False,
@@ -37,15 +86,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-_TRAINS = needing("fedkin.running.experiment")
-_PLANNED = needing("fedkin.running.experiment", experiment=names.there)
-
-
-def _listing(section: str, known: Callable[[str], list[str]], where: str) -> Any:
-    return needing("fedkin.running.experiment", name=names.known(known, section, where))
-
-
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         print(f"fedkin {__version__}")
         raise typer.Exit
@@ -53,35 +94,39 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
 
 
-app.command("run", cls=_PLANNED)(experiments.run)
-app.command("compare", cls=_PLANNED)(compare)
-app.command("tune", cls=_PLANNED)(tune)
-app.command("sweep", cls=_PLANNED)(sweep)
-app.command("advise", cls=_TRAINS)(advise)
-app.command("serve", cls=_PLANNED)(serve)
-app.command("join", cls=_TRAINS)(join)
-app.command("peer", cls=_TRAINS)(peer)
-app.command("inspect", cls=_TRAINS)(inspect)
-app.command("init", cls=_TRAINS)(init)
-app.command("new", cls=needing("fedkin.running.experiment", kind=known, name=spelled))(new)
-app.command("check", cls=_TRAINS)(check)
-app.command("report", cls=_TRAINS)(report)
-app.command("graph", cls=needing("fedkin.graph"))(graph)
-app.command("export", cls=_TRAINS)(export)
-app.command("reproduce", cls=_TRAINS)(reproduce)
-app.command("presets")(catalogue.presets)
-app.add_typer(data, name="data")
-app.add_typer(runs, name="runs")
-app.add_typer(net, name="net")
-app.add_typer(flower, name="flower")
-app.command("methods", cls=_listing("method", names.method_names, "methods"))(catalogue.methods)
-app.command("scenarios", cls=_listing("scenario", names.scenario_names, "scenario"))(catalogue.scenarios)
-app.command("sources", cls=_listing("source", names.source_names, "source"))(catalogue.sources)
-app.command("models", cls=_listing("model", names.model_names, "model"))(catalogue.models)
-app.command("metrics", cls=_TRAINS)(catalogue.metrics)
-with_examples(app)
+_imports = command_after_import("fedkin.running.experiment")
+_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
+
+app.command("init", cls=_imports, rich_help_panel=_START)(init)
+app.command("advise", cls=_imports, rich_help_panel=_START)(advise)
+app.command("list", cls=command_after_import(None, kind=check_kind), rich_help_panel=_START)(list_names)
+app.add_typer(data, name="data", rich_help_panel=_START)
+app.command("new", cls=command_after_import("fedkin.running.experiment", kind=known, name=spelled),
+            rich_help_panel=_START)(new)  # fmt: skip
+app.command("run", cls=_reads_experiment, rich_help_panel=_TRAIN)(run)
+app.command("compare", cls=_reads_experiment, rich_help_panel=_TRAIN)(compare)
+app.command("tune", cls=_reads_experiment, rich_help_panel=_TRAIN)(tune)
+app.command("reproduce", cls=_imports, rich_help_panel=_TRAIN)(reproduce)
+app.command("report", cls=_imports, rich_help_panel=_RESULTS)(report)
+app.command("graph", cls=command_after_import("fedkin.graph"), rich_help_panel=_RESULTS)(graph)
+app.add_typer(runs, name="runs", rich_help_panel=_RESULTS)
+app.command("export", cls=_imports, rich_help_panel=_RESULTS)(export)
+app.add_typer(net, name="net", rich_help_panel=_NETWORK)
+app.add_typer(flower, name="flower", rich_help_panel=_NETWORK)
+
+
+def _add_examples(group: typer.Typer, prefix: str = "") -> None:
+    """End the help of every command with its examples; KeyError for a command without any."""
+    for command in group.registered_commands:
+        command.epilog = "\n\n".join(["Examples:", *EXAMPLES[f"{prefix}{command.name}"]])
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        _add_examples(inner.typer_instance, f"{prefix}{inner.name} ")
+
+
+_add_examples(app)

@@ -1,29 +1,61 @@
-"""`fedkin run`, and what every command with an experiment file reads and checks."""
+"""`fedkin run`, `fedkin compare` and `fedkin tune`, and how they read and resume an experiment."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.table import Table
 
-from fedkin.cli.ended import done, reported, verdicts
-from fedkin.cli.options import EXPERIMENT, JSON, OUT, RESTART, RESUME, ROOT, ROUNDS, SET
-from fedkin.cli.progress import LiveProgress, stop_on_signals
-from fedkin.cli.screen import as_json, screen
+from fedkin.cli.options import (
+    BLOCKS,
+    CONTROLS,
+    EXPERIMENT,
+    JSON,
+    LEAVE_OUT,
+    METHODS,
+    OUT,
+    RESTART,
+    RESUME,
+    ROOT,
+    ROUNDS,
+    SEED,
+    SEEDS,
+    SET,
+)  # fmt: skip
+from fedkin.cli.output import (
+    as_json,
+    make_console,
+    print_lines,
+    print_paths,
+    print_verdicts,
+    print_warnings,
+    write_run_report,
+)  # fmt: skip
+from fedkin.cli.progress import LiveProgress, ProgressOfSeveral, stop_on_signals
 from fedkin.errors import ConfigError, RunError
 from fedkin.records.files import read_json
 from fedkin.running.seeds import listed, numbers
 
-__all__ = ["ending", "kept_plan", "planned", "rooted", "run", "wanted"]
+if TYPE_CHECKING:
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+    from fedkin.running.experiment import Experiment
+    from fedkin.running.tuning import Tried
+    from fedkin.tasks import Metric
+
+__all__ = ["compare", "data_root_of", "finish_run", "run", "start_or_resume", "tune"]
 
 
 def run(
     experiment: Path | None = EXPERIMENT,
     changes: list[str] = SET,
-    seed: int | None = typer.Option(None, "--seed", min=0, max=10**18 - 1, help="Seed, in place of run.seed."),
+    seed: int | None = SEED,
     rounds: int | None = ROUNDS,
     data_root: Path | None = ROOT,
     out: Path | None = OUT,
@@ -35,38 +67,349 @@ def run(
     """Run one experiment and write its records, summary and report."""
     from fedkin.running.compare import run_experiment
 
-    more = [f"run.seed={seed}"] if seed is not None else []
-    plan, folder = planned(experiment, [*changes, *more], rounds, out, resume, restart)
-    root = rooted(folder, data_root, resume is not None)
+    if seed is not None:
+        changes = [*changes, f"run.seed={seed}"]
+    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart)
+    root = data_root_of(folder, data_root, resume is not None)
     with stop_on_signals(folder) as stop:
         result = run_experiment(
             plan, root, folder, resume=resume is not None, restart=restart,
             watcher=LiveProgress(plan.method.name, stop, folder, json),
         )  # fmt: skip
-    ending(plan, result, folder, json, profile)
+    finish_run(plan, result, folder, json, profile)
 
 
-def ending(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
-    """Write the report of a run that has ended, and print its figures."""
+def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
+    """Write the report of a finished run and print its figures."""
     from fedkin.report.tables import one_run, profiled, ways_taken
 
-    report = reported([folder])
+    report = write_run_report([folder], folder)
     if json:
         print(as_json(result.summary))
         return
-    screen().print(one_run(result))
-    verdicts({plan.method.name: {plan.run.seed: result}})
+    make_console().print(one_run(result))
+    print_verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
-        screen().print(profiled(result.summary), *ways_taken(result.summary))
-    done(folder, report)
+        make_console().print(profiled(result.summary), *ways_taken(result.summary))
+    print_paths(folder, report)
 
 
-def planned(
+def compare(
+    experiment: Path | None = EXPERIMENT,
+    methods: str | None = METHODS,
+    seeds: str | None = SEEDS,
+    changes: list[str] = SET,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    restart: bool = RESTART,
+    json: bool = JSON,
+    leave_out: str | None = LEAVE_OUT,
+    controls: bool = CONTROLS,
+    blocks: str = BLOCKS,
+) -> None:
+    """Run several methods on the same federations and print mean and spread over seeds."""
+    from fedkin.records.controls import with_controls
+    from fedkin.report.headline import chosen_line, validation_in
+    from fedkin.report.ranks import blocks_of, tested
+    from fedkin.report.tables import comparison
+    from fedkin.running.compare import compare as run_comparison
+    from fedkin.running.compared import table
+
+    kind = blocks_of(blocks)
+    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
+    if resume is not None:
+        if methods is not None or seeds is not None or leave_out is not None or controls:
+            raise ConfigError("--resume continues the methods and seeds in its folder: give no others")
+        names, seed_list, groups = _planned_comparison(folder)
+    else:
+        groups = None if leave_out is None else [] if leave_out == "each" else listed(leave_out, "--leave-out")
+        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
+    root = data_root_of(folder, data_root, resume is not None)
+    if controls:
+        names = with_controls(names, plan.federation(root).planted is not None)
+    if groups is not None:
+        _compare_leaving_out(plan, names, seed_list, root, folder, groups, restart, json)
+        return
+    # In a tuned.toml, whose settings are unchanged, the validation figures of `fedkin tune` hold.
+    is_tuned = experiment is not None and experiment.name == "tuned.toml" and not changes and rounds is None
+    validation = validation_in(experiment.parent if experiment is not None and is_tuned else folder)
+    with stop_on_signals(folder) as stop:
+        progress = ProgressOfSeveral(stop, json)
+        results = run_comparison(
+            plan, names, seed_list, root, folder, resume=True, restart=restart,
+            validation=None if validation is None else validation.model_dump(),
+            watcher=lambda name, seed, done, total: progress.next(f"{name} seed {seed}", done, total),
+        )  # fmt: skip
+    every = [result for by_seed in results.values() for result in by_seed.values()]
+    report = write_run_report([result.folder for result in every], folder, kind)
+    if json:
+        print(as_json([result.summary for result in every]))
+        return
+    make_console().print(comparison(table(results)))
+    print_lines(filter(None, [chosen_line(names, validation, every[0].metric.higher), *tested(results, kind)]))
+    print_verdicts(results)
+    print_warnings(results)
+    print_paths(folder, report)
+
+
+def _compare_leaving_out(
+    plan: Any, names: list[str], seeds: list[int], root: Path, folder: Path, groups: list[str], restart: bool,
+    json: bool,
+) -> None:  # fmt: skip
+    """Leave out one group after another: one report per group, and one table. No groups: each group."""
+    from fedkin.report.tables import left_out
+    from fedkin.running.leave_out import leave_out
+
+    with stop_on_signals(folder) as stop:
+        progress = ProgressOfSeveral(stop, json)
+        results = leave_out(
+            plan, names, seeds, root, folder, groups or None, resume=True, restart=restart,
+            watcher=lambda group, name, seed, done, total: progress.next(
+                f"without {group}: {name} seed {seed}", done, total
+            ),
+        )  # fmt: skip
+    runs = {
+        group: [result for by_seed in by_method.values() for result in by_seed.values()]
+        for group, by_method in results.items()
+    }
+    reports = [
+        write_run_report([run.folder for run in of_group], Path(of_group[0].folder or folder).parent)
+        for of_group in runs.values()
+    ]
+    if json:
+        print(as_json({group: [run.summary for run in of_group] for group, of_group in runs.items()}))
+        return
+    make_console().print(left_out(results))
+    print_paths(folder, *reports)
+
+
+def _planned_comparison(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
+    """Return methods, seeds and left-out groups of the comparison in a folder; raises RunError and ConfigError."""
+    from fedkin.records.controls import changes_of
+    from fedkin.records.schema import Plan
+
+    plan = _read_plan(folder, Plan, "compare")
+    for name in plan["methods"]:
+        changes_of(name, f"{folder / 'plan.json'}: methods")
+    return plan["methods"], plan["seeds"], plan.get("leave_out")
+
+
+def tune(
+    experiment: Path | None = EXPERIMENT,
+    choices: list[str] = typer.Option(
+        [], "--try", metavar="A.B=V,V", help="Values of a setting to try: training.lr=0.01,0.1; may be repeated. "
+        "tfl:method.q=0.1,1 is tried for one method only.",
+    ),
+    equal: str | None = typer.Option(
+        None, "--equal", metavar="N", help="In place of --try: N candidates for every method, over its rate and the "
+        "settings that it declares.",
+    ),
+    rates: str | None = typer.Option(
+        None, "--rates", metavar="LOW,HIGH", help="With --equal: range of training.lr (default: a tenth to ten times)."
+    ),
+    halving: bool = typer.Option(
+        False, "--halving", help="With --equal: all candidates for a part of the rounds, the best third three times as "
+        "long, and so on."
+    ),
+    optuna: bool = typer.Option(
+        False, "--optuna", help="With --equal, N at least 4: a third of the candidates, at least three, spread evenly; "
+        "Optuna chooses the others by the figures of those before. Needs fedkin\\[optuna]."
+    ),
+    grid: list[str] = typer.Option(
+        [], "--grid", metavar="A.B=V,V", help="In place of --try: run every combination on the test samples and choose "
+        "nothing: a table, a plot and sweep.csv. May be repeated."
+    ),
+    methods: str | None = METHODS,
+    hold_out: str | None = typer.Option(
+        None, "--hold-out", metavar="WHAT:SHARE", help="What candidates are judged on: samples:0.2 of each client's "
+        "training samples (the default), or clients:0.25.",
+    ),
+    seeds: str | None = SEEDS,
+    changes: list[str] = SET,
+    rounds: int | None = ROUNDS,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    restart: bool = RESTART,
+    json: bool = JSON,
+) -> None:  # fmt: skip
+    """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
+    from fedkin.running.tuning import HoldOut
+    from fedkin.running.tuning import tune as run_tuning
+
+    plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
+    searches = bool(choices) or equal is not None or rates is not None or halving or optuna
+    if grid and (searches or hold_out is not None):
+        raise ConfigError("--grid runs every combination on the test samples: give no --try, --equal or --hold-out")
+    if resume is not None:
+        if methods is not None or seeds is not None or searches or grid:
+            raise ConfigError("--resume continues the methods, seeds and values in its folder: give no others")
+        if _command_of(folder / "plan.json") == "tune --grid":
+            names, seed_list, cells = _planned_grid(folder)
+            _run_grid(plan, names, cells, seed_list, data_root_of(folder, data_root, True), folder, restart, json)
+            return
+        names, seed_list, held, candidates = _planned_tuning(folder)
+    else:
+        plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
+        if grid:
+            from fedkin.running.choices import Choice
+
+            cells = [Choice.parse(text, "--grid") for text in grid]
+            _run_grid(plan, names, cells, seed_list, data_root_of(folder, data_root, False), folder, restart, json)
+            return
+        candidates = _candidates(choices, equal, rates, halving, optuna)
+        held = HoldOut.parse(hold_out or "samples:0.2")
+    root = data_root_of(folder, data_root, resume is not None)
+    with stop_on_signals(folder) as stop:
+        progress = ProgressOfSeveral(stop, json)
+        results = run_tuning(
+            plan, names, candidates, held, seed_list, root, folder, resume=True, restart=restart,
+            watcher=lambda name, values, seed, done, total: progress.next(
+                f"{name} {_settings_text(values)} seed {seed}", done, total
+            ),
+        )  # fmt: skip
+    if json:
+        print(as_json({
+            name: [{"settings": dict(one.settings), "values": one.values, "failed": one.failed} for one in tried]
+            for name, tried in results.items()
+        }))  # fmt: skip
+    else:
+        make_console().print(_tuning_table(results, plan.data.load(root).task.metric, plan, candidates))
+        console = make_console(soft_wrap=True)
+        if not isinstance(candidates, list) and candidates.optuna:
+            console.print(f"{candidates.chosen} of each method's {candidates.candidates} candidates: chosen by Optuna")
+        console.print(f"judged on {held} of the training data, seeds {', '.join(map(str, seed_list))}")
+        console.print(f"experiment with the chosen settings: {folder / 'tuned.toml'}")
+    _raise_if_all_failed(results)
+
+
+def _run_grid(
+    plan: Any, names: list[str], cells: list[Choice], seeds: list[int], root: Path, folder: Path, restart: bool,
+    json: bool,
+) -> None:  # fmt: skip
+    """Run every combination of settings; print a table and write a plot and sweep.csv."""
+    from fedkin.report.sweeping import draw
+    from fedkin.report.tables import comparison
+    from fedkin.running.sweep import rows, sweep, words
+
+    with stop_on_signals(folder) as stop:
+        progress = ProgressOfSeveral(stop, json)
+        results = sweep(
+            plan, names, cells, seeds, root, folder, resume=True, restart=restart,
+            watcher=lambda name, settings, seed, done, total: progress.next(
+                f"{name} {words(settings)} seed {seed}", done, total
+            ),
+        )  # fmt: skip
+    table_rows = rows(results)
+    page = folder / "sweep.html"
+    draw(table_rows, list(dict.fromkeys(choice.path for choice in cells)), page, title=f"{plan.name}: a sweep")
+    if json:
+        print(as_json(table_rows))
+        return
+    make_console().print(comparison([{**row, "method": f"{row['method']}, {row['settings']}"} for row in table_rows]))
+    console = make_console(soft_wrap=True)
+    console.print("figures on test samples: to choose a setting, use fedkin tune --try or --equal")
+    console.print(f"records: {folder}")
+    console.print(f"table:   {folder / 'sweep.csv'}")
+    console.print(f"plot:    {page}")
+
+
+def _planned_grid(folder: Path) -> tuple[list[str], list[int], list[Choice]]:
+    """Return methods, seeds and grid of the sweep in a folder."""
+    from fedkin.records import schema
+    from fedkin.running.choices import Choice
+
+    plan = _read_plan(folder, schema.Sweep, "tune --grid")
+    cells = [Choice(path, tuple(values), method) for method, path, values in plan["grid"]]
+    return plan["methods"], plan["seeds"], cells
+
+
+def _planned_tuning(folder: Path) -> tuple[list[str], list[int], Any, list[Choice] | Equal]:
+    """Return methods, seeds, what is held out, and the candidates of the tuning in a folder."""
+    from fedkin.records import schema
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+    from fedkin.running.tuning import HoldOut
+
+    plan = _read_plan(folder, schema.Trials, "tune")
+    candidates: list[Choice] | Equal
+    if plan.get("equal") is None:
+        candidates = [Choice(path, tuple(values), method) for method, path, values in plan["try"]]
+    else:
+        number, ends, drawn = plan["equal"]
+        candidates = Equal(
+            number, None if ends is None else (ends[0], ends[1]), drawn, halving=plan.get("halving", False),
+            optuna=plan.get("optuna") is not None,
+        )  # fmt: skip
+    return plan["methods"], plan["seeds"], HoldOut.parse(plan["hold_out"]), candidates
+
+
+def _candidates(
+    choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
+) -> list[Choice] | Equal:
+    """Return the candidates that the options describe; raises ConfigError."""
+    from fedkin.running.candidates import Equal
+    from fedkin.running.choices import Choice
+
+    if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
+        raise ConfigError(
+            "--try: name at least one setting and its values, such as training.lr=0.01,0.1; or give --equal N, with "
+            "--rates LOW,HIGH and --halving or --optuna; or --grid A.B=V,V"
+        )
+    return [Choice.parse(text) for text in choices] if equal is None else Equal.parse(equal, rates, halving, optuna)
+
+
+def _tuning_table(
+    results: Mapping[str, Sequence[Tried]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
+) -> Table:
+    """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
+    from fedkin.running.candidates import Equal, at_the_border
+    from fedkin.running.tuning import best
+
+    table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
+    for name, tried in results.items():
+        chosen = best(tried, metric.higher)
+        every = [one.settings for one in tried]
+        for one in tried:
+            value = one.failed if one.failed is not None else f"{one.mean:.4f}"
+            if one.rounds is not None:
+                value += f" after {one.rounds} rounds"
+            note = ""
+            if one is chosen:
+                if isinstance(candidates, Equal):
+                    border = candidates.border(plan.for_method(name), one.settings, every)
+                else:
+                    border = at_the_border(one.settings, every)
+                note = "; ".join(["chosen", *border])
+            table.add_row(name, _settings_text(one.settings), value, note)
+    return table
+
+
+def _raise_if_all_failed(results: Mapping[str, Sequence[Tried]]) -> None:
+    """Raise ConfigError for methods without any judged candidate."""
+    failed = {name: tried[0].failed for name, tried in results.items() if all(math.isnan(one.mean) for one in tried)}
+    if failed:
+        why = "; ".join(f"{name}: {first or 'nothing held out could be judged'}" for name, first in failed.items())
+        raise ConfigError(
+            f"every candidate failed of {', '.join(failed)}, whose settings stay as they were; of each the first: {why}"
+        )
+
+
+def _settings_text(values: Any) -> str:
+    return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items()) or "as they are"
+
+
+def start_or_resume(
     experiment: Path | None, changes: list[str], rounds: int | None, out: Path | None, resume: Path | None,
     restart: bool = False, marker: str = "experiment.toml", methods: str | None = None,
 ) -> tuple[Any, Path]:  # fmt: skip
-    """The experiment and the folder of its records. methods: those of --methods, which changes may name."""
-    from fedkin.records.claims import begun, free
+    """Return the experiment and the folder of its records; raises ConfigError.
+
+    marker: the file that a folder to resume must hold. methods: those of --methods, which `changes` may name.
+    """
+    from fedkin.records.claims import free
     from fedkin.running.experiment import load
     from fedkin.running.own_tables import named_in
 
@@ -74,63 +417,83 @@ def planned(
         raise ConfigError("--restart goes with --resume DIR: a run without a folder begins at round 0")
     if resume is not None:
         if experiment is not None or changes or out is not None or rounds is not None:
-            raise ConfigError("--resume goes on with the experiment in its folder: no other option changes it")
-        if resume.is_dir() and not begun(resume) and free(resume):
-            raise ConfigError(
-                f"--resume {resume}: nothing was begun in it; give the first command again, --out {resume}"
-            )
-        if not (resume / marker).is_file():
-            what = f"no {marker} in it, so there is nothing to go on with" if resume.exists() else "no such folder"
-            raise ConfigError(f"--resume {resume}: {what}{_like(resume, marker)}")
-        if marker != "plan.json" and (resume / "plan.json").is_file():
-            raise ConfigError(
-                f"--resume {resume}: a comparison, a tuning or a sweep, not a run; go on with fedkin "
-                f"{_command(resume / 'plan.json')} --resume"
-            )
+            raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
+        _check_resumable(resume, marker)
         return load(resume / "experiment.toml", begun=True), resume
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
-    more = [f"training.rounds={rounds}"] if rounds is not None else []
     if methods is not None:
         named_in(listed(methods, "--methods"), "method", Path(), "--methods")
-    plan = load(experiment, [*changes, *more])
+    if rounds is not None:
+        changes = [*changes, f"training.rounds={rounds}"]
+    plan = load(experiment, changes)
     if out is not None:
         if not free(out):
-            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} goes on with a run")
-        folder = out
-    else:
-        folder = _new(Path("runs"), plan.name)
+            raise ConfigError(f"--out {out}: it exists and is not an empty folder; --resume {out} continues a run")
+        return plan, out
+    number, folder = 1, Path("runs") / plan.name
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{plan.name}-{number}"
     return plan, folder
 
 
-def _like(folder: Path, marker: str) -> str:
-    """The runs beside a folder, or in it, that have nearly its name, as a hint; empty if there are none."""
+def _check_resumable(folder: Path, marker: str) -> None:
+    """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
+    from fedkin.records.claims import begun, free
+
+    if folder.is_dir() and not begun(folder) and free(folder):
+        raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
+    if not (folder / marker).is_file():
+        what = f"no {marker} in it, so there is nothing to continue" if folder.exists() else "no such folder"
+        raise ConfigError(f"--resume {folder}: {what}{_near_runs(folder, marker)}")
+    if marker != "plan.json" and (folder / "plan.json").is_file():
+        command = _command_of(folder / "plan.json").removesuffix(" --grid")
+        raise ConfigError(
+            f"--resume {folder}: a comparison, a tuning or a sweep, not a run; continue it with fedkin {command} "
+            "--resume"
+        )
+
+
+def _near_runs(folder: Path, marker: str) -> str:
+    """Return a hint that names the runs beside or in a folder with nearly its name; empty if there are none."""
     beside = folder if folder.is_dir() else folder.parent
-    found = {*beside.glob(f"*/{marker}")} if beside.is_dir() else {*beside.parent.glob(f"*/*/{marker}")}
-    runs = [str(path.parent) for path in found if marker == "plan.json" or not (path.parent / "plan.json").is_file()]
-    close = get_close_matches(str(folder), runs, n=1, cutoff=0.6)
-    one = close or (runs if len(runs) == 1 else [])
-    if one:
-        return f"; did you mean {one[0]}?"
+    markers = beside.glob(f"*/{marker}") if beside.is_dir() else beside.parent.glob(f"*/*/{marker}")
+    runs = [str(path.parent) for path in markers if marker == "plan.json" or not (path.parent / "plan.json").is_file()]
+    close = get_close_matches(str(folder), runs, n=1, cutoff=0.6) or (runs if len(runs) == 1 else [])
+    if close:
+        return f"; did you mean {close[0]}?"
     return f"; beside it there are {len(runs)}, such as {min(runs)}" if runs else ""
 
 
-def _command(plan: Path) -> str:
-    """The command that goes on with what has this plan."""
+def _command_of(plan: Path) -> str:
+    """Return the command that continues what has this plan."""
     with suppress(RunError, TypeError):
-        kept = read_json(plan)
-        return "tune" if "try" in kept else "sweep" if "grid" in kept else "compare"
+        content = read_json(plan)
+        return "tune" if "try" in content else "tune --grid" if "grid" in content else "compare"
     return "compare"
 
 
-def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
-    """The folder of data sets: as given, else the one with which the run began; raises RunError."""
-    kept = folder / "data-root.json"
-    if given is None and resume and kept.exists():
-        root = read_json(kept)
+def _read_plan(folder: Path, form: Any, command: str) -> Any:
+    """Return the checked plan of a folder to resume; raises RunError, and ConfigError for another command's plan."""
+    from fedkin.records.reading import checked
+    from fedkin.records.schema import Plan
+
+    path = folder / "plan.json"
+    plan = checked(Plan, read_json(path), path)
+    if (needed := _command_of(path)) != command:
+        raise ConfigError(f"--resume {folder}: continue it with fedkin {needed.removesuffix(' --grid')} --resume")
+    return checked(form, plan, path)
+
+
+def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
+    """Return the folder of data sets: as given, else the one with which the run began; raises RunError."""
+    path = folder / "data-root.json"
+    if given is None and resume and path.exists():
+        root = read_json(path)
         if not isinstance(root, str) or not root:
             raise RunError(
-                f"{kept}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
+                f"{path}: expected the folder of the data sets as a text, got {root!r}; give --data-root DIR"
             )
         return Path(root)
     root = given if given is not None else Path("data")
@@ -143,30 +506,9 @@ def rooted(folder: Path, given: Path | None, resume: bool) -> Path:
     return root
 
 
-def _new(parent: Path, name: str) -> Path:
-    """A folder that does not exist yet."""
-    number, folder = 1, parent / name
-    while folder.exists():
-        number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
-
-
-def wanted(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
-    """The experiment, methods and seeds of these options; without them those of the experiment."""
+def _methods_and_seeds(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
+    """Return the experiment, its methods and seeds by these options; without them those of the experiment."""
     from fedkin.running.own_tables import named_in
 
-    names, own = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
-    return plan.with_own(own), names, numbers(seeds) if seeds is not None else [plan.run.seed]
-
-
-def kept_plan(folder: Path, form: Any, key: str, kind: str) -> Any:
-    """The plan in a folder that is gone on with, which has this key; raises RunError, and ConfigError for another's."""
-    from fedkin.records.reading import checked
-    from fedkin.records.schema import Plan
-
-    place = folder / "plan.json"
-    kept = checked(Plan, read_json(place), place)
-    if key not in kept:
-        raise ConfigError(f"--resume {folder}: not a {kind}; go on with fedkin {_command(place)}")
-    return checked(form, kept, place)
+    names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
+    return plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 
 __all__ = ["Form", "export"]
 
@@ -40,6 +40,6 @@ def export(run: Path = _RUN, client: str | None = _CLIENT, to: Form = _TO, out: 
     # A name that Python can import too.
     name = re.sub(r"\W", "_", known if client else "model")
     place = out if out is not None else Path(f"m{name}" if name[0].isdigit() else name).with_suffix(ENDINGS[to.value])
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     for path in export_model(models, known, to.value, place):
         console.print(f"written: {path}")

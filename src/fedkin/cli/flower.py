@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli._samples import joined, reader
-from fedkin.cli.loading import needing
+from fedkin.cli.lazy import command_after_import
 from fedkin.cli.options import ROOT
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 from fedkin.cli.taking import (
     DATA,
     DEVICE,
@@ -41,7 +41,7 @@ flower = typer.Typer(
 _PATIENCE = 5.0  # seconds of one wait for the server, whose messages take seconds
 
 
-@flower.command("new", cls=needing("fedkin.running.flowered"))
+@flower.command("new", cls=command_after_import("fedkin.running.flowered"))
 def _new(
     folder: Path = typer.Argument(..., metavar="DIR", help="A new folder for the app."),
     experiment: Path = typer.Option(..., "--experiment", metavar="E.toml", help="The experiment file."),
@@ -55,13 +55,13 @@ def _new(
     from fedkin.running.flowered import write_app
 
     write_app(folder, experiment, out, data_root, simulation)
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(f"app:     {folder}")
     console.print(f"records: {out.absolute()}, on the machine of the SuperLink")
     console.print(f"run it:  flwr run {folder} NAME-OF-THE-SUPERLINK --stream")
 
 
-@flower.command("node", cls=needing("fedkin.running.experiment"))
+@flower.command("node", cls=command_after_import("fedkin.running.experiment"))
 def _node(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file, the same as the server's."),
     name: str = typer.Option(..., "--name", help="The name with which this machine's SuperNode was registered."),
@@ -91,7 +91,7 @@ def _node(
     plan = load(experiment)
     settings = networked.settings_of(plan)
     read = reader(plan, name, data, target, test_fraction, group)
-    console, consent = screen(stderr=True, soft_wrap=True), consenting(yes, "the server of the Flower deployment")
+    console, consent = make_console(stderr=True, soft_wrap=True), consenting(yes, "the server of the Flower deployment")
     with (
         held(state), ledger_in(plan, state, name, max_epsilon) as ledger, leaving(console.print) as (_, stop),
         _listening(socket, name) as link,

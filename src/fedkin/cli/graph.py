@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from fedkin.cli.screen import as_json, screen
+from fedkin.cli.output import as_json, make_console
 from fedkin.errors import ConfigError, DataError
 from fedkin.untrusted import shown
 
@@ -254,7 +254,7 @@ def _write(found: Graph, out: Path, title: str, seed: int) -> list[str]:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    console = screen()
+    console = make_console()
     groups = summary["groups"]
     how = f"{summary['similarity']}, {summary['sparsify']}"
     if "recall" in summary:

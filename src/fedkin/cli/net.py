@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedkin.cli.loading import needing
-from fedkin.cli.screen import screen
+from fedkin.cli.completion import check_experiment
+from fedkin.cli.lazy import command_after_import
+from fedkin.cli.output import make_console
+from fedkin.cli.serve import join, peer, serve
 from fedkin.cli.status import status
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
@@ -38,10 +40,14 @@ _MEMBERS = typer.Option([], "--member", help="A participant; with an address if 
 _PINS = typer.Option([], "--certificate", help="A member's certificate, to accept that one only. May be repeated.")
 
 
-net.command("status", cls=needing("fedkin.network.status"))(status)
+_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
+net.command("serve", cls=_reads_experiment)(serve)
+net.command("join", cls=command_after_import("fedkin.running.experiment"))(join)
+net.command("peer", cls=command_after_import("fedkin.running.experiment"))(peer)
+net.command("status", cls=command_after_import("fedkin.network.status"))(status)
 
 
-@net.command("init", cls=needing("fedkin.network.joining"))
+@net.command("init", cls=command_after_import("fedkin.network.joining"))
 def _init(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder for the key and the request."),
     name: str = _NAME,
@@ -63,7 +69,7 @@ def _init(
     )
 
 
-@net.command("ca", cls=needing("fedkin.network.joining"))
+@net.command("ca", cls=command_after_import("fedkin.network.joining"))
 def _ca(
     folder: Path = typer.Argument(..., metavar="DIR", help="Folder of the CA."),
     sign: list[Path] = _SIGN,
@@ -116,7 +122,7 @@ def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> N
         )
 
 
-@net.command("invite", cls=needing("fedkin.running.experiment"))
+@net.command("invite", cls=command_after_import("fedkin.running.experiment"))
 def _invite(
     experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file."),
     out: Path = typer.Option(..., "--out", help="The join file to write."),
@@ -186,7 +192,7 @@ def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Membe
     return book, next(iter(book))
 
 
-@net.command("router", cls=needing("fedkin.network.joining"))
+@net.command("router", cls=command_after_import("fedkin.network.joining"))
 def _router(
     invitation: Path = typer.Argument(..., metavar="JOIN.toml", help="The join file, which names this router."),
     key: Path = typer.Option(..., "--key", help="The router's private key (PEM)."),
@@ -217,7 +223,7 @@ def _router(
         stop.wait()
 
 
-@net.command("show", cls=needing("fedkin.network.joining"))
+@net.command("show", cls=command_after_import("fedkin.network.joining"))
 def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
     """Say what a certificate, a certificate request or a join file says."""
     from fedkin.network import keys
@@ -285,6 +291,6 @@ def _write(path: Path, data: bytes, replace: bool) -> None:
 
 
 def _say(*lines: str) -> None:
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     for line in lines:
         console.print(line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 
 __all__ = ["new"]
 
@@ -20,7 +20,7 @@ def new(
     from fedkin.running.new import write_new
 
     file, test, command = write_new(kind, name, out)
-    console = screen(soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(f"wrote {file} and {test}")
     console.print(f"test it:  python -m pytest {test}", markup=False)
     console.print(f"use it:   {command}", markup=False)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 from fedkin.report.units import megabytes
 from fedkin.running.progress import figured, grouped, scored
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
-__all__ = ["LiveProgress", "Progress", "Several", "StopFlag", "sparkline", "stop_on_signals"]
+__all__ = ["LiveProgress", "Progress", "ProgressOfSeveral", "StopFlag", "sparkline", "stop_on_signals"]
 
 
 class _Shown(Protocol):
@@ -54,7 +54,7 @@ def stop_on_signals(folder: Path, again: str | None = None) -> Iterator[StopFlag
     from fedkin.running.loop import Stop
 
     flag = StopFlag()
-    console = screen(stderr=True, soft_wrap=True)
+    console = make_console(stderr=True, soft_wrap=True)
 
     def ask(number: int, frame: object) -> None:
         if flag.asked:
@@ -83,7 +83,7 @@ class Progress:
 
     def __init__(self, title: str, stop: StopFlag, quiet: bool = False, console: Console | None = None) -> None:
         self.stop, self.title, self.quiet = stop, title, quiet
-        self.console = console or screen(stderr=True, soft_wrap=True)
+        self.console = console or make_console(stderr=True, soft_wrap=True)
         self.rounds = self.fresh = 0
         self.shown: _Shown | None = None
 
@@ -131,7 +131,7 @@ class Progress:
         self.bar.update(self.task, completed=row["round"], figures=figured(row))
 
 
-class Several:
+class ProgressOfSeveral:
     """The progress of several runs one after another, each with the time left for all, from the runs that have ended.
 
     Runs of a resumed comparison that are only read are not counted; of the others, the mean time of a round is used.

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from fedkin.cli.options import BLOCKS
-from fedkin.cli.screen import screen
+from fedkin.cli.output import make_console
 
 __all__ = ["report"]
 
@@ -26,7 +26,7 @@ def report(
     from fedkin.report import write_report
     from fedkin.report.ranks import blocks_of
 
-    console, kind = screen(soft_wrap=True), blocks_of(blocks)
+    console, kind = make_console(soft_wrap=True), blocks_of(blocks)
     if paper is not None:
         from fedkin.report.paper import write_paper
 

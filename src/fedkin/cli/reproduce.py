@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from fedkin.cli.names import table_names
-from fedkin.cli.progress import Several, StopFlag, stop_on_signals
-from fedkin.cli.screen import screen
+from fedkin.cli.completion import table_names
+from fedkin.cli.output import make_console
+from fedkin.cli.progress import ProgressOfSeveral, StopFlag, stop_on_signals
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def reproduce(
     known = known_tables(folder, lambda each: name in (each, "all"))
     others = unread_tables(folder, known)
     if name is None:
-        screen().print(_list(known, others))
+        make_console().print(_list(known, others))
         return
     choose({**known, **others, "all": None}, name, "NAME")
     if federation and name == "all":
@@ -66,7 +66,7 @@ def reproduce(
             some = _chosen(this, federation or [])
             _one(key, this, some, folder, data_root, place / key, shown, quick, finished, restart, models, stop, keep)
     _index(known, others, shown)
-    screen(soft_wrap=True).print(f"index: {shown / 'index.md'}")
+    make_console(soft_wrap=True).print(f"index: {shown / 'index.md'}")
 
 
 def _chosen(table: PaperTable, names: Sequence[str]) -> PaperTable:
@@ -102,7 +102,7 @@ def _one(
     written = bool(figures)
     if finished and written:
         _write(name, table, done, figures, claims, how, pages, quick)
-    shown = Several(stop, quiet=False)
+    shown = ProgressOfSeveral(stop, quiet=False)
     for one in reproduce(
         some, folder, data_root, out, restart=restart, finished=finished, models=models,
         hears=lambda what, number, of: shown.next(f"{name}, {what}", number, of),
@@ -111,7 +111,7 @@ def _one(
         done.append(one)
         written = True
         _write(name, table, done, figures, claims, how, pages, quick)
-    screen(soft_wrap=True).print(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
+    make_console(soft_wrap=True).print(f"page:  {pages / name}.md" if written else f"{name}: nothing has ended yet")
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""`fedkin runs`: the runs in a folder; `fedkin runs diff A B`: the differences of two runs."""
+"""`fedkin runs`: list runs, check their files, or compare two of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli.loading import needing
-from fedkin.cli.screen import screen
+from fedkin.cli.lazy import command_after_import
+from fedkin.cli.output import make_console
 from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["runs"]
 
 runs = typer.Typer(
-    cls=needing("fedkin.records.listing", group=True), no_args_is_help=False,
-    help="List runs with their figures, or compare two of them.",
+    cls=command_after_import("fedkin.records.listing", group=True), no_args_is_help=False,
+    help="List runs with their figures, check their files, or compare two of them.",
 )  # fmt: skip
 
 _FOLDERS = typer.Option([Path("runs")], "--in", help="Folder that holds run folders, at any depth. May be repeated.")
@@ -101,6 +101,25 @@ def _reached(run: Listed, figures: Mapping[str, float], metric: str, one: bool) 
     return f"{_shown(figures.get(f'{metric} mean'))} {'' if one else metric}".strip()
 
 
+@runs.command("check", cls=command_after_import("fedkin.records.checking"))
+def _check(
+    folder: Path = typer.Argument(..., help="Folder of a run, a comparison or a tuning, or a folder that holds such."),
+) -> None:
+    """Say whether every file of a folder is as it was written, and what can be continued; exit status 1 if not."""
+    from fedkin.records.checking import check
+
+    console = _console()
+    reports = check(folder)
+    for report in reports:
+        for line in (*report.problems, *(f"{report.folder}: {note}" for note in report.notes)):
+            console.print(line)
+        console.print(f"{report.folder}: {report.standing}")
+    count = sum(len(report.problems) for report in reports)
+    console.print("every file is as it was written" if not count else f"{count} problem{'s' if count > 1 else ''}")
+    if count:
+        raise typer.Exit(1)
+
+
 @runs.command("diff")
 def diff(one: Path, other: Path) -> None:
     """Show which settings of two runs differ, and the results of both."""
@@ -143,7 +162,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], folded: Sequence
 
 
 def _console() -> Console:
-    return screen(soft_wrap=True)
+    return make_console(soft_wrap=True)
 
 
 def _edged(console: Console) -> bool:

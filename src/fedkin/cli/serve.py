@@ -1,4 +1,4 @@
-"""`fedkin serve`, `fedkin join` and `fedkin peer`: a federation over a network."""
+"""`fedkin net serve`, `fedkin net join` and `fedkin net peer`: a federation over a network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedkin.cli._samples import joined, met, reader
-from fedkin.cli.experiments import ending, planned, rooted
+from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
 from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
+from fedkin.cli.output import make_console
 from fedkin.cli.progress import LiveProgress, stop_on_signals
-from fedkin.cli.screen import screen
 from fedkin.cli.taking import (
     DATA,
     DEVICE,
@@ -62,11 +62,11 @@ def serve(
     from fedkin.network.joining import read_join
     from fedkin.running import networked
 
-    plan, folder = planned(experiment, [], None, out, resume, restart)
-    root = rooted(folder, data_root, resume is not None)
+    plan, folder = start_or_resume(experiment, [], None, out, resume, restart)
+    root = data_root_of(folder, data_root, resume is not None)
     invited = read_join(invitation)
     plan = networked.invited(plan, invited)
-    console = screen(stderr=True, soft_wrap=True)
+    console = make_console(stderr=True, soft_wrap=True)
     identity = _identity(invited, key, certificate)
     if identity.name != invited.server:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
@@ -76,7 +76,7 @@ def serve(
             plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
             watcher=LiveProgress(plan.method.name, stop, folder, json),
         )  # fmt: skip
-    ending(plan, result, folder, json)
+    finish_run(plan, result, folder, json)
 
 
 def join(
@@ -102,14 +102,14 @@ def join(
 
     invited = read_join(invitation)
     if not invited.server:
-        raise ConfigError(f"{invitation}: a federation without a server: use fedkin peer")
+        raise ConfigError(f"{invitation}: a federation without a server: use fedkin net peer")
     plan = networked.experiment_of(invited, metric)
     identity = _identity(invited, key, certificate)
     if identity.name == invited.server:
         raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
     read = reader(plan, identity.name, data, target, test_fraction, group)
     folder = state if state is not None else invitation.parent / f"{identity.name}-state"
-    console = screen(stderr=True, soft_wrap=True)
+    console = make_console(stderr=True, soft_wrap=True)
     with (
         held(folder), ledger_in(plan, folder, identity.name, max_epsilon) as ledger,
         leaving(console.print) as (_, stop),
@@ -144,7 +144,7 @@ def peer(
 
     invited = read_join(invitation)
     if invited.server:
-        raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin join")
+        raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin net join")
     plan = networked.experiment_of(invited, metric)
     identity = _identity(invited, key, certificate)
     me = identity.name
@@ -154,7 +154,7 @@ def peer(
     own = listen or places[me]
     # Of two peers with addresses, the one with the lower name is dialled.
     dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
-    console = screen(stderr=True, soft_wrap=True)
+    console = make_console(stderr=True, soft_wrap=True)
     with (
         ledger_in(plan, folder, me, max_epsilon) as ledger,
         _link(invited, identity, [own] if own else [], dial, console.print) as link,
@@ -167,7 +167,7 @@ def peer(
             consent=consent, say=console.print, ledger=ledger, shared=shared,
             watcher=LiveProgress(plan.method.name, flag, folder, json),
         )  # fmt: skip
-    ending(plan, result, folder, json)
+    finish_run(plan, result, folder, json)
 
 
 def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:

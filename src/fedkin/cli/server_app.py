@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from fedkin.cli.ended import reported
+from fedkin.cli.output import write_run_report
 from fedkin.errors import FedkinError
 from fedkin.untrusted import said
 
@@ -62,7 +62,7 @@ def _main(experiment: Path, grid: Any, context: Any) -> None:
     Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
     try:
         result, folder = played(in_app(experiment, context.run_config), calls, context.run_config, _say, _Rounds())
-        reported([folder])
+        write_run_report([folder], folder)
     except FedkinError as error:
         raise RuntimeError(said(error)) from None
     _say(f"the run has ended after {len(result.rounds)} rounds: {folder}")

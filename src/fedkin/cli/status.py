@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from fedkin.cli.screen import as_json, screen
+from fedkin.cli.output import as_json, make_console
 from fedkin.errors import RunError
 from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
@@ -37,7 +37,7 @@ def status(
         if json:
             print(as_json({str(file): each.model_dump() for file, each in found.items()}))
         else:
-            console = screen()
+            console = make_console()
             if watch:
                 console.clear()
             for file, each in found.items():
@@ -70,7 +70,7 @@ def _read(files: list[Path]) -> dict[Path, Status]:
 
 
 def _print(file: Path, status: Status) -> None:
-    console, now = screen(soft_wrap=True), time.time()
+    console, now = make_console(soft_wrap=True), time.time()
     round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
     console.print(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {_state(status, now)}")
     if late := status.late(now):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedkin.cli.output import make_console
 from fedkin.cli.progress import StopFlag
-from fedkin.cli.screen import screen
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def consenting(yes: bool, to: str) -> Callable[[list[str]], bool]:
     """Show what will leave this participant, and ask once."""
 
     def ask(lines: list[str]) -> bool:
-        console = screen(stderr=True, soft_wrap=True)
+        console = make_console(stderr=True, soft_wrap=True)
         console.print(f"what leaves this participant, to {to}:")
         for line in lines:
             console.print(f"  {line}")

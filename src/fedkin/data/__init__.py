@@ -27,8 +27,8 @@ def federate(
 ) -> Federation:
     """Load a data set and assign its samples to clients.
 
-    source: a name of `fedkin sources`, a source, or a data set that is already loaded. data: the source's settings
-    if it is a name. scenario: a name of `fedkin scenarios` or a scenario. options: its settings if it is
+    source: a name of `fedkin list sources`, a source, or a data set that is already loaded. data: the source's settings
+    if it is a name. scenario: a name of `fedkin list scenarios` or a scenario. options: its settings if it is
     a name. Raises ConfigError for settings, DataError for files.
 
     >>> from fedkin.data import federate
@@ -44,7 +44,7 @@ def federate(
         scenario = parse(choose(SCENARIOS, scenario, "scenario"), options, "scenario")
     elif options:
         raise ConfigError(f"{', '.join(options)}: set these on the scenario that you passed")
-    expect(source, (Source, Dataset), "source", "a name of fedkin sources, a Source or a Dataset")
-    expect(scenario, Scenario, "scenario", "a name of fedkin scenarios or a Scenario")
+    expect(source, (Source, Dataset), "source", "a name of fedkin list sources, a Source or a Dataset")
+    expect(scenario, Scenario, "scenario", "a name of fedkin list scenarios or a Scenario")
     dataset = source if isinstance(source, Dataset) else source.dataset(place(data_root, "data_root"))
     return scenario.federation(dataset, seed)

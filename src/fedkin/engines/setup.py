@@ -100,7 +100,7 @@ class Plan:
         if self.nets is not None and not self.method.unlike_models:
             raise ConfigError(
                 f"method {self.method.name!r} needs the same model at every client, and these have unlike ones "
-                "(model.name = 'mixed'): choose one model, or a method of `fedkin methods` that allows unlike models"
+                "(model.name = 'mixed'): choose one model, or a method that allows unlike models"
             )
         known = {id(net): net for net in [self.net, *(self.nets or {}).values()]}
         made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}

@@ -116,7 +116,7 @@ class Node:
         if words or plan is None:
             raise self._unable(own, f"this client cannot take part: {words or own.cannot}")
         if isinstance(plan.method, PeerMethod):
-            raise RunError(f"method {plan.method.name!r} has no server: use fedkin peer")
+            raise RunError(f"method {plan.method.name!r} has no server: use fedkin net peer")
         if plan.nets is not None and self.client.id not in plan.nets:
             raise RunError(f"this client cannot take part: the experiment deals no body to {self.client.id!r}")
         page = self.ledger.page("", plan.privacy)

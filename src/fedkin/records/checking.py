@@ -108,7 +108,7 @@ def _several(folder: Path) -> Checked:
         plan: dict[str, Any] = reading.checked(schema.Plan, read_json(folder / "plan.json"), folder / "plan.json")
     except RunError as error:
         return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
-    kind = {"tune": "tuning", "sweep": "sweep"}.get(_command(plan), "comparison")
+    kind = "tuning" if "try" in plan else "sweep" if "grid" in plan else "comparison"
     runs = [path.parent for path in folder.rglob("experiment.toml") if not (path.parent / "plan.json").exists()]
     done = sum(any((run / name).exists() for name in ("summary.json", "failed.json")) for run in runs)
     standing = f"{kind}: of {len(runs)} runs begun, {done} are over; goes on with {_again(folder)}"
@@ -134,7 +134,7 @@ def _again(folder: Path, restart: bool = False) -> str:
 
 def _command(plan: Mapping[str, Any]) -> str:
     """Return the command that goes on with a plan."""
-    return "tune" if "try" in plan else "sweep" if "grid" in plan else "compare"
+    return "tune" if "try" in plan or "grid" in plan else "compare"
 
 
 def _sealed(folder: Path) -> tuple[Seal, list[str]]:

@@ -67,7 +67,7 @@ def is_state(folder: Path) -> bool:
 def told_state(folder: Path) -> str:
     """Say what such a folder is, and what reads it."""
     return (
-        f"{folder}: the state folder of a client (fedkin join), which has no records of a run: the server has them; "
+        f"{folder}: the state folder of a client (fedkin net join) without records of a run: the server has them; "
         f"fedkin net status {folder} says how it went"
     )
 

@@ -72,7 +72,7 @@ def run(
 ) -> Result:
     """Run `method` on `federation` and return its figures, per client and per round.
 
-    method: a name of `fedkin methods`, or a method object; options: the method's hyper-parameters, if it is a name.
+    method: a name of `fedkin list methods`, or a method object; options: the hyper-parameters of a named method.
     model: a name, also FILE.py:CLASS; a Model; a torch module, or a (body, head) pair of them (training starts from
     their values); a class of modules, or a function of the task that makes either (initialised from the seed).
     head: the name of the submodule that is the head of a whole module, such as "fc"; else its last Linear is.
@@ -82,7 +82,7 @@ def run(
     `if __name__ == "__main__":`).
     faults: what goes wrong in the run, fields of Faults: {"dropout": 0.3} loses three of ten exchanges.
     privacy: noise on what clients send, fields of Privacy: {"clip": 1.0, "noise": 5.0}; see docs/privacy.md.
-    metrics: further metrics of each client in every evaluation: names of `fedkin metrics`, FILE.py:NAME, or what
+    metrics: further metrics of each client in every evaluation: names of `fedkin list metrics`, FILE.py:NAME, or what
     `fedkin.metric` made of a function.
     data_root: folder of the data sets that the server owns, for methods that need one.
     progress: whether the rounds done, the metric and the time left are shown: by tqdm if it is installed (a bar, in a

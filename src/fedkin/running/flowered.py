@@ -91,7 +91,7 @@ def write_app(
 
 def _check(plan: Experiment) -> None:
     if isinstance(plan.method, PeerMethod):
-        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin peer")
+        raise ConfigError(f"method.name: {plan.method.name!r} has no server, and Flower has one: use fedkin net peer")
     settings_of(plan)
 
 

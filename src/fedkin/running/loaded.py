@@ -40,7 +40,7 @@ def load(run: Path | str, model: Modules | None = None, head: str | None = None,
     """The models of the finished run in this folder.
 
     model: the torch module, the (body, head) pair, or the function of the task that makes either, with which the run
-    was started; it is needed if the run's net has no name in `fedkin models`. head: as in `fedkin.run`. own: whether
+    was started; it is needed if the run's net has no name in `fedkin list models`. head: as in `fedkin.run`. own: if
     files of one's own that the run names (FILE.py:CLASS) are read, which runs their code; they must be as they were.
     Raises RunError for a folder without models.
 

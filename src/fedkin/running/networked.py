@@ -177,7 +177,7 @@ def serve(
     their last three. data_root: the folder of data sets that the server owns.
     """
     if isinstance(experiment.method, PeerMethod):
-        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin peer")
+        raise ConfigError(f"method.name: {experiment.method.name!r} has no server; each peer runs fedkin net peer")
     settings = settings_of(experiment)
     if (done := finished(experiment, folder, resume, restart)) is not None:
         return done
@@ -271,7 +271,9 @@ def exchange(
     (None: in memory). Raises Left if it is to leave before the others are there.
     """
     if not isinstance(experiment.method, PeerMethod):
-        raise ConfigError(f"method.name: {experiment.method.name!r} has a server; use fedkin serve and fedkin join")
+        raise ConfigError(
+            f"method.name: {experiment.method.name!r} has a server; use fedkin net serve and fedkin net join"
+        )
     if experiment.run.network.startswith("planted"):
         raise ConfigError("run.network: 'planted' needs the groups of all, which no peer knows; choose another")
     settings = settings_of(experiment, names)

@@ -34,7 +34,7 @@ class $part(ServerMethod):
     kind: ClassVar[str] = "global"  # or "personalised", "clustered"
     travels: ClassVar[str] = "the whole model, down and up"
 
-    step: float = 1.0  # a setting: `fedkin sweep ... --grid method.step=0.5,1`
+    step: float = 1.0  # a setting: `fedkin tune ... --grid method.step=0.5,1`
 
     def start(self, server):
         server.state["params"] = server.initial

@@ -33,7 +33,8 @@ class RunSettings(EngineSettings):
     models: "last" keeps each client's model after the last round with the run, "none" keeps none. Clients with equal
     models share a file. models_limit_mb: if all different models together are larger (in MB of 2^20 bytes), none is
     kept, and a warning says so.
-    metrics: further metrics of each client's model in every evaluation, by name (`fedkin metrics`), also FILE.py:NAME.
+    metrics: further metrics of each client's model in every evaluation:
+    names of `fedkin list metrics`, or FILE.py:NAME.
     trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
     commas).
     label: what the report calls the method where a comparison gave it another name: "mu=1"; its control is "mu=1@self".

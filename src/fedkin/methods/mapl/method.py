@@ -99,7 +99,7 @@ class Mapl(PeerMethod):
         if kind not in ("classification", "risk"):
             raise ConfigError(
                 f"method.name: {self.name!r} contrasts classes, one label for each sample; {federation.name} is a task "
-                f"of {kind}. Choose a method of `fedkin methods` that does without classes"
+                f"of {kind}. Choose a method of `fedkin list methods` that does without classes"
             )
         self.augment.check(federation.task)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-__all__ = ["kind_in_words", "value_in_words"]
+__all__ = ["describe_type", "describe_value"]
 
 _WORDS: dict[Any, str] = {
     int: "whole number",
@@ -23,19 +23,19 @@ _WORDS: dict[Any, str] = {
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
-def kind_in_words(kind: Any, metadata: Iterable[Any] = ()) -> str:
+def describe_type(kind: Any, metadata: Iterable[Any] = ()) -> str:
     """Say what values of this type are, with the bounds in its metadata.
 
-    >>> kind_in_words(tuple[Literal["hard", "soft"], ...] | None)
+    >>> describe_type(tuple[Literal["hard", "soft"], ...] | None)
     'list of: hard or soft; or not set'
     """
     return "; or ".join(_parts(kind, metadata))
 
 
-def value_in_words(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Write a default as a file would have it.
 
-    >>> value_in_words((0, 90)), value_in_words(None), value_in_words(True)
+    >>> describe_value((0, 90)), describe_value(None), describe_value(True)
     ('[0, 90]', 'not set', 'true')
     """
     if value is None:
@@ -43,9 +43,9 @@ def value_in_words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} = {value_in_words(each)}" for name, each in value.items()) or "{}"
+        return ", ".join(f"{name} = {describe_value(each)}" for name, each in value.items()) or "{}"
     if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, str):
-        return f"[{', '.join(map(value_in_words, value))}]"
+        return f"[{', '.join(map(describe_value, value))}]"
     return str(value)
 
 
@@ -59,13 +59,13 @@ def _parts(kind: Any, metadata: Iterable[Any]) -> list[str]:
         bounds = list(metadata)
         return list(dict.fromkeys(text for each in inner for text in _parts(each, () if each is NoneType else bounds)))
     if origin is Literal:
-        return [_either([value_in_words(each) for each in inner])]
+        return [_either([describe_value(each) for each in inner])]
     if origin in (tuple, list, set, frozenset, Sequence):
         each = inner[:-1] if inner and inner[-1] is Ellipsis else inner
-        words = list(dict.fromkeys(kind_in_words(one) for one in each))
+        words = list(dict.fromkeys(describe_type(one) for one in each))
         return [f"list of: {' / '.join(words)}{_bounded(metadata)}" if words else "list"]
     if origin in (dict, Mapping):
-        return [f"table of: {kind_in_words(inner[-1])}"]
+        return [f"table of: {describe_type(inner[-1])}"]
     return [f"{_WORDS.get(kind, 'table')}{_bounded(metadata)}"]
 
 

@@ -1,0 +1,108 @@
+"""Print text, tables, JSON and paths: never as markup, and without control characters."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from fedkin.untrusted import shown
+
+if TYPE_CHECKING:
+    from fedkin.report.ranks import Blocks
+
+__all__ = [
+    "as_json", "make_console", "print_lines", "print_paths", "print_verdicts", "print_warnings", "write_run_report",
+]  # fmt: skip
+
+# The control characters that JSON itself does not escape.
+_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+
+
+def make_console(**options: Any) -> Console:
+    """Return a console for tables and plain text. stderr=True: write errors never end a command."""
+    if options.pop("stderr", False):
+        options["file"] = _BestEffort(sys.stderr)
+    return _PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+
+def as_json(value: Any) -> str:
+    """Return the value as JSON without control characters."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def write_run_report(folders: Iterable[Any], out_folder: Path, blocks: Blocks = "auto") -> Path:
+    """Write the report of these runs as `report.html` in a folder; return its path."""
+    from fedkin.report import write_report
+
+    return write_report([Path(folder) for folder in folders], out_folder / "report.html", blocks)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print sentences, wrapped to the width of the terminal."""
+    console = make_console(soft_wrap=True)
+    for line in lines:
+        console.print(fill(line, console.width, subsequent_indent="    "))
+
+
+def print_verdicts(results: Mapping[str, Mapping[int, Any]]) -> None:
+    """Print what the grouping tests found, for the methods that record verdicts."""
+    from fedkin.report.verdicts import terminal
+
+    for method, by_seed in results.items():
+        print_lines(terminal(method, {seed: (result.folder, result.rounds) for seed, result in by_seed.items()}))
+
+
+def print_warnings(results: Mapping[str, Mapping[int, Any]]) -> None:
+    """Print the warnings of all runs, as at the top of the report."""
+    for method, by_seed in results.items():
+        for seed, result in by_seed.items():
+            warnings = result.summary.get("warnings") or ()
+            print_lines(f"warning: {method}, seed {seed}: {text}" for text in warnings)
+
+
+def print_paths(folder: Path, *reports: Path) -> None:
+    """Print where records and reports are."""
+    console = make_console(soft_wrap=True)
+    console.print(f"records: {folder}")
+    for report in reports:
+        console.print(f"report:  {report}")
+
+
+class _PlainConsole(Console):
+    """A console that removes control characters from rendered segments, so that styles are kept."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            if part.control:
+                yield part
+            else:
+                yield Segment("\n".join(map(shown, part.text.split("\n"))), part.style)
+
+
+class _BestEffort:
+    """Standard error that ignores write errors: progress that cannot be shown must not end a run."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, AttributeError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
