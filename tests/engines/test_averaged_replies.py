@@ -17,8 +17,7 @@ from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning import Mean, weighted_mean
-from fedkin.methods.blocks.means import mean_model
-from fedkin.methods.blocks.one_model import OneModel, State
+from fedkin.methods.blocks.averaging import OneModel, State, mean_model
 from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ClientView, ServerView
 from support import small_federation, small_setup

@@ -211,7 +211,7 @@ def test_what_others_raise_and_faults_of_fedkins_own_stay_what_they_are(monkeypa
     def failing(*_: Any) -> Message:
         raise KeyError("fault")
 
-    monkeypatch.setattr("fedkin.methods.blocks.one_model.OneModel.offer", failing)
+    monkeypatch.setattr("fedkin.methods.blocks.averaging.OneModel.offer", failing)
     with pytest.raises(KeyError, match="fault"):
         fedkin.run("fedavg", small_federation(), rounds=1)
 

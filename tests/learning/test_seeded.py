@@ -15,7 +15,7 @@ from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.seeded import alone, seeded
 from fedkin.learning.sgd import fit
 from fedkin.learning.traced import chain_of
-from fedkin.methods.blocks.redraw import redrawn
+from fedkin.methods.ifca import redrawn
 from support import small_federation
 
 

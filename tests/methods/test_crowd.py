@@ -12,7 +12,7 @@ import torch
 from fedkin import graph as g
 from fedkin.errors import ConfigError
 from fedkin.methods.blocks import crowd
-from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
+from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.fedu import FedU
 from fedkin.methods.tfl.method import Tfl
 from fedkin.methods.tfl.topology import Topology, learned

@@ -18,7 +18,7 @@ from fedkin.learning import CrossEntropy
 from fedkin.learning.batches import Member
 from fedkin.learning.sgd import fit
 from fedkin.learning.stacked import fit_stacked
-from fedkin.methods.blocks.simplex import filled
+from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Drfa, Snapshotting
 from fedkin.methods.fedavg import FedAvg
 from methods.plain_loops import combined, nearest_on_simplex

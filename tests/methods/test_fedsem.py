@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.graph import ari
-from fedkin.methods.blocks import gram
+from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedsem import FedSem, first_groups, opened
@@ -169,13 +169,13 @@ def test_distances_and_inner_products_are_those_of_whole_vectors(rows: int, cent
     one, two, origin = [params() for _ in range(rows)], [params() for _ in range(centres)], params()
     names = ["b", "w"]
     whole = np.array([vector(p) - vector(origin) for p in one])
-    with patch.object(gram, "_BLOCK", held):
-        found = gram.inner_products_of_params(one, names, origin)
+    with patch.object(vectors, "_BLOCK", held):
+        found = vectors.inner_products_of_params(one, names, origin)
         np.testing.assert_allclose(found, whole @ whole.T, atol=1e-9)
         np.testing.assert_array_equal(found, found.T)
         flat = [torch.from_numpy(row) for row in whole]
-        np.testing.assert_allclose(gram.inner_products(flat), whole @ whole.T, atol=1e-9)
-        np.testing.assert_allclose(gram.inner_products(flat, flat[0])[0], 0, atol=1e-12)
+        np.testing.assert_allclose(vectors.inner_products(flat), whole @ whole.T, atol=1e-9)
+        np.testing.assert_allclose(vectors.inner_products(flat, flat[0])[0], 0, atol=1e-12)
         want = [[((vector(p) - vector(q)) ** 2).sum() for q in two] for p in one]
         np.testing.assert_allclose(squared_distances(one, two, names), want, atol=1e-9)
 

@@ -21,9 +21,8 @@ from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net
 from fedkin.learning.net import BodyHead
 from fedkin.learning.sgd import fit, load
-from fedkin.methods.blocks.redraw import redrawn
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.ifca import Ifca
+from fedkin.methods.ifca import Ifca, redrawn
 from fedkin.views import ServerView
 from support import after, small_federation, small_setup
 

@@ -22,7 +22,7 @@ from fedkin.graph import Plan, Spread, sign
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.blocks.personal import first_layer, has_place, log_shares, own_view, shared_view
-from fedkin.methods.blocks.signing import usable
+from fedkin.methods.blocks.signatures import usable
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.kin import Kin
 from fedkin.methods.kin.finding import level

@@ -22,10 +22,8 @@ from fedkin.engines import LocalEngine
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import ari
-from fedkin.methods.blocks.kmeans import centres_of
-from fedkin.methods.blocks.pca import factor, principal, spectrum
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.pca_km_hc import PcaKmHc
+from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor, principal, spectrum
 from fedkin.views import ServerView
 from support import after, local_site, small_federation, small_setup, stored
 

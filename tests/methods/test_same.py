@@ -16,7 +16,7 @@ from fedkin.federation import Federation, Samples, Task
 from fedkin.federation.inputs import parts
 from fedkin.flow import ServerMethod
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.coded import rows_of, width_of
+from fedkin.methods.blocks.signatures import rows_of, width_of
 from fedkin.methods.cfl import Cfl
 from fedkin.methods.fedsem import FedSem
 from fedkin.methods.ifca import Ifca

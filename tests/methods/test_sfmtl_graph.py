@@ -16,7 +16,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
-from fedkin.methods.blocks.laplacian import mixed
+from fedkin.methods.blocks.mixing import mixed
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy

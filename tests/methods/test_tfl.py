@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.methods import METHODS
-from fedkin.methods.blocks.losses import SampleLosses, training_loss
+from fedkin.methods.blocks.minimax import SampleLosses, training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.tfl import Tfl

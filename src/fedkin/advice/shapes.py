@@ -9,8 +9,7 @@ from fedkin.advice.coefficients import MOST_CLIENTS, alike, coefficients_of, gro
 from fedkin.federation import Samples, Task
 from fedkin.graph import Plan, Signature, Spread, Verdicts, sign
 from fedkin.keys import key
-from fedkin.methods.blocks.coded import rows_of
-from fedkin.methods.blocks.same import LEAST, found_among
+from fedkin.methods.blocks.signatures import LEAST, found_among, rows_of
 
 __all__ = ["CANDIDATES", "Shape", "shapes_of"]
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, TypedDict
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.robust import Rule, aggregated
+from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import Array, Labels, members_graph, numbered_by_size
-from fedkin.methods.blocks.directions import along, direction
-from fedkin.methods.blocks.gram import inner_products_of_params
-from fedkin.methods.blocks.means import Weights, mean_weights
-from fedkin.methods.blocks.same import Same, SameStage, groups_from_test
-from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, groups_from_test
+from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 
@@ -184,3 +184,23 @@ class Cfl(SigningMethod):
 
 def _is_split(state: State, node: str) -> bool:
     return f"{node}0" in state["models"]
+
+
+def direction(
+    members: Mapping[str, Params], start: Params, names: Sequence[str], lengths: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """The mean of the members' updates, each scaled to length 1, itself scaled to length 1."""
+    total = {name: torch.zeros_like(start[name]) for name in names}
+    for id in sorted(members):
+        if lengths[id] > 0:
+            for name in names:
+                total[name] += (members[id][name] - start[name]) / lengths[id]
+    length = float(torch.sqrt(sum((t.double().square().sum() for t in total.values()), torch.zeros(()).double())))
+    return {name: tensor / length for name, tensor in total.items()} if length > 0 else total
+
+
+def along(params: Params, start: Params, towards: Params) -> float:
+    """The update's inner product with a direction: of two directions of length 1, the larger has the larger cosine."""
+    return float(
+        sum(((params[name] - start[name]).double() * tensor.double()).sum() for name, tensor in towards.items())
+    )

@@ -18,7 +18,7 @@ from fedkin.forms import COUNT, NET, Each, Number
 from fedkin.graph import Graph
 from fedkin.learning.robust import Rule, aggregated
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.rows import mixing_matrix
+from fedkin.methods.blocks.mixing import mixing_matrix
 from fedkin.settings import span
 from fedkin.views import PeerView
 

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal
 from fedkin.flow import Ask, ClientFlow, Fit, Message, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.robust import Rule
-from fedkin.methods.blocks.means import Weights, mean_asked, mean_model
-from fedkin.methods.blocks.one_model import OneModel, State
+from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_asked, mean_model
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["FedAvg", "State"]

@@ -16,6 +16,7 @@ from fedkin import graph
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET
 from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import (
     Array,
     Labels,
@@ -24,10 +25,8 @@ from fedkin.methods.blocks.clusters import (
     members_graph,
     squared_distances,
 )
-from fedkin.methods.blocks.gram import inner_products_of_params
-from fedkin.methods.blocks.means import Weights
-from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
-from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of
+from fedkin.methods.blocks.vectors import inner_products_of_params
 from fedkin.settings import one_of
 from fedkin.views import ClientView, ServerView
 

@@ -25,8 +25,8 @@ from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
 from fedkin.learning.seeded import seeded
 from fedkin.learning.written import LossNotWritten
+from fedkin.methods.blocks.averaging import State
 from fedkin.methods.blocks.gaussian import GaussianEnd
-from fedkin.methods.blocks.one_model import State
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView

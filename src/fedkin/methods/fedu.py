@@ -18,7 +18,7 @@ from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, Serve
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.methods.blocks import crowd
-from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
+from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
     ControlStage,
     SparsifyStage,

@@ -7,24 +7,24 @@ TNNLS 2022), after one-shot federated clustering (Dennis, Li, Smith. Heterogenei
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Samples
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Shaped, Upto
 from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights, mean_model
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph, numbered_by_size
-from fedkin.methods.blocks.kmeans import distances
-from fedkin.methods.blocks.means import Weights, mean_model
-from fedkin.methods.blocks.pca import component_centres, factor, pooled, rows_of
-from fedkin.methods.blocks.same import Same, SameStage, count_from_test, count_of
-from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of
 from fedkin.views import ClientView, ServerView
 
 __all__ = ["PcaKmHc", "State"]
@@ -198,3 +198,103 @@ class PcaKmHc(SigningMethod):
         if server.state["cluster"]:
             yield from self.take_signatures(server, ids)
         return {id: self.offer(server, id) for id in ids}
+
+
+def spectrum(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values [r], falling, and right singular vectors [r, d] of rows [n, d].
+
+    Values below 1e-7 of the largest are rounding and left out; at least one stays. Computed from the eigenvectors of
+    the smaller of rows rows' and rows'rows, which takes about a fifth of the time of a decomposition of the rows.
+    """
+    wide = len(rows) <= rows.shape[1]
+    values, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
+    lengths = values.clamp(min=0).sqrt().flip(0)
+    kept = max(1, int((lengths > lengths[0] * 1e-7).sum()))
+    axes = vectors.flip(1)[:, :kept].T
+    if wide:
+        axes = axes @ rows
+        axes = axes / torch.linalg.vector_norm(axes, dim=1, keepdim=True).clamp(min=1e-300)
+    return lengths[:kept], axes
+
+
+def factor(x: Tensor, rank: int | Literal["all"]) -> tuple[Tensor, Tensor]:
+    """(mean [d], F [r, d]), where F'F is the scatter of x [n, d] around its mean.
+
+    rank: at most this many rows, those of the best approximation of this rank; "all": F'F is exact.
+    """
+    mean = x.mean(0)
+    values, axes = spectrum(x - mean)
+    rows = values[:, None] * axes
+    return mean, rows if rank == "all" else rows[:rank]
+
+
+def principal(rows: Tensor, components: int) -> Tensor:
+    """The first principal axes [r, d] of the scatter rows'rows; each axis has its largest entry positive.
+
+    Directions without scatter are left out; at least one axis stays.
+    """
+    axes = spectrum(rows)[1][:components]
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    return torch.where(largest < 0, -axes, axes)
+
+
+def pooled(
+    n: Sequence[int], means: Sequence[Tensor], factors: Sequence[Tensor], components: int
+) -> tuple[Tensor, Tensor]:
+    """(mean [d], axes [r, d]) of the PCA of several clients' samples together, in double precision.
+
+    n, means, factors: of each client its number of samples and what `factor` gives; exact if the factors are.
+    """
+    counts = torch.tensor(n, dtype=torch.float64)
+    centres = torch.stack([mean.double() for mean in means])
+    mean = counts @ centres / counts.sum()
+    # The scatter around the common mean is each client's around its own, plus that of the means.
+    between = counts.sqrt()[:, None] * (centres - mean)
+    rows = torch.cat([*(rows.double() for rows in factors), between])
+    return mean, principal(rows, components)
+
+
+def component_centres(x: Tensor, basis: Mapping[str, Tensor], components: int, k: int, seed: int) -> Tensor:
+    """k-means centres of x [n, d] in the basis "mean" [d], "axes" [r, d]: [k, r].
+
+    Without a basis: in the first principal components of x itself, and given in input space [k, d].
+    """
+    if basis:
+        return centres_of((x - basis["mean"]) @ basis["axes"].T, k, seed)
+    mean = x.mean(0)
+    axes = principal(x - mean, components)
+    return centres_of((x - mean) @ axes.T, k, seed) @ axes + mean
+
+
+def rows_of(samples: Samples) -> Tensor:
+    """The inputs as rows [n, d], in double precision."""
+    x: Tensor = samples.inputs(slice(None), torch.float64)
+    return x.flatten(1)
+
+
+_DISTANCES = {"matching": graph.matching, "minimum": graph.minimum, "hausdorff": graph.hausdorff}
+
+
+def centres_of(x: Tensor, k: int, seed: int) -> Tensor:
+    """k-means centres [k, d] of x [n, d] (k-means++, the best of 4 starts); fewer if there are fewer distinct rows.
+
+    >>> centres_of(torch.tensor([[0.0], [2.0], [10.0]]), 2, seed=0).flatten().sort().values.tolist()
+    [1.0, 10.0]
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct samples than k
+        labels = KMeans(min(k, len(x)), n_init=4, random_state=seed).fit_predict(x.numpy()).astype(np.int64)
+    # Means are taken here: those of scikit-learn's threads differ in the last bits from run to run.
+    return torch.stack([x[torch.from_numpy(labels == label)].mean(0) for label in np.unique(labels)])
+
+
+def distances(sets: Sequence[Tensor], kind: str, others: Sequence[Tensor] | None = None) -> npt.NDArray[np.float64]:
+    """Distances between every two sets of centres; with `others`, from each set to each of them.
+
+    kind: "matching", "minimum" or "hausdorff" (`fedkin.graph`).
+    """
+    several = [sets] if others is None else [sets, others]
+    return _DISTANCES[kind](*([np.asarray(one.double().numpy()) for one in each] for each in several))

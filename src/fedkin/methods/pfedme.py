@@ -17,8 +17,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.learning.losses import Proximal, default_loss
 from fedkin.learning.robust import Rule
 from fedkin.learning.training import Training
-from fedkin.methods.blocks.means import Weights, mean_model
-from fedkin.methods.blocks.one_model import OneModel, State
+from fedkin.methods.blocks.averaging import OneModel, State, Weights, mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 

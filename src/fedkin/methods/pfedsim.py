@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET
 from fedkin.graph import Graph
 from fedkin.learning.net import body_of, head_of
 from fedkin.learning.robust import Rule
-from fedkin.methods.blocks.means import mean_model
+from fedkin.methods.blocks.averaging import mean_model
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
 

@@ -13,8 +13,8 @@ from fedkin.flow import Message, Params
 from fedkin.graph import Graph, canonical
 from fedkin.learning.aggregate import weighted_mean
 from fedkin.learning.robust import Rule, aggregated
-from fedkin.methods.blocks.gram import blocks
-from fedkin.methods.blocks.means import Weights, mean_weights
+from fedkin.methods.blocks.averaging import Weights, mean_weights
+from fedkin.methods.blocks.vectors import blocks
 
 __all__ = [
     "Array", "Labels", "cluster_means", "continued", "mean_of_clusters", "members_graph",

@@ -5,30 +5,92 @@ min over theta, max over lambda of sum_k lambda_k f_k(theta), by rounds of local
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NotRequired, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedkin import graph
-from fedkin.flow import Ask, ClientFlow, Message, Params, ServerFlow, phase
+from fedkin.errors import MethodError
+from fedkin.flow import Ask, ClientFlow, Infer, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, Number
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks import one_model
-from fedkin.methods.blocks.losses import training_loss
-from fedkin.methods.blocks.one_model import OneModel
-from fedkin.methods.blocks.simplex import entropy, figure, filled, tensors_by_id
+from fedkin.learning.losses import Batch, per_sample
+from fedkin.learning.net import BodyHead
+from fedkin.methods.blocks import averaging
+from fedkin.methods.blocks.averaging import OneModel
+from fedkin.tasks import Task
 from fedkin.views import ClientView, ServerView
 
-__all__ = ["Minimax", "State", "mean"]
+__all__ = ["Minimax", "SampleLosses", "State", "entropy", "figure", "filled", "mean", "tensors_by_id", "training_loss"]
+
+
+@dataclass(frozen=True)
+class SampleLosses:
+    """For Infer: the task's loss of each sample [b]."""
+
+    task: Task
+
+    def __call__(self, model: BodyHead, batch: Batch) -> Tensor:
+        return per_sample(self.task)(model(batch.x), batch.y)
+
+
+def training_loss(task: Task, params: Params) -> ClientFlow[Tensor]:
+    """At a client: the mean loss of `params` on its training samples, a 0-d float64 tensor."""
+    values = yield from Infer(params, SampleLosses(task))
+    mean = values.double().mean()
+    if not math.isfinite(mean):
+        raise MethodError(f"the new model's training loss is {float(mean)}; lower training.lr or set training.clip")
+    return mean
+
 
 Array = npt.NDArray[np.float64]
 
 
-class State(one_model.State):
+def filled(known: Mapping[str, Tensor], ids: Sequence[str]) -> Array:
+    """A distribution over `ids` from one over `known`: each new id has 1 / K; the others share the rest as before.
+
+    >>> filled({"a": torch.tensor(0.25), "b": torch.tensor(0.75)}, ["a", "b", "c", "d"]).tolist()
+    [0.125, 0.375, 0.25, 0.25]
+    """
+    values = np.array([float(known.get(id, math.nan)) for id in ids])
+    new = np.isnan(values)
+    old = values[~new].sum()
+    if len(known) == len(ids) and not new.any():
+        return values
+    if not old > 0:
+        return np.full(len(ids), 1 / len(ids))
+    values[~new] *= (1 - new.mean()) / old
+    values[new] = 1 / len(ids)
+    return values
+
+
+def entropy(p: Array) -> float:
+    """-sum p ln p, in nats: ln K when uniform, 0 when one-hot.
+
+    >>> entropy(np.array([1.0, 0.0]))
+    0.0
+    """
+    return abs(float(-(p[p > 0] * np.log(p[p > 0])).sum()))
+
+
+def figure(value: float) -> float:
+    """A figure for the records, without the last digits, which depend on the order of a sum."""
+    return float(f"{value:.9g}")
+
+
+def tensors_by_id(ids: Sequence[str], values: Array) -> dict[str, Tensor]:
+    """{id: 0-d float64 tensor} of these values [K], for a state."""
+    return dict(zip(ids, torch.from_numpy(np.asarray(values, dtype=np.float64)).clone().unbind(), strict=True))
+
+
+class State(averaging.State):
     """params: the global model, {name: tensor}.
 
     lam: lambda_k of each client, {id: 0-d float64 tensor}; absent until the sizes are known, if they decide it.

@@ -21,7 +21,7 @@ from fedkin.forms import COUNT, NET, Flag, Number, Shaped, Sums, Upto
 from fedkin.learning.encoders import moments
 from fedkin.learning.robust import Rule
 from fedkin.methods.blocks.crowd import check_all_pairs
-from fedkin.methods.blocks.signing import SIGNED, SigningMethod
+from fedkin.methods.blocks.signatures import SIGNED, SigningMethod
 from fedkin.methods.blocks.stages import needs_planted
 from fedkin.methods.flt import dynamic, newcomers, stage
 from fedkin.methods.flt.averaging import along_edges, inside_groups

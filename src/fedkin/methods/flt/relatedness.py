@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from fedkin import graph
-from fedkin.methods.blocks.same import LEAST, SameStage, found_among
+from fedkin.methods.blocks.signatures import LEAST, SameStage, found_among
 from fedkin.methods.blocks.stages import ControlStage
 from fedkin.settings import Settings
 

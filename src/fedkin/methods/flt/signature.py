@@ -17,7 +17,7 @@ from fedkin.federation.inputs import parts
 from fedkin.flow import Ask, ClientFlow, Fit, Infer, Message, Params, ServerFlow
 from fedkin.graph import Signature
 from fedkin.learning.encoders import Encode, Reconstruction
-from fedkin.methods.blocks.signing import collected
+from fedkin.methods.blocks.signatures import collected
 from fedkin.methods.flt.encoder import EncoderSettings, view_of
 from fedkin.methods.flt.state import ClientState, State
 from fedkin.views import ClientView, ServerView

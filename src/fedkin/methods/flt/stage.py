@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.graph import Graph, Signature
 from fedkin.keys import key
 from fedkin.methods.blocks.clusters import continued
-from fedkin.methods.blocks.same import Tests, by_content, evidence_of, tests_of
+from fedkin.methods.blocks.signatures import Tests, by_content, evidence_of, tests_of
 from fedkin.methods.flt import crowd
 from fedkin.methods.flt.relatedness import Related, RelatednessSettings, Sets
 from fedkin.methods.flt.state import State, matrix_of, stored

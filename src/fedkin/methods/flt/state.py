@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.methods.blocks.same import Tests
-from fedkin.methods.blocks.signing import Planned
+from fedkin.methods.blocks.signatures import Planned, Tests
 
 __all__ = ["Adjacency", "ClientState", "Edges", "State", "matrix_of", "stored"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedkin.graph import Verdicts
-from fedkin.methods.blocks.same import verdicts_of
+from fedkin.methods.blocks.signatures import verdicts_of
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView
 

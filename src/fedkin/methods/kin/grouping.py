@@ -9,7 +9,7 @@ from torch import Tensor
 from fedkin.flow import Params
 from fedkin.graph import Graph, Signature, place
 from fedkin.methods.blocks.clusters import continued, mean_of_clusters, members_graph
-from fedkin.methods.blocks.same import by_content, evidence_of, tests_of, unsigned
+from fedkin.methods.blocks.signatures import by_content, evidence_of, tests_of, unsigned
 from fedkin.methods.kin.finding import Rule, verdicts
 from fedkin.methods.kin.state import State
 from fedkin.views import ServerView

@@ -13,11 +13,10 @@ from pydantic import Field
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import COUNT, NET, Choice
 from fedkin.learning.robust import Rule
+from fedkin.methods.blocks.averaging import Weights
 from fedkin.methods.blocks.clusters import cluster_means
-from fedkin.methods.blocks.means import Weights
 from fedkin.methods.blocks.personal import has_place, own_view, shared_view
-from fedkin.methods.blocks.same import Tests
-from fedkin.methods.blocks.signing import SigningMethod, collected
+from fedkin.methods.blocks.signatures import SigningMethod, Tests, collected
 from fedkin.methods.kin import grouping
 from fedkin.methods.kin.harm import better_of, on_trial, won
 from fedkin.methods.kin.state import ClientState, State

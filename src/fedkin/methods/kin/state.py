@@ -7,8 +7,7 @@ from typing import TypedDict
 from torch import Tensor
 
 from fedkin.flow import Params
-from fedkin.methods.blocks.same import Tests
-from fedkin.methods.blocks.signing import Planned
+from fedkin.methods.blocks.signatures import Planned, Tests
 
 __all__ = ["ClientState", "State"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedkin import graph
-from fedkin.methods.blocks.rows import mixing_matrix
+from fedkin.methods.blocks.mixing import mixing_matrix
 
 __all__ = ["learned_graph"]
 

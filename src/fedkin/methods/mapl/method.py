@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Task
@@ -22,7 +22,6 @@ from fedkin.graph import Graph
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Projection, prototypes
 from fedkin.learning.net import Net, head_of
-from fedkin.methods.blocks.classes import owned_classes
 from fedkin.methods.mapl.edges import EdgeState, outbox, receivers, remember, requests
 from fedkin.methods.mapl.graph import learned_graph
 from fedkin.methods.mapl.loss import TwoViews
@@ -181,3 +180,8 @@ class Mapl(PeerMethod):
     def class_vectors(self, view: View[Any]) -> ClassVectors:
         assert isinstance(view, PeerView)
         return ClassVectors(view.state["params"]["prototypes.weight"], owned_classes(view))
+
+
+def owned_classes(peer: PeerView[State]) -> Tensor:
+    """Whether the peer has training samples of each class, bool [K]."""
+    return torch.bincount(peer.train.labels(), minlength=peer.task.classes) > 0

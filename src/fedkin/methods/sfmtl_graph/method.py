@@ -22,9 +22,8 @@ from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
 from fedkin.learning.losses import class_means
 from fedkin.learning.net import body_of, head_of
 from fedkin.methods.blocks import crowd
-from fedkin.methods.blocks.laplacian import laplacian_mixing, mixed
-from fedkin.methods.blocks.same import Same, groups_from_test, labels_of
-from fedkin.methods.blocks.signing import SigningMethod
+from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
+from fedkin.methods.blocks.signatures import Same, SigningMethod, groups_from_test, labels_of
 from fedkin.methods.blocks.stages import dense, needs_planted, planted_labels
 from fedkin.methods.sfmtl_graph.crowd import check, near
 from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy

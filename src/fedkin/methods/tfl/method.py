@@ -19,8 +19,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
 from fedkin.forms import NET
 from fedkin.methods.blocks import minimax
-from fedkin.methods.blocks.minimax import Minimax, mean
-from fedkin.methods.blocks.simplex import entropy, figure, filled, tensors_by_id
+from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
 from fedkin.methods.blocks.stages import needs_planted, planted_labels
 from fedkin.methods.blocks.vectors import as_vector, last_layers
 from fedkin.methods.tfl.sketch import sketched

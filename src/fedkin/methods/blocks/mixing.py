@@ -1,19 +1,39 @@
-"""A step along the Laplacian of a graph of clients: each model moves towards its neighbours'."""
+"""Models mixed along the edges of a graph: a step along its Laplacian, and rows of mixing weights as a matrix."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Params
 
-__all__ = ["laplacian_mixing", "mixed"]
+__all__ = ["laplacian_mixing", "mixed", "mixing_matrix"]
+
+
+def mixing_matrix(rows: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, ...], npt.NDArray[np.float64]]:
+    """(ids of the rows, sorted; W [n, n]): W_ij is the weight that peer i gives to peer j.
+
+    Weights of peers without a row of their own are left out.
+
+    >>> ids, mixing = mixing_matrix({"b": {"b": 1.0}, "a": {"a": 0.75, "b": 0.25}})
+    >>> ids, mixing.tolist()
+    (('a', 'b'), [[0.75, 0.25], [0.0, 1.0]])
+    """
+    ids = tuple(sorted(rows))
+    place = {id: k for k, id in enumerate(ids)}
+    mixing = np.zeros((len(ids), len(ids)))
+    for id in ids:
+        for other, weight in rows[id].items():
+            if other in place:
+                mixing[place[id], place[other]] = weight
+    return ids, mixing
 
 
 def laplacian_mixing(weights: Any, labels: Any, rate: float, what: str) -> Any:

@@ -1,18 +1,19 @@
-"""Means of clients' models, weighted by their samples or all alike."""
+"""One global model: the server averages the clients' models, weighted by their samples or all alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 from torch import Tensor
 
 from fedkin.errors import MethodError
-from fedkin.flow import Message, Params
+from fedkin.flow import Message, Params, ServerMethod
 from fedkin.learning.aggregate import AveragedReplies, Mean
 from fedkin.learning.robust import Rule, aggregated
+from fedkin.views import ClientView, ServerView
 
-__all__ = ["Weights", "mean_asked", "mean_model", "mean_weights"]
+__all__ = ["OneModel", "State", "Weights", "mean_asked", "mean_model", "mean_weights"]
 
 # How a client's model is weighed in a mean: by its number of samples, or all alike.
 Weights = Literal["samples", "equal"]
@@ -45,3 +46,22 @@ def mean_model(
         )
     models = {id: reply.params for id, reply in replies.items()}
     return aggregated(models, mean_weights(replies, weights), aggregate, start)
+
+
+class State(TypedDict):
+    """params: the global model, {name: tensor}."""
+
+    params: Params
+
+
+class OneModel(ServerMethod):
+    """The server's state has the global model in `params`; each client uses that model."""
+
+    def start(self, server: ServerView[Any]) -> None:
+        server.state["params"] = server.initial
+
+    def offer(self, server: ServerView[Any], id: str) -> Message:
+        return Message(params=server.state["params"])
+
+    def use(self, client: ClientView[Any], message: Message) -> Params:
+        return message.params

@@ -1,0 +1,402 @@
+"""Groups from tests of clients' signatures (`fedkin.graph.same`): the messages, the signatures, the groups.
+
+A client tells how much its samples vary, gets the plan and sends its signature. Groups are found once; newcomers are
+placed in them. A method whose clients can send signatures is a `SigningMethod`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import AfterValidator
+from torch import Tensor
+
+from fedkin.errors import ConfigError, FedkinError
+from fedkin.federation import Samples
+from fedkin.federation.inputs import parts
+from fedkin.flow import Ask, Message, ServerFlow, ServerMethod, phase
+from fedkin.forms import Bytes, Fields, Shaped, Sums
+from fedkin.graph import Evidence, Plan, Signature, Spread, Verdicts, canonical, find, place, same_alpha, sign
+from fedkin.keys import key
+from fedkin.methods.blocks.clusters import Labels
+from fedkin.tasks import Task
+from fedkin.views import ClientView, ServerView
+
+__all__ = [
+    "LEAST", "SIGNED", "Planned", "Same", "SameStage", "SigningMethod", "Tests", "by_content", "collected",
+    "count_from_test", "count_of", "evidence_of", "found_among", "groups_from_test", "labels_of", "rows_of", "tests_of",
+    "unsigned", "usable", "verdicts_of", "width_of",
+]  # fmt: skip
+
+_WIDTH = 128  # hashed columns for codes wherever they occur, and as many for codes at their place
+
+
+def width_of(task: Task) -> int:
+    """Numbers per sample in `rows_of`.
+
+    >>> width_of(Task(2, (1, 28, 28))), width_of(Task(2, (30,), codes=("x",)))
+    (784, 256)
+    """
+    return sum(2 * _WIDTH if name in task.codes else math.prod(shape) for name, shape in task.shapes.items())
+
+
+def rows_of(samples: Samples, task: Task) -> npt.NDArray[np.float32]:
+    """The scaled inputs of all samples as numbers [n, width_of(task)], arrays in the order of their names."""
+    every = parts(samples.inputs(slice(None)))
+    return np.concatenate([_numbers(name, every[name], task) for name in sorted(every)], axis=1)
+
+
+def _numbers(name: str, values: Tensor, task: Task) -> npt.NDArray[np.float32]:
+    flat: npt.NDArray[Any] = values.numpy().reshape(len(values), -1)
+    if name not in task.codes:
+        return np.asarray(flat, dtype=np.float32)
+    # A code counts by itself (a bag of tokens) and with its place (a column of categories).
+    place = np.arange(1, flat.shape[1] + 1)
+    both = np.concatenate([_hashed(flat, 0 * place, name), _hashed(flat, place, name)], axis=1)
+    return np.asarray(both / flat.shape[1] ** 0.5, dtype=np.float32)
+
+
+def _hashed(codes: npt.NDArray[Any], place: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float32]:
+    """Counts of codes in hashed columns with random signs, [n, _WIDTH]."""
+    seed = np.uint64(key(0, name, "codes"))
+    # splitmix64 of code and place.
+    z = codes.astype(np.int64).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = z ^ (place.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + seed)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    z = z ^ (z >> np.uint64(31))
+    sign = np.where(z & np.uint64(1), 1.0, -1.0).astype(np.float32)
+    found = np.zeros((len(codes), _WIDTH), dtype=np.float32)
+    row = np.broadcast_to(np.arange(len(codes))[:, None], codes.shape)
+    np.add.at(found, (row, ((z >> np.uint64(1)) % np.uint64(_WIDTH)).astype(np.int64)), sign)
+    return found
+
+
+Signatures = dict[str, Tensor]
+
+# A spread this many times the median one does not enter the plan: one client must not set the scale of all.
+_FAR = 100.0
+
+
+# The forms of both replies; a client without samples sends nothing.
+_SPREAD: tuple[Fields, ...] = (
+    {
+        "counts": Shaped(3, dtype=torch.int64), "target": Sums(3, dtype=torch.float64),
+        "squares": Sums(lambda at: width_of(at.task) if _has_columns(at.task) else 1, dtype=torch.float64),
+    },
+    {},
+)  # fmt: skip
+SIGNED: tuple[Fields, ...] = ({"signature": Bytes(2**20, Signature.from_bytes)}, {})
+
+
+class Planned(TypedDict):
+    """Where a server keeps the plan, in its state."""
+
+    plan: NotRequired[dict[str, Tensor]]
+
+
+class SigningMethod(ServerMethod):
+    """A method whose server may ask clients for signatures (`collected`)."""
+
+    @property
+    def reads_order(self) -> bool:
+        """Whether the order of a client's samples may mean something (`fedkin.graph.sign`)."""
+        return True
+
+    @phase(*_SPREAD)
+    def spread(self, client: ClientView[Any], message: Message) -> Message:
+        """How much the client's inputs vary."""
+        return spread_of(client)
+
+    @phase(*SIGNED)
+    def sign_moments(self, client: ClientView[Any], message: Message) -> Message:
+        """The client's signature, by the plan in the message."""
+        return signature_of(client, message, self.reads_order)
+
+
+# -- at a client ------------------------------------------------------------------------------------------------------
+
+
+def samples_of(client: ClientView[Any]) -> tuple[Any, Any]:
+    """(x [n, d], y [n] or None) as numpy arrays: the inputs as numbers, and class labels or the sum of the targets."""
+    x, y = rows_of(client.train, client.task), client.train.labels()
+    if client.task.labels:
+        return x, y.numpy()
+    return x, y.double().sum(1).numpy() if client.task.kind == "regression" else None
+
+
+def spread_of(client: ClientView[Any]) -> Message:
+    """One number, or one for each column of a table; empty without samples."""
+    if not client.size:
+        return Message()
+    spread = Spread.of(*samples_of(client), per_feature=_has_columns(client.task))
+    return Message(**tensors(spread.to_arrays()))
+
+
+def _has_columns(task: Task) -> bool:
+    """Whether inputs have columns of different units: a table, or several arrays."""
+    return isinstance(task.shape, Mapping) or len(task.shape) == 1
+
+
+def signature_of(client: ClientView[Any], message: Message, ordered: bool) -> Message:
+    """The signature in its own bytes, half the size of a message with a tensor for each of its arrays."""
+    if not client.size:
+        return Message()
+    plan = Plan.from_arrays(arrays(message))
+    data = sign(plan, *samples_of(client), ordered=ordered).to_bytes()
+    return Message(signature=torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+
+# -- at the server ----------------------------------------------------------------------------------------------------
+
+
+def collected(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[Signatures]:
+    """Signatures of these clients, those that came and make sense.
+
+    held: where the plan is kept; it is made first if there is none.
+    """
+    if not ids or not (yield from _planned(server, held, ids)):
+        return {}
+    plan = held["plan"]
+    replies = yield from Ask("sign_moments", {id: Message(**plan) for id in ids})
+    known = Plan.from_arrays(arrays(plan))
+    return {
+        id: reply["signature"] for id, reply in replies.items()
+        if "signature" in reply and usable(reply["signature"], known) is not None
+    }  # fmt: skip
+
+
+def _planned(server: ServerView[Any], held: Planned, ids: Sequence[str]) -> ServerFlow[bool]:
+    """Make the plan, once; False if no spread came."""
+    if "plan" in held:
+        return True
+    replies = yield from Ask("spread", {id: Message() for id in ids})
+    spreads = _sound([Spread.from_arrays(arrays(reply)) for _, reply in sorted(replies.items()) if len(reply)], server)
+    if not spreads:
+        return False
+    classes = server.task.classes if server.task.labels else None
+    held["plan"] = tensors(Plan.of(spreads, classes=classes, seed=server.key("plan")).to_arrays())
+    return True
+
+
+def _sound(spreads: list[Spread], server: ServerView[Any]) -> list[Spread]:
+    """Those that may set the scale: of this task's shape, and neither in size nor in variance far above the median.
+
+    Ordered by content, as sums of floats depend on the order.
+    """
+    width = width_of(server.task)
+    columns = width if _has_columns(server.task) else 1
+    good = [
+        one for one in spreads
+        if one.n > 0 and one.dim == width and len(one.squares) == columns
+        and np.isfinite(one.squares).all() and (one.squares >= 0).all() and np.isfinite(one.target).all()
+        and one.classes <= server.task.classes
+    ]  # fmt: skip
+    sizes = np.array([one.n for one in good], dtype=np.float64)
+    each = np.array([one.squares.sum() for one in good]) / np.maximum(sizes, 1)
+    high, large = (_FAR * float(np.median(v)) if len(good) else 0.0 for v in (each, sizes))
+    kept = [one for one, var, n in zip(good, each, sizes, strict=True) if var <= high and n <= large]
+    return sorted(kept, key=lambda one: (one.n, one.squares.tobytes(), one.target.tobytes()))
+
+
+def usable(data: Tensor, plan: Plan) -> Signature | None:
+    """The signature in these bytes; None if it is damaged, of another plan, or of values that no samples have."""
+    try:
+        one = Signature.from_bytes(data.numpy().tobytes())
+        widths = {name: len(moments.mean) for name, moments in one.blocks.items()}
+    except FedkinError:
+        return None
+    wanted = {"x": plan.features}
+    if plan.labelled:
+        wanted |= {"xy": plan.features, "y": plan.shares(np.zeros(1, dtype=np.int64)).shape[1]}
+    if one.plan != plan.key or one.n < 1 or widths != wanted or (one.cells is None) == plan.labelled:
+        return None
+    # Cosines are bounded by sqrt(2 / features) each; waves and shares by sqrt(2).
+    bounds = {"x": math.sqrt(2 / plan.features), "y": math.sqrt(2.0), "xy": math.inf}
+    for name, moments in one.blocks.items():
+        traces = moments.traces[np.isfinite(moments.traces)]
+        sound = np.isfinite(moments.mean).all() and np.isfinite(moments.half).all() and moments.effect >= 1
+        # Samples of length at most b sqrt(D) have a covariance of trace at most b^2 D; unbiased, twice that for n = 2.
+        most = 2 * bounds[name] ** 2 * len(moments.mean)
+        inside = np.abs(moments.mean).max() <= 1.01 * bounds[name] and (not len(traces) or traces[0] <= 1.01 * most)
+        if not (sound and inside and moments.n in (0, one.n) and moments.noise >= 0):
+            return None
+    if one.cells is not None and not all(np.isfinite(v).all() for v in (one.cells.means, one.cells.counts)):
+        return None
+    return one
+
+
+def tensors(found: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Arrays as tensors, which travel."""
+    return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
+
+
+def arrays(message: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What `tensors` was given."""
+    return {name: tensor.numpy() for name, tensor in message.items()}
+
+
+# Groups nearer than this are one: a small difference costs less than the samples that are lost (docs/groups.md).
+LEAST = 0.01
+
+
+def _is_same(spec: str) -> str:
+    try:
+        same_alpha(spec)
+    except ConfigError as error:
+        raise ValueError(f"{error}, or a number") from None
+    return spec
+
+
+# A setting that is a number of groups or "same[:alpha]" has the type `int | SameStage`.
+SameStage = Annotated[str, AfterValidator(_is_same)]
+
+
+class Same(Planned):
+    """What the server keeps of groups from the test.
+
+    signatures: {client id: [bytes] uint8} of the clients that the groups were made from. group: {client id: group,
+    counted from 0} of these and of those that joined since.
+    """
+
+    signatures: dict[str, Tensor]
+    group: dict[str, int]
+
+
+class Tests(TypedDict):
+    """What the server keeps of the tests behind groups: {node as text: test}, {client id: its last node}, the level."""
+
+    tree: dict[str, Any]
+    leaf: dict[str, int]
+    alpha: float
+
+
+def tests_of(found: Verdicts) -> Tests:
+    """The tree of tests, without the clients of its inner nodes."""
+    names = ("parent", "children", "cut", "p", "rejected", "verdict")
+    tree = {str(node["node"]): {name: node[name] for name in names} for node in found.tree}
+    leaf = {id: node["node"] for node in found.tree if not node["children"] for id in node["clients"]}
+    return Tests(tree=tree, leaf=leaf, alpha=found.alpha)
+
+
+def evidence_of(tests: Tests) -> Evidence:
+    """For the records of a graph."""
+    return Evidence.of(
+        [tests["tree"][str(number)] for number in range(len(tests["tree"]))], tests["leaf"], tests["alpha"]
+    )
+
+
+def groups_from_test(
+    server: ServerView[Any], held: Same | None, sampled: Sequence[str], spec: str
+) -> ServerFlow[Same]:  # fmt: skip
+    """Ask clients without a group for their signature. The first make the groups; later ones join one, or open one.
+
+    spec: "same" or "same:alpha".
+    """
+    new = Same(signatures={}, group={}) if held is None else held.copy()
+    signed = yield from collected(server, new, unsigned(server, sampled, new["group"]))
+    if signed and not new["group"]:
+        new["signatures"] = signed
+        new["group"] = verdicts_of(server, signed, same_alpha(spec), LEAST).groups
+    elif signed:
+        found = verdicts_of(server, new["signatures"], same_alpha(spec), LEAST)
+        group = dict(new["group"])
+        for id in by_content(list(signed), signed):
+            label = place(Signature.from_bytes(_bytes(signed[id])), found).group
+            group[id] = max(group.values()) + 1 if label is None else group[found.members(label)[0]]
+        new["group"] = group
+    return new
+
+
+def count_from_test(
+    server: ServerView[Any], held: Same | None, sampled: Sequence[str], clusters: int | str
+) -> ServerFlow[Same | None]:  # fmt: skip
+    """For a method that needs only the number of groups: ask for signatures until groups are found from them."""
+    if isinstance(clusters, int) or (held and held["group"]):
+        return held
+    return (yield from groups_from_test(server, held, sampled, clusters))
+
+
+def count_of(clusters: int | str, held: Same | None) -> int | None:
+    """The number of groups: given, or found from signatures; None before these came."""
+    if isinstance(clusters, int):
+        return clusters
+    return len(set(held["group"].values())) if held and held["group"] else None
+
+
+def labels_of(held: Same | None, ids: Sequence[str]) -> Labels:
+    """The group of each of these clients [n]; clients without a signature are each by themselves."""
+    group = {} if held is None else held["group"]
+    free = max(group.values(), default=-1) + 1
+    return canonical([group.get(id, free + place) for place, id in enumerate(ids)])
+
+
+def unsigned(server: ServerView[Any], sampled: Sequence[str], signed: Collection[str]) -> list[str]:
+    """Clients that are there and not in `signed`."""
+    # Where all take part in every round, whoever is not sampled is not there.
+    there = sampled if server.training.per_round == "all" else server.clients
+    return sorted(id for id in there if id not in signed)
+
+
+def by_content(ids: Iterable[str], signatures: Mapping[str, Tensor]) -> list[str]:
+    """In the order of their signatures, so that ids decide only between equal ones."""
+    return sorted(ids, key=lambda id: (_bytes(signatures[id]), id))
+
+
+def verdicts_of(server: ServerView[Any], signatures: Mapping[str, Tensor], alpha: float, least: float) -> Verdicts:
+    """What these clients' signatures say (`fedkin.graph.find`)."""
+    signed = tuple((id, _bytes(signatures[id])) for id in by_content(signatures, signatures))
+    return _found(signed, alpha, least, key(server.seed, "", "kin") >> 32)
+
+
+# Newcomers are tested against groups found earlier: these are found again from what the state has, once a process.
+@lru_cache(maxsize=4)
+def _found(signed: tuple[tuple[str, bytes], ...], alpha: float, least: float, seed: int) -> Verdicts:
+    return found_among({id: Signature.from_bytes(data) for id, data in signed}, alpha, least, seed)
+
+
+def found_among(signatures: Mapping[str, Signature], alpha: float, least: float, seed: int) -> Verdicts:
+    """`fedkin.graph.find`, but no client is alone for its class shares.
+
+    Where nothing but class shares differs and some client is alone, all are one group of "shares" after all. Groups of
+    clients that have the same few classes are a little better off apart. But whose classes look as everybody else's
+    need not train alone.
+    """
+    return _joined(find(signatures, alpha=alpha, least=least, seed=seed), signatures)
+
+
+def _joined(found: Verdicts, signatures: Mapping[str, Signature]) -> Verdicts:
+    joined = dict(enumerate(found.verdicts))
+    own = found.groups
+    label = dict(own)
+    todo = [0]
+    while todo:
+        node = found.tree[todo.pop()]
+        only_shares = "concept" in node["p"] and not {"offset", "concept"} & set(node["rejected"])
+        if node["children"] and only_shares and "alone" in {found.verdicts[own[id]] for id in node["clients"]}:
+            number = len(joined)
+            joined[number] = "shares"
+            label |= dict.fromkeys(node["clients"], number)
+        else:
+            todo.extend(node["children"])
+    if len(joined) == len(found.verdicts):
+        return found
+    raw = np.array([label[id] for id in found.ids])
+    labels = canonical(raw)
+    numbers = [int(raw[labels == place][0]) for place in range(labels.max() + 1)]
+    profiles = dict(enumerate(found.profiles))
+    for number in set(numbers) - set(profiles):
+        profiles[number] = Signature.total([signatures[id] for id in found.ids if label[id] == number])
+    verdicts = tuple(joined[number] for number in numbers)
+    return replace(found, labels=labels, verdicts=verdicts, profiles=tuple(profiles[number] for number in numbers))
+
+
+def _bytes(data: Tensor) -> bytes:
+    return data.contiguous().numpy().tobytes()
