@@ -14,7 +14,7 @@ import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
-from fedkin.records.tables import flat
+from fedkin.records.files import flat
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
 from fedkin.report.reading import find_runs, read_run

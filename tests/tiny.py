@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.records.files import stamp_of
-from fedkin.records.seals import read_seal, write_seal
+from fedkin.records.files import read_seal, stamp_of, write_seal
 
 TABLE: dict[str, Any] = {
     "name": "small",

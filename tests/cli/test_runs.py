@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app, main
 from fedkin.errors import RunError
-from fedkin.records.listing import difference, listed, read
+from fedkin.records.run import listed, listed_difference, read_listed
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from tiny import TABLE, CutAt
@@ -51,7 +51,7 @@ def test_the_list_names_each_run(folder: Path) -> None:
 
 def test_what_differs_is_named_and_nothing_else(folder: Path) -> None:
     one, two = listed([folder])
-    settings, figures = difference(one, two)
+    settings, figures = listed_difference(one, two)
     changed = {name: (first, second) for name, first, second in settings}
     assert changed["method.name"] == ("fedavg", "local")
     assert changed["training.lr"] == (0.1, 0.2)
@@ -73,7 +73,7 @@ def test_a_run_that_is_not_finished_has_no_figures(folder: Path, tmp_path: Path)
     said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)], env={"COLUMNS": "80"})
     assert said.output.splitlines()[1].split() == ["cut", "local", "0", "4/7", "not", "finished"]
     whole = folder / "deep" / "one"
-    assert difference(cut, read(whole))[1] == []
+    assert listed_difference(cut, read_listed(whole))[1] == []
     said = CliRunner().invoke(app, ["runs", "diff", str(tmp_path / "cut"), str(whole)], env={"COLUMNS": "300"})
     assert f"{tmp_path / 'cut'}: not finished" in said.output
 
@@ -143,7 +143,7 @@ def test_a_comparison_is_no_run(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "experiment.toml").write_text("")
     with pytest.raises(RunError, match=r"no run but a comparison or a tuning.* there is no run in it yet"):
-        read(tmp_path)
+        read_listed(tmp_path)
     shutil.copytree(folder / "deep" / "one", tmp_path / "fedavg-seed0")
     said = CliRunner().invoke(app, ["runs", "diff", str(tmp_path), str(folder / "deep" / "two")])
     assert isinstance(said.exception, RunError)
@@ -177,6 +177,6 @@ def test_a_folder_that_is_none_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such folder"):
         listed([tmp_path / "nothing"])
     with pytest.raises(RunError, match="no run folder"):
-        read(tmp_path)
+        read_listed(tmp_path)
     said = CliRunner().invoke(app, ["runs", "--in", str(tmp_path)])
     assert "no runs in" in said.output

@@ -44,9 +44,9 @@ from fedkin.errors import DataError, FedkinError
 from fedkin.flow import Message
 from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_signed, write_signed
 from fedkin.graph.table import read_signatures
-from fedkin.records import listing, reading, schema
+from fedkin.records import reading
 from fedkin.records.files import read_json
-from fedkin.records.run import read_run
+from fedkin.records.run import listed_difference, read_listed, read_run
 from fedkin.report.collect import collect
 from fedkin.running.choices import Choice
 from fedkin.running.experiment import load
@@ -206,7 +206,7 @@ def option(path: Path, folder: Path) -> None:
 
 def plan(path: Path, folder: Path) -> None:
     kept = read_json(path)
-    each(lambda: reading.checked(schema.Plan, kept, path), lambda: reading.checked(schema.Trials, kept, path))
+    each(lambda: reading.checked(reading.Plan, kept, path), lambda: reading.checked(reading.Trials, kept, path))
 
 
 def message(path: Path, folder: Path) -> None:
@@ -252,7 +252,7 @@ def record(name: str) -> Target:
         with suppress(FedkinError):
             read_run(run)
         with suppress(FedkinError):
-            listing.difference(listing.read(run), listing.read(run))
+            listed_difference(read_listed(run), read_listed(run))
         collect([run])
 
     return Target(read, lambda: [base()[name]])

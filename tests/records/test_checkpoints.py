@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import RunError
-from fedkin.records.checkpoints import Checkpoints
-from fedkin.records.recorder import Records
+from fedkin.records.files import read_seal
+from fedkin.records.recorder import Checkpoints, Records
 from fedkin.records.run import read_run
-from fedkin.records.seals import read_seal
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result
@@ -232,6 +231,6 @@ def test_what_a_kill_after_the_end_leaves_is_removed_when_the_run_is_read(runs: 
 
 def test_a_later_format_is_not_read_as_damage(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(runs / "first", tmp_path / "run")
-    monkeypatch.setattr("fedkin.records.seals._FORMAT", 0)
+    monkeypatch.setattr("fedkin.records.files._FORMAT", 0)
     with pytest.raises(RunError, match=r"seal\.json: written by fedkin [0-9.]+, which is later than this"):
         resumed(folder)

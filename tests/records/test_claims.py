@@ -9,8 +9,8 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.records.checking import check
-from fedkin.records.claims import begun, claimed, free
-from fedkin.records.listing import read
+from fedkin.records.folder import begun, claimed, free
+from fedkin.records.run import read_listed
 from fedkin.report.reading import find_runs
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
@@ -49,7 +49,7 @@ def test_the_state_folder_of_a_client_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text("{}")
     (tmp_path / "0123").mkdir()
     (tmp_path / "0123" / "round-000001.safetensors").write_bytes(b"")
-    for use in (begin, check, read, lambda folder: find_runs([folder])):
+    for use in (begin, check, read_listed, lambda folder: find_runs([folder])):
         with pytest.raises(RunError, match=r"the state folder of a client \(fedkin net join\).*fedkin net status"):
             use(tmp_path)
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedkin.records.checking import check
-from fedkin.records.finishing import lighten
+from fedkin.records.folder import lighten
 from fedkin.records.run import read_run
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment

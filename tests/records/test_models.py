@@ -15,9 +15,9 @@ import fedkin
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.records.checking import check
+from fedkin.records.files import seal_of
 from fedkin.records.models import file_names
 from fedkin.records.run import read_run
-from fedkin.records.seals import seal_of
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
 from support import small_federation

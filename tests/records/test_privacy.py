@@ -13,8 +13,8 @@ from rich.console import Console
 import fedkin
 from fedkin.engines import Privacy
 from fedkin.errors import ConfigError
-from fedkin.records import reading, schema
-from fedkin.records.privacy import largest, spent, told
+from fedkin.records import reading
+from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
 from fedkin.report.sections import sections
 from fedkin.report.tables import comparison, one_run
@@ -42,24 +42,26 @@ def text_of(renderable: Any) -> str:
 def test_the_entry_of_clients_that_released_unlike_often() -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
     privacy = Privacy(clip=1.0, noise=2.0)
-    entry = spent(privacy, RELEASES)
+    entry = privacy_spent(privacy, RELEASES)
     one, three = privacy.epsilon(1), privacy.epsilon(3)
     assert entry["epsilon"] == {
         "max": three, "mean": pytest.approx((one + three) / 3), "clients": {"a": three, "b": 0.0, "c": one}
     }  # fmt: skip
     assert entry["releases"] == {"a": 3, "b": 0, "c": 1}
     assert entry["open"] == {"sign": ["k"], "train": ["classes", "n"]}
-    assert largest(entry) == three
-    assert told(entry).startswith(f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05")
-    assert told(entry).endswith("at most 3 releases; sent as they are: k (sign), classes, n (train)")
+    assert largest_epsilon(entry) == three
+    assert privacy_sentence(entry).startswith(
+        f"epsilon {three:.2f} (mean over clients {(one + three) / 3:.2f}) at delta 1e-05"
+    )
+    assert privacy_sentence(entry).endswith("at most 3 releases; sent as they are: k (sign), classes, n (train)")
 
 
 def test_clipping_alone_promises_nothing() -> None:
-    entry = spent(Privacy(clip=1.0, noise=0.0), RELEASES)
+    entry = privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)
     assert entry["epsilon"] == {"max": None, "mean": None, "clients": {"a": None, "b": 0.0, "c": None}}
-    assert told(entry).startswith("no finite epsilon (no noise)")
+    assert privacy_sentence(entry).startswith("no finite epsilon (no noise)")
     json.dumps(entry, allow_nan=False)
-    assert largest(entry) is largest(None) is None
+    assert largest_epsilon(entry) is largest_epsilon(None) is None
 
 
 def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_epsilon_is_in_summary_terminal_comparison_and_report(tmp_path: Path) ->
     result = results["sfmtl-graph"][0]
     folder = tmp_path / "both" / "sfmtl-graph-seed0"
     summary = json.loads((folder / "summary.json").read_text())
-    reading.checked(schema.Summary, summary, folder / "summary.json")
+    reading.checked(reading.Summary, summary, folder / "summary.json")
     sent = [row[1] for row in result.messages if row[3] == "train" and row[1] != "server"]
     entry = summary["privacy"]
     assert entry["releases"] == {id: sent.count(id) for id in result.scores}
@@ -98,13 +100,13 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_damaged_entries_are_refused() -> None:
-    entry = spent(Privacy(clip=1.0, noise=0.0), RELEASES)
+    entry = privacy_spent(Privacy(clip=1.0, noise=0.0), RELEASES)
     summary = {"method": "m", "seed": 0, "rounds": 1, "bytes": {"up": 0, "down": 0}, "privacy": entry}
-    reading.checked(schema.Summary, summary, Path("summary.json"))
+    reading.checked(reading.Summary, summary, Path("summary.json"))
     bad = copy.deepcopy(summary)
     bad["privacy"]["epsilon"]["max"] = "low"  # type: ignore[index]
     with pytest.raises(Exception, match="privacy"):
-        reading.checked(schema.Summary, bad, Path("summary.json"))
+        reading.checked(reading.Summary, bad, Path("summary.json"))
 
 
 def test_typos_are_refused_with_the_right_name() -> None:

@@ -24,7 +24,7 @@ from fedkin.analysis.embeddings import Cloud, Features
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError, RunError
 from fedkin.graph import load_graph
-from fedkin.records.listing import read
+from fedkin.records.run import read_listed
 from fedkin.report.collect import collect
 from fedkin.report.page import page
 from report.made import data_in, make_run
@@ -134,7 +134,7 @@ def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[A
 def test_an_experiment_that_is_none_is_named(run: Path, content: bytes, said: str) -> None:
     path = run / "experiment.toml"
     path.write_bytes(content)
-    for act in (lambda: collect([run]), lambda: read(run)):
+    for act in (lambda: collect([run]), lambda: read_listed(run)):
         with pytest.raises(RunError) as caught:
             act()
         assert said in one_line(caught.value, path)
@@ -164,7 +164,7 @@ def test_any_value_anywhere_is_reported_or_refused(made: Path, data: st.DataObje
     edit(path, place, data.draw(_JSON | st.just(MISSING) if place else _JSON))
     refusals: list[RunError] = []
     try:
-        for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read(made).figures()):
+        for act in (lambda: json.dumps(collect([made]), allow_nan=False), lambda: read_listed(made).figures()):
             try:
                 act()
             except RunError as error:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.records.kept import Kept
+from fedkin.records.models import Kept
 from fedkin.running.compare import compare, run_experiment
 from fedkin.running.compared import table
 from fedkin.running.experiment import Experiment

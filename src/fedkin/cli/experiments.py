@@ -188,7 +188,7 @@ def _compare_leaving_out(
 def _planned_comparison(folder: Path) -> tuple[list[str], list[int], list[str] | None]:
     """Return methods, seeds and left-out groups of the comparison in a folder; raises RunError and ConfigError."""
     from fedkin.records.controls import changes_of
-    from fedkin.records.schema import Plan
+    from fedkin.records.reading import Plan
 
     plan = _read_plan(folder, Plan, "compare")
     for name in plan["methods"]:
@@ -318,22 +318,22 @@ def _run_grid(
 
 def _planned_grid(folder: Path) -> tuple[list[str], list[int], list[Choice]]:
     """Return methods, seeds and grid of the sweep in a folder."""
-    from fedkin.records import schema
+    from fedkin.records import reading
     from fedkin.running.choices import Choice
 
-    plan = _read_plan(folder, schema.Sweep, "tune --grid")
+    plan = _read_plan(folder, reading.Sweep, "tune --grid")
     cells = [Choice(path, tuple(values), method) for method, path, values in plan["grid"]]
     return plan["methods"], plan["seeds"], cells
 
 
 def _planned_tuning(folder: Path) -> tuple[list[str], list[int], Any, list[Choice] | Equal]:
     """Return methods, seeds, what is held out, and the candidates of the tuning in a folder."""
-    from fedkin.records import schema
+    from fedkin.records import reading
     from fedkin.running.candidates import Equal
     from fedkin.running.choices import Choice
     from fedkin.running.tuning import HoldOut
 
-    plan = _read_plan(folder, schema.Trials, "tune")
+    plan = _read_plan(folder, reading.Trials, "tune")
     candidates: list[Choice] | Equal
     if plan.get("equal") is None:
         candidates = [Choice(path, tuple(values), method) for method, path, values in plan["try"]]
@@ -409,7 +409,7 @@ def start_or_resume(
 
     marker: the file that a folder to resume must hold. methods: those of --methods, which `changes` may name.
     """
-    from fedkin.records.claims import free
+    from fedkin.records.folder import free
     from fedkin.running.experiment import load
     from fedkin.running.own_tables import named_in
 
@@ -440,7 +440,7 @@ def start_or_resume(
 
 def _check_resumable(folder: Path, marker: str) -> None:
     """Raise ConfigError for a folder that holds nothing to continue, or what another command continues."""
-    from fedkin.records.claims import begun, free
+    from fedkin.records.folder import begun, free
 
     if folder.is_dir() and not begun(folder) and free(folder):
         raise ConfigError(f"--resume {folder}: nothing was begun in it; give the first command again, --out {folder}")
@@ -476,8 +476,7 @@ def _command_of(plan: Path) -> str:
 
 def _read_plan(folder: Path, form: Any, command: str) -> Any:
     """Return the checked plan of a folder to resume; raises RunError, and ConfigError for another command's plan."""
-    from fedkin.records.reading import checked
-    from fedkin.records.schema import Plan
+    from fedkin.records.reading import Plan, checked
 
     path = folder / "plan.json"
     plan = checked(Plan, read_json(path), path)

@@ -19,12 +19,12 @@ from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
-    from fedkin.records.listing import Listed
+    from fedkin.records.run import Listed
 
 __all__ = ["runs"]
 
 runs = typer.Typer(
-    cls=command_after_import("fedkin.records.listing", group=True), no_args_is_help=False,
+    cls=command_after_import("fedkin.records.run", group=True), no_args_is_help=False,
     help="List runs with their figures, check their files, or compare two of them.",
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def _list(context: typer.Context, folders: list[Path] = _FOLDERS) -> None:
     """List the runs in a folder with their results."""
     if context.invoked_subcommand is not None:
         return
-    from fedkin.records.listing import listed
+    from fedkin.records.run import listed
 
     found = listed(folders)
     if not found:
@@ -123,10 +123,10 @@ def _check(
 @runs.command("diff")
 def diff(one: Path, other: Path) -> None:
     """Show which settings of two runs differ, and the results of both."""
-    from fedkin.records.listing import difference, read
+    from fedkin.records.run import listed_difference, read_listed
 
-    both = [read(one), read(other)]
-    changed, figures = difference(*both)
+    both = [read_listed(one), read_listed(other)]
+    changed, figures = listed_difference(*both)
     home = [place for place in one.absolute().parents if other.absolute().is_relative_to(place)][:1]
     first, second = _told_apart([one, other], home)
     heads = ("setting", first, second)

@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 
 from fedkin.errors import RunError
 from fedkin.folders import holder
-from fedkin.records import reading, schema
-from fedkin.records.checkpoints import Checkpoints
-from fedkin.records.claims import begun, free, is_state, told_state
-from fedkin.records.files import read_json
-from fedkin.records.finishing import untidy
-from fedkin.records.seals import GONE, RESULT, SEAL, Seal, faults, seal_of, versions
+from fedkin.records import reading
+from fedkin.records.files import GONE, RESULT, SEAL, Seal, faults, read_json, seal_of, versions
+from fedkin.records.folder import begun, free, is_state, told_state, untidy
+from fedkin.records.recorder import Checkpoints
 
 __all__ = ["Checked", "check"]
 
@@ -105,7 +103,7 @@ def _several(folder: Path) -> Checked:
     # A seal lists these files before they are written.
     notes = (*_versions(seal), *(f"{each}: {_again(folder)} writes it" for each in wrong if each.endswith(GONE)))
     try:
-        plan: dict[str, Any] = reading.checked(schema.Plan, read_json(folder / "plan.json"), folder / "plan.json")
+        plan: dict[str, Any] = reading.checked(reading.Plan, read_json(folder / "plan.json"), folder / "plan.json")
     except RunError as error:
         return Checked(folder, (*problems, str(error)), notes, "its plan cannot be read")
     kind = "tuning" if "try" in plan else "sweep" if "grid" in plan else "comparison"

@@ -1,10 +1,10 @@
-"""Figures of a round: the quality of the clients' models, its spread over clients, the groups and the traffic."""
+"""Figures of a round and a run: quality, its spread over clients, groups, traffic, missing messages, privacy."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedkin.engines import Score, Traffic
 from fedkin.engines.base import SERVER
+from fedkin.engines.privacy import Privacy
 from fedkin.learning.scoring import pooled
 from fedkin.tasks import METRICS, Metric, Task
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from fedkin.federation import Federation
     from fedkin.graph import Graph
 
-__all__ = ["accuracy", "figures", "groups", "judged", "metric_of", "traffic", "value_of", "worst"]
+__all__ = [
+    "MISSING", "accuracy", "figures", "groups", "judged", "largest_epsilon", "metric_of", "missing_kinds",
+    "missing_sentence", "missing_summary", "privacy_sentence", "privacy_spent", "traffic", "value_of", "worst",
+]  # fmt: skip
 
 
 def worst(values: npt.NDArray[np.float64], share: float) -> float:
@@ -176,3 +180,106 @@ def traffic(messages: Iterable[Traffic]) -> dict[str, dict[str, int]]:
                 total["floats"][way] += message.floats
                 total["messages"][way] += 1
     return total
+
+
+# What a reason begins with, and what the kind is called.
+MISSING = {
+    "lost": "lost on the way", "late": "late", "gone": "of clients that are gone", "stale": "of another round",
+    "refused": "refused at the door", "failed": "never made, because the client failed",
+    "spent": "not sent, because the client's privacy budget is spent",
+}  # fmt: skip
+
+
+def missing_kinds(reasons: Iterable[str]) -> dict[str, int]:
+    """Return the number of missing messages of each kind; the reason of one that is not missing is empty.
+
+    >>> missing_kinds(["lost", "", "refused: n is missing", "lost"])
+    {'lost': 2, 'refused': 1}
+    """
+    found = Counter(reason.partition(":")[0] for reason in reasons if reason)
+    return {kind: found[kind] for kind in MISSING if found[kind]}
+
+
+def missing_summary(messages: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """Return the entry `missing` of a summary, from the rows of messages.parquet; empty if nothing is missing.
+
+    kinds: how many of each kind. clients: of each client whose messages were refused, that failed, or whose privacy
+    budget is spent, how many, and the round, phase and reason of the first.
+    """
+    kinds: Counter[str] = Counter()
+    clients: dict[str, dict[str, Any]] = {}
+    for round, sender, receiver, phase, _, _, reason in messages:
+        if not reason:
+            continue
+        kind = reason.partition(":")[0]
+        kinds[kind] += 1
+        if kind in ("refused", "failed", "spent"):
+            id = receiver if sender == SERVER else sender
+            first = {"count": 0, "round": round, "phase": phase, "reason": reason}
+            clients.setdefault(id, first)["count"] += 1
+    if not kinds:
+        return {}
+    return {
+        "kinds": {kind: kinds[kind] for kind in MISSING if kinds[kind]},
+        "clients": {id: clients[id] for id in sorted(clients)},
+    }
+
+
+def missing_sentence(missing: Mapping[str, Any]) -> str:
+    """Return the entry `missing` of a summary in words, with up to three clients.
+
+    >>> first = {"count": 2, "round": 3, "phase": "train", "reason": "refused: n is missing"}
+    >>> missing_sentence({"kinds": {"lost": 4, "refused": 2}, "clients": {"a": first}})
+    "4 lost on the way, 2 refused at the door; client 'a' in round 3, phase 'train': refused: n is missing"
+    """
+    counts = ", ".join(f"{count:,} {MISSING[kind]}" for kind, count in missing["kinds"].items() if kind in MISSING)
+    named = list(missing["clients"].items())
+    told = [f"client {id!r} in round {one['round']}, phase {one['phase']!r}: {one['reason']}" for id, one in named[:3]]
+    more = [f"and {len(named) - 3} more clients"] if len(named) > 3 else []
+    return "; ".join([counts, *told, *more])
+
+
+def privacy_spent(privacy: Privacy, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entry `privacy` of a summary, from `Engine.releases`.
+
+    epsilon: its largest value and its mean over clients, and that of each client; None: unbounded, without noise.
+    releases: of each client. open: the fields that were sent as they are, by phase.
+    """
+    each = {id: privacy.epsilon(one["releases"]) for id, one in sorted(releases.items())}
+    open: dict[str, set[str]] = {}
+    for one in releases.values():
+        for phase, fields in one["open"].items():
+            open.setdefault(phase, set()).update(fields)
+    return {
+        **{name: getattr(privacy, name) for name in ("clip", "noise", "delta", "budget")},
+        "epsilon": {
+            "max": _bounded(max(each.values(), default=0.0)),
+            "mean": _bounded(sum(each.values()) / max(len(each), 1)),
+            "clients": {id: _bounded(value) for id, value in each.items()},
+        },
+        "releases": {id: one["releases"] for id, one in sorted(releases.items())},
+        "open": {phase: sorted(open[phase]) for phase in sorted(open)},
+    }
+
+
+def largest_epsilon(entry: Mapping[str, Any] | None) -> float | None:
+    """Return the largest_epsilon epsilon of any client in the entry `privacy` of a summary; None without one."""
+    return None if not entry else entry["epsilon"]["max"]
+
+
+def privacy_sentence(entry: Mapping[str, Any]) -> str:
+    """Return the entry `privacy` of a summary in words.
+
+    >>> epsilon, open = {"max": 10.72, "mean": 9.5}, {"train": ["n"]}
+    >>> privacy_sentence({"epsilon": epsilon, "delta": 1e-5, "releases": {"a": 100}, "open": open})
+    'epsilon 10.72 (mean over clients 9.50) at delta 1e-05, at most 100 releases; sent as they are: n (train)'
+    """
+    most, mean = (entry["epsilon"][name] for name in ("max", "mean"))
+    number = "no finite epsilon (no noise)" if most is None else f"epsilon {most:.2f} (mean over clients {mean:.2f})"
+    count = max(entry["releases"].values(), default=0)
+    open = ", ".join(f"{', '.join(fields)} ({phase})" for phase, fields in entry["open"].items())
+    return f"{number} at delta {entry['delta']:g}, at most {count:,} releases; sent as they are: {open or 'nothing'}"
+
+
+def _bounded(value: float) -> float | None:
+    return value if math.isfinite(value) else None

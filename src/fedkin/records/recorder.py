@@ -5,15 +5,15 @@
     rounds.jsonl      a line per round: accuracy, groups, traffic (nothing that depends on the machine)
     rounds.csv        the same as a table, with columns such as accuracy.mean; lists are replaced by their lengths
     clients.parquet   round, client, n, loss, accuracy (or the task's other figures)
-    outcomes.parquet  each test sample in the last evaluation, see `outcomes`; not over a network
+    outcomes.parquet  each test sample in the last evaluation, see `outcomes.py`; not over a network
     messages.parquet  round, from, to, phase, bytes, floats, missing (why it does not count; empty if it does)
     timing.jsonl      a line per round: seconds
     graphs/*.npz      the graph of each round in which it changed
     models/*          the models after the last round, unless run.models is "none" (see `models`)
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
     mode.json         the mode of local training; data-root.json: the folder of the data sets
-    checkpoint/       the state after the last round; until the end the newest two states, see `checkpoints`
-    seal.json         hashes of these files (`seals`): of the experiment from the start, of the rest at the end
+    checkpoint/       the state after the last round; until the end the newest two states, see `Checkpoints`
+    seal.json         hashes of these files (see `files.py`): of the experiment from the start, of the rest at the end
     summary.json      written last: a run that has it is finished
 
 Until the end, rows are in `parts/`, one set of files per checkpoint. A resumed run drops the parts that are
@@ -27,36 +27,45 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedkin import codec
 from fedkin.analysis.embeddings import Features
 from fedkin.codec import Params
 from fedkin.engines import Outcome, Score
-from fedkin.errors import RunError
+from fedkin.errors import MethodError, RunError
 from fedkin.folders import synced
-from fedkin.records import metrics, reading, schema
-from fedkin.records.checkpoints import ANEW, NEWEST, Checkpoints, say
+from fedkin.records import metrics, reading
 from fedkin.records.files import (
+    GONE,
+    Seal,
     Stamp,
+    csv_text,
+    faults,
     read_json,
+    read_seal,
+    say,
+    stamp_of,
     write_bytes,
     write_json,
+    write_seal,
     write_with,
 )
-from fedkin.records.finishing import conclude
+from fedkin.records.folder import conclude
 from fedkin.records.models import About, keep_models
 from fedkin.records.outcomes import FILE, write_outcomes
-from fedkin.records.tables import csv_text
 from fedkin.tasks import METRICS, Task
 
 if TYPE_CHECKING:
     from fedkin.graph import Graph
 
-__all__ = ["MESSAGES", "Records", "client_schema", "rounds_so_far"]
+__all__ = ["ANEW", "MESSAGES", "NEWEST", "Checkpoint", "Checkpoints", "Records", "client_schema", "rounds_so_far"]
+
 
 _CLIENTS = [("round", pa.int32()), ("client", pa.string()), ("n", pa.int32()), ("loss", pa.float64())]
 MESSAGES = pa.schema(
@@ -181,7 +190,7 @@ class Records:
         kept, now = self.folder / _FEDERATION, facts()
         if (
             kept.exists()
-            and reading.checked(schema.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
+            and reading.checked(reading.Facts, read_json(kept), kept).get("fingerprint") != now["fingerprint"]
         ):
             raise RunError(
                 f"{kept}: the clients or their samples are not those that this run began with, or this file is not as "
@@ -262,7 +271,7 @@ class Records:
                 continue
             rows = (
                 reading.rows_in(reading.table_of(path, self._schemas()[match[1]])) if match[1] in _TABLES
-                else reading.lines_in(path, schema.Line if match[1] == "rounds" else schema.Spent)
+                else reading.lines_in(path, reading.Line if match[1] == "rounds" else reading.Spent)
             )  # fmt: skip
             if len(rows) != self.sealed[file].rows:
                 raise RunError(f"{path}: {len(rows)} rows, written were {self.sealed[file].rows}; {ANEW}")
@@ -300,3 +309,127 @@ class Records:
 
 def _ending(name: str) -> str:
     return "parquet" if name in _TABLES else "jsonl"
+
+
+ANEW = "--restart (in Python restart=True) begins this run anew at round 0"
+NEWEST = "parts/newest.json"
+_EXPERIMENT = "experiment.toml"
+# What a run goes on without: these files are results of one round each.
+_RESULTS = ("graphs/", "features/")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is as it was written: its round, the state, and its seal."""
+
+    round: int
+    state: dict[str, Any]
+    seal: Seal
+
+
+class Checkpoints:
+    """The checkpoints in a run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, folder / "checkpoint"
+
+    def write(self, round: int, state: Mapping[str, Any], files: Mapping[str, Stamp]) -> None:
+        """Write a checkpoint and its seal, which lists `files` too; the checkpoint before it stays, older ones go."""
+        name = f"round-{round:06d}"
+        older = [number for number in self._rounds() if number < round]
+        # Resumed runs have the settings as they were written, which an older version may have done in its own way.
+        known = dict(files)
+        if (self.folder / _EXPERIMENT).exists():
+            known[_EXPERIMENT] = stamp_of(self.folder / _EXPERIMENT)
+
+        def seal(stamp: Stamp) -> None:
+            write_seal(self.place / f"{name}.json", known | {f"checkpoint/{name}.safetensors": stamp}, round)
+
+        write_with(self.place / f"{name}.safetensors", lambda file: codec.write(state, file), before=seal)
+        write_json(self.folder / NEWEST, round)
+        self.keep({round, max(older, default=round)})
+
+    def keep(self, rounds: set[int]) -> None:
+        """Remove all checkpoints but those of these rounds."""
+        for kind in ("safetensors", "json"):
+            for round, path in reading.files_in(self.place, kind).items():
+                if round not in rounds:
+                    path.unlink()
+
+    def choose(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is as it was written; None if none was ever written.
+
+        What is wrong with a newer one is said in one line. Raises RunError if none is left to go on from.
+        """
+        found, wrong = self.survey()
+        if found is None:
+            if wrong:
+                raise RunError(f"{next(iter(wrong.values()))}; no checkpoint is left to go on from: put the file "
+                               f"back as it was, or {ANEW}")  # fmt: skip
+            return None
+        if wrong:
+            say("%s", f"{next(iter(wrong.values()))}; going on from the checkpoint of round {found.round}")
+            write_json(self.folder / NEWEST, found.round)
+        for lost in faults(self.folder, found.seal.files, (n for n in found.seal.files if n.startswith(_RESULTS))):
+            say("%s", f"{lost}; going on without it")
+        self.keep({found.round, *(round for round in self._rounds() if round < found.round)})
+        return found
+
+    def survey(self, all: bool = False) -> tuple[Checkpoint | None, dict[int, str]]:
+        """Return the newest checkpoint that is as it was written, and what is wrong with newer ones by round.
+
+        all: whether older ones are looked at too.
+        """
+        found, wrong = None, {}
+        for round in sorted({*self._rounds(), *self._marked()}, reverse=True):
+            try:
+                known = self.read(round)
+                found = found or known
+            except RunError as error:
+                wrong[round] = str(error)
+            if found is not None and not all:
+                break
+        return found, wrong
+
+    def read(self, round: int) -> Checkpoint:
+        """Read the checkpoint of this round; raises RunError for the first file that is not as it was written."""
+        name = f"round-{round:06d}"
+        path, sealed = (self.place / f"{name}.{kind}" for kind in ("safetensors", "json"))
+        for each in (path, sealed):
+            if not each.exists():
+                raise RunError(f"{each}: {GONE}")
+        seal = read_seal(sealed)
+        if f"checkpoint/{path.name}" not in seal.files or seal.round != round:
+            raise RunError(f"{sealed}: not the seal of this checkpoint")
+        if faults(self.folder, seal.files, [_EXPERIMENT]):
+            raise RunError(
+                f"{path}: the checkpoint of another run: its settings are not those of {self.folder / _EXPERIMENT}"
+            )
+        if wrong := faults(self.folder, seal.files, (n for n in seal.files if not n.startswith(_RESULTS))):
+            raise RunError(wrong[0])
+        try:
+            state = codec.read(path)
+            if state.pop("round") != round:
+                raise ValueError("it is of another round")
+            dict(state["engine"], **state["seconds"])
+        except (MethodError, KeyError, TypeError, ValueError, OSError) as error:
+            raise RunError(f"{path}: not a checkpoint ({error})") from None
+        return Checkpoint(round, state, seal)
+
+    def _rounds(self) -> list[int]:
+        return sorted(reading.files_in(self.place, "safetensors"))
+
+    def _marked(self) -> list[int]:
+        """Return the round of the newest checkpoint as noted after it was written, in a list; empty without a note."""
+        path = self.folder / NEWEST
+        if not path.exists():
+            return []
+        try:
+            round = read_json(path)
+            if not isinstance(round, int):
+                raise RunError(f"{path}: expected the round of the newest checkpoint")
+        except RunError:
+            if self._rounds():  # which vouch for themselves
+                return []
+            raise
+        return [round]

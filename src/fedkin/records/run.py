@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,17 +21,22 @@ from fedkin.engines import Outcome, Score
 from fedkin.engines.base import SERVER
 from fedkin.errors import ConfigError, GraphError, RunError, nearest
 from fedkin.graph import Graph, load_graph
-from fedkin.records import metrics, reading, schema
-from fedkin.records.claims import is_state, told_state
-from fedkin.records.files import read_json
-from fedkin.records.kept import INDEX, Kept
+from fedkin.methods import METHODS
+from fedkin.records import metrics, reading
+from fedkin.records.files import RESULT, faults, flat, read_json, seal_of
+from fedkin.records.folder import is_state, told_state
+from fedkin.records.metrics import metric_of
+from fedkin.records.models import INDEX, Kept
 from fedkin.records.outcomes import outcomes_of, read_outcomes, with_outcomes
+from fedkin.records.reading import settings_in, summary_in
 from fedkin.records.recorder import MESSAGES, client_schema
-from fedkin.records.seals import RESULT, faults, seal_of
-from fedkin.records.tables import flat
 from fedkin.tasks import Metric
 
-__all__ = ["Result", "bytes_by_client", "find_runs", "framed", "latex_text", "read_run", "unfinished"]
+__all__ = [
+    "Listed", "Result", "bytes_by_client", "find_runs", "framed", "latex_text", "listed", "listed_difference",
+    "read_run", "unfinished",
+]  # fmt: skip
+
 
 _LARGEST_WEIGHT = 1e100  # sums and distances of larger ones are infinite
 _ROUNDING = 1e-9  # of shares that sum to 1
@@ -167,7 +173,7 @@ class Result:
     def timing(self) -> list[dict[str, Any]]:
         """The seconds of each round; empty for a run without a folder."""
         path = None if self.folder is None else self.folder / "timing.jsonl"
-        return reading.lines_in(path, schema.Spent) if path is not None and path.is_file() else []
+        return reading.lines_in(path, reading.Spent) if path is not None and path.is_file() else []
 
     @cached_property
     def features(self) -> dict[int, Path]:
@@ -333,13 +339,13 @@ def read_run(folder: Path) -> Result:
         raise RunError(f"{wrong[0]}; {reading.MEND}")
     summary = reading.summary_in(folder / "summary.json")
     metric = metrics.metric_of(summary)
-    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
+    rounds = reading.lines_in(folder / "rounds.jsonl", reading.Line)
     for number, row in enumerate(rounds, 1):
         reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
     clients = reading.table_of(folder / "clients.parquet", client_schema(metric.name))
     _check_values(folder / "clients.parquet", clients, metric)
     facts = folder / "federation.json"
-    federation = reading.checked(schema.Facts, read_json(facts), facts) if facts.is_file() else {}
+    federation = reading.checked(reading.Facts, read_json(facts), facts) if facts.is_file() else {}
     unseen = sorted(id for id, known in federation.get("clients", {}).items() if not known.get("seen", True))
     return Result(
         summary, rounds, clients, reading.table_of(folder / "messages.parquet", MESSAGES),
@@ -439,3 +445,105 @@ def _short(value: float | None) -> str:
 
 def _latex_number(value: float | None, share: bool) -> str:
     return "--" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run folder: its settings as a table, its summary (None before the run is finished), and its safe rounds.
+
+    rounds: all rounds of a finished run; else the rounds up to the last checkpoint, from which the run is resumed.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    rounds: int
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.settings.get("method", {}).get("name", "?"))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed; None if the settings have no seed."""
+        seed: int | None = self.settings.get("run", {}).get("seed")
+        return seed
+
+    @property
+    def planned(self) -> int:
+        """The number of rounds in the settings."""
+        return int(self.settings.get("training", {}).get("rounds", 0))
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the run by name; empty before the run is finished.
+
+        They are the mean of the task's metric over clients and its spread, the recovery of planted groups, the bytes in
+        both directions, and the seconds.
+        """
+        if self.summary is None:
+            return {}
+        metric = metric_of(self.summary)
+        found: dict[str, Any] = {}
+        for name in ("mean", "worst10", "worst20", "std", "loss"):
+            found[f"{metric.name} {name}" if name != "loss" else "loss"] = self.summary[metric.name].get(name)
+        groups, seconds = (self.summary.get(name) or {} for name in ("groups", "seconds"))
+        found |= {f"groups {name}": groups.get(name) for name in ("found", "ari", "nmi")}
+        up, down = (self.summary["bytes"][way] for way in ("up", "down"))
+        # Between peers, each message is the upload of one and the download of another.
+        peers = self.method in METHODS and METHODS[self.method].kind == "peer"
+        found |= {"bytes up": up, "bytes down": down, "bytes sent": up if peers else up + down}
+        found["seconds"] = seconds.get("total")
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def listed(folders: Iterable[Path]) -> list[Listed]:
+    """List all runs in these folders and below them, by path; raises RunError for a folder that does not exist."""
+    found = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"{folder}: no such folder; name one that holds runs, for example runs/")
+        found |= {path.parent for path in folder.rglob("experiment.toml") if _is_run(path.parent)}
+    return [read_listed(folder) for folder in sorted(found)]
+
+
+def read_listed(folder: Path) -> Listed:
+    """Read the run in this folder; raises RunError if there is none, or if one of its files is damaged."""
+    path = folder / "experiment.toml"
+    if is_state(folder):
+        raise RunError(told_state(folder))
+    if not path.is_file():
+        raise RunError(f"{folder}: no experiment.toml, so this is no run folder")
+    if not _is_run(folder):
+        inside = min((each.parent for each in folder.rglob("experiment.toml") if _is_run(each.parent)), default=None)
+        hint = f"name a run inside it, for example {inside}" if inside else "there is no run in it yet"
+        raise RunError(f"{folder}: no run but a comparison or a tuning, which holds runs; {hint}")
+    settings, done = settings_in(path), folder / "summary.json"
+    if not done.is_file():
+        return Listed(folder, settings, None, _safe_rounds(folder))
+    summary = summary_in(done)
+    return Listed(folder, settings, summary, summary["rounds"])
+
+
+def _safe_rounds(folder: Path) -> int:
+    """Return the number of rounds up to the newest checkpoint."""
+    names = (path.name for path in folder.glob("checkpoint/round-*.safetensors"))
+    matches = (re.fullmatch(r"round-([0-9]+)\.safetensors", name) for name in names)
+    return max((int(match[1]) for match in matches if match), default=0)
+
+
+def listed_difference(one: Listed, other: Listed) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, float, float]]]:
+    """Return (settings that differ, figures that both runs have), each as (name, value in one, value in other).
+
+    A missing setting is None.
+    """
+    first, second = (flat(run.settings) for run in (one, other))
+    names = sorted(first.keys() | second.keys())
+    changed = [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
+    reached, against = one.figures(), other.figures()
+    return changed, [(name, reached[name], against[name]) for name in reached if name in against]
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether the folder is a run: the folder of a comparison has an experiment file too, and runs below it."""
+    return not (folder / "plan.json").is_file()

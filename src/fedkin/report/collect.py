@@ -11,7 +11,7 @@ from typing import Any
 
 from fedkin.analysis.added import added
 from fedkin.errors import RunError
-from fedkin.records.privacy import largest, told
+from fedkin.records.metrics import largest_epsilon, privacy_sentence
 from fedkin.report.drawing import evenly
 from fedkin.report.fairness import Gains, entropy, gains, jain
 from fedkin.report.features import FeatureBudget, features_of
@@ -68,7 +68,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
         "warnings": warnings_of(runs, labels, titles),
         "missing": missing_of(runs, labels),
         "privacy": [
-            {"label": label, "seed": run.seed, "told": told(run.summary["privacy"])}
+            {"label": label, "seed": run.seed, "told": privacy_sentence(run.summary["privacy"])}
             for run, label in zip(runs, labels, strict=True)
             if run.summary.get("privacy")
         ],
@@ -227,7 +227,7 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
         groups = run.summary.get("groups") or {}
         for name in ("found", "ari"):
             each[name].append(groups.get(name))
-        each["epsilon"].append(largest(run.summary.get("privacy")))
+        each["epsilon"].append(largest_epsilon(run.summary.get("privacy")))
         each["bytes"].append(run.sent)
         each["seconds"].append((run.summary.get("seconds") or {}).get("total"))
     return {

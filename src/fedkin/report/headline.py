@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedkin.records import reading, schema
+from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.report.fairness import Gains
 from fedkin.report.pairing import counterpart
@@ -78,7 +78,7 @@ def chosen_on(runs: Sequence[Run], labels: Sequence[str]) -> str:
     return _TEST if held is None else _on(held)
 
 
-def chosen_line(methods: Sequence[str], held: schema.Validation | None, higher: bool) -> str:
+def chosen_line(methods: Sequence[str], held: reading.Validation | None, higher: bool) -> str:
     """What to heed when the best of these methods is taken, in a line; empty if there is no choice."""
     able = [name for name in methods if name not in (LOCAL, FEDAVG) and "@" not in name]
     if len(able) < 2:
@@ -92,20 +92,20 @@ def chosen_line(methods: Sequence[str], held: schema.Validation | None, higher: 
     )
 
 
-def validation_in(folder: Path) -> schema.Validation | None:
+def validation_in(folder: Path) -> reading.Validation | None:
     """What a tuning found, as it is kept in this folder; None if there is no such file. Raises RunError."""
-    path = folder / schema.VALIDATION
+    path = folder / reading.VALIDATION
     if not path.is_file():
         return None
-    return schema.Validation(**reading.checked(schema.Validation, read_json(path), path))
+    return reading.Validation(**reading.checked(reading.Validation, read_json(path), path))
 
 
-def _on(held: schema.Validation) -> str:
+def _on(held: reading.Validation) -> str:
     what, _, share = held.hold_out.partition(":")
     return f"validation ({float(share):.0%} of the {'clients' if what == 'clients' else 'training samples'})"
 
 
-def _validation(runs: Sequence[Run], labels: Sequence[str]) -> schema.Validation | None:
+def _validation(runs: Sequence[Run], labels: Sequence[str]) -> reading.Validation | None:
     """What a tuning found, kept beside the runs; None unless it judged every method that may be chosen."""
     homes = {run.folder.resolve().parent for run in runs}
     found = validation_in(homes.pop()) if len(homes) == 1 else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedkin.records.missing import KINDS
+from fedkin.records.metrics import MISSING
 from fedkin.report.reading import Run
 
 __all__ = ["missing_of", "missing_tables"]
@@ -25,12 +25,12 @@ def missing_of(runs: Sequence[Run], labels: Sequence[str]) -> list[dict[str, Any
 
 def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[Any, Any]:
     """(heads, rows of HTML) of the numbers of each kind, and of clients that failed or whose messages were refused."""
-    shown = [kind for kind in KINDS if any(kind in one["kinds"] for one in missing)]
+    shown = [kind for kind in MISSING if any(kind in one["kinds"] for one in missing)]
     counts = [
         [titles[one["label"]], str(one["seed"]), *(f"{one['kinds'].get(kind, 0):,}" for kind in shown)]
         for one in missing
     ]  # fmt: skip
-    heads = [("method", ""), ("seed", ""), *((kind, f"messages {KINDS[kind]}") for kind in shown)]
+    heads = [("method", ""), ("seed", ""), *((kind, f"messages {MISSING[kind]}") for kind in shown)]
     clients = [
         [
             titles[one["label"]], str(one["seed"]), escape(id), f"{first['count']:,}", f"{first['round']:,}",

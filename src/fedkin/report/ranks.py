@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram, nemenyi, wilcoxon_holm
 from fedkin.errors import ConfigError, nearest
-from fedkin.records.tables import flat
+from fedkin.records.files import flat
 from fedkin.report.critical import drawing, svg
 from fedkin.report.pairing import named, titles_of
 from fedkin.report.reading import Run

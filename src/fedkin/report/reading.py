@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from fedkin.analysis.paired import Outcomes
 from fedkin.errors import GraphError, RunError
 from fedkin.graph import Graph, load_graph
-from fedkin.records import reading, schema
-from fedkin.records.claims import is_state, told_state
+from fedkin.records import reading
 from fedkin.records.files import read_json
+from fedkin.records.folder import is_state, told_state
 from fedkin.records.metrics import metric_of
 from fedkin.records.outcomes import read_outcomes
 from fedkin.tasks import Metric
@@ -195,7 +195,7 @@ def read_run(folder: Path) -> Run:
     summary = reading.summary_in(folder / "summary.json")
     metric = metric_of(summary)
     federation, timing = folder / "federation.json", folder / "timing.jsonl"
-    rounds = reading.lines_in(folder / "rounds.jsonl", schema.Line)
+    rounds = reading.lines_in(folder / "rounds.jsonl", reading.Line)
     for number, row in enumerate(rounds, 1):
         reading.judged(row, metric, f"{folder / 'rounds.jsonl'}: line {number}")
     values, tested = _values(folder / "clients.parquet", metric)
@@ -203,9 +203,9 @@ def read_run(folder: Path) -> Run:
         folder=folder,
         summary=summary,
         experiment=_experiment(folder / "experiment.toml"),
-        federation=reading.checked(schema.Facts, read_json(federation), federation) if federation.is_file() else {},
+        federation=reading.checked(reading.Facts, read_json(federation), federation) if federation.is_file() else {},
         rounds=rounds,
-        timing=reading.lines_in(timing, schema.Spent) if timing.is_file() else [],
+        timing=reading.lines_in(timing, reading.Spent) if timing.is_file() else [],
         values=values,
         tested=tested,
         phases=_phases(folder / "messages.parquet", summary["rounds"]),

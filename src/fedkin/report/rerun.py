@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fedkin.records import reading, schema
+from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.report.reading import Run
 
@@ -60,7 +60,7 @@ def _comparison(folders: Sequence[Path]) -> tuple[str, str] | None:
     plan, experiment = home / "plan.json", home / "experiment.toml"
     if homes or not plan.is_file() or not experiment.is_file():
         return None
-    made = reading.checked(schema.Plan, read_json(plan), plan)
+    made = reading.checked(reading.Plan, read_json(plan), plan)
     names, seeds = made["methods"], [str(seed) for seed in made["seeds"]]
     if {f"{name}-seed{seed}" for name in names for seed in seeds} != {folder.resolve().name for folder in folders}:
         return None

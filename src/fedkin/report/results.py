@@ -16,7 +16,7 @@ from fedkin.analysis.intervals import over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, parted
-from fedkin.records.tables import csv_text
+from fedkin.records.files import csv_text
 from fedkin.report.units import megabytes
 from fedkin.running.candidates import RATE
 from fedkin.running.experiment import load

@@ -10,9 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.records.metrics import metric_of
-from fedkin.records.missing import sentence
-from fedkin.records.privacy import told
+from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
 from fedkin.report.sure import counted
 from fedkin.report.units import megabytes
 from fedkin.tasks import METRICS, Metric
@@ -62,9 +60,9 @@ def one_run(result: Result) -> Table:
     for text in summary.get("warnings") or ():
         table.add_row("warning", Text(text))
     if summary.get("missing"):
-        table.add_row("missing", Text(sentence(summary["missing"])))
+        table.add_row("missing", Text(missing_sentence(summary["missing"])))
     if summary.get("privacy"):
-        table.add_row("privacy", Text(told(summary["privacy"])))
+        table.add_row("privacy", Text(privacy_sentence(summary["privacy"])))
     seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("local", "graph", "evaluate"))
     table.add_row("seconds", f"{seconds['total']:.1f} ({parts})")

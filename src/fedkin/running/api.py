@@ -29,8 +29,8 @@ from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
-from fedkin.records.claims import claimed
-from fedkin.records.missing import sentence
+from fedkin.records.folder import claimed
+from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
 from fedkin.running.compare import read_finished
 from fedkin.running.loop import Result, Watcher, execute
@@ -227,7 +227,7 @@ def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
     """Warn of clients that failed, unless a setting had them fail: who only looks at the result must not miss it."""
     if missing.get("kinds", {}).get("failed") and not faults.crash:
         warnings.warn(
-            f"{sentence(missing)}; with settings={{'errors': 'stop'}} the first of these ends the run, with its cause",
+            f"{missing_sentence(missing)}; settings={{'errors': 'stop'}} ends the run at the first, with its cause",
             RuntimeWarning, stacklevel=3,
         )  # fmt: skip
 

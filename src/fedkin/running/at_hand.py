@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.records.claims import claimed
 from fedkin.records.controls import controls_of, named, parted
+from fedkin.records.folder import claimed
 from fedkin.running.api import prepared, run
 from fedkin.running.changes import assign, taken_changes
 from fedkin.running.compare import Cells

@@ -10,7 +10,7 @@ from scipy.stats import qmc
 
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
-from fedkin.records.tables import flat
+from fedkin.records.files import flat
 from fedkin.running.experiment import Experiment
 from fedkin.settings import Span, tunables
 

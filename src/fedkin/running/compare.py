@@ -14,15 +14,13 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.folders import held
-from fedkin.records import reading, schema
-from fedkin.records.checkpoints import ANEW, say
+from fedkin.records import reading
 from fedkin.records.controls import named, parted
-from fedkin.records.files import json_bytes, read_json
-from fedkin.records.finishing import tidy, untidy
-from fedkin.records.kept import Kept
+from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json, say
+from fedkin.records.folder import tidy, untidy
+from fedkin.records.models import Kept
+from fedkin.records.recorder import ANEW
 from fedkin.records.run import read_run
-from fedkin.records.seals import add_sealed
-from fedkin.records.tables import csv_text
 from fedkin.running.compared import line, table
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Watcher, execute
@@ -91,7 +89,7 @@ def read_finished(folder: Path, restart: bool) -> Result | None:
     """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
     try:
         result = read_run(folder)
-        reading.checked(schema.Finished, result.summary, folder / "summary.json")
+        reading.checked(reading.Finished, result.summary, folder / "summary.json")
         return result
     except RunError as error:
         if not restart:
@@ -198,7 +196,7 @@ def compare(
     """Run each method with each seed; returns the results by method and seed.
 
     restart: whether runs that are damaged begin anew (see `run_experiment`). validation: what a tuning of these methods
-    found on held-out data (`fedkin.records.schema.Validation`), which `folder` keeps for the report's headline.
+    found on held-out data (`fedkin.records.reading.Validation`), which `folder` keeps for the report's headline.
     watcher(method, seed, runs done, runs in all) returns the watcher of a run. `folder` gets `experiment.toml`,
     `plan.json` (methods and seeds) and a folder per run. At the end it gets `compare.json` (the summaries of the runs)
     and `compare.csv` (a line per method).
@@ -224,7 +222,7 @@ def compare_cells(
     asked = {"methods": list(methods), "seeds": list(seeds)}
     with nullcontext() if folder is None else base.claimed(folder, resume, asked):
         if folder is not None and validation is not None:
-            add_sealed(folder, {schema.VALIDATION: json_bytes(dict(validation))})
+            add_sealed(folder, {reading.VALIDATION: json_bytes(dict(validation))})
         for done, (seed, name) in enumerate(plan):
             result = cells[name].run(
                 seed, folder / f"{name}-seed{seed}" if folder is not None else None, resume=resume, restart=restart,

@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.analysis.added import Added, added
 from fedkin.analysis.paired import VERDICTS
 from fedkin.records.controls import parted, without_exchange
-from fedkin.records.privacy import largest
+from fedkin.records.metrics import largest_epsilon
 from fedkin.records.run import Result
 
 __all__ = ["added_by_exchange", "differences", "line", "table"]
@@ -67,7 +67,7 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
         # Between peers, each message is the upload of one and the download of another, but it is sent once.
         row["bytes_sent"] = _spread([result.sent for result in by_seed.values()])
         if private:
-            row["epsilon"] = _spread([largest(result.summary.get("privacy")) for result in by_seed.values()])
+            row["epsilon"] = _spread([largest_epsilon(result.summary.get("privacy")) for result in by_seed.values()])
         for name in ("found", "ari", "ari_mean", "nmi"):
             row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
         row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedkin.analysis.added import Added
 from fedkin.errors import ConfigError, nearest
+from fedkin.records.files import flat
 from fedkin.records.run import Result, framed
-from fedkin.records.tables import flat
 from fedkin.running.compared import differences, line, table
 from fedkin.running.sweep import Swept, rows
 

@@ -24,10 +24,9 @@ from fedkin.learning.models import MODELS, Model
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.settings import NetworkSettings
-from fedkin.records.claims import check_claim, claimed
 from fedkin.records.controls import changes_of, parted
-from fedkin.records.files import SETTINGS_BYTES
-from fedkin.records.tables import flat
+from fedkin.records.files import SETTINGS_BYTES, flat
+from fedkin.records.folder import check_claim, claimed
 from fedkin.running.changes import SECTIONS, assign, changed, taken_changes
 from fedkin.running.nets import check_padding, nets_for, public_from
 from fedkin.running.own import add_installed, check_read

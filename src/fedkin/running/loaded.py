@@ -24,7 +24,7 @@ from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
-from fedkin.records.kept import Kept
+from fedkin.records.models import Kept
 from fedkin.running.own import add_installed, read_own
 from fedkin.running.settings import modern
 from fedkin.settings import choose, parse, place

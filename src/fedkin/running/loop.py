@@ -23,13 +23,12 @@ from fedkin.learning.devices import title
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import Model
 from fedkin.records import metrics
-from fedkin.records.missing import kinds_of, summary_of
+from fedkin.records.files import versions
+from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent
 from fedkin.records.models import About
 from fedkin.records.outcomes import calibration_of, outcomes_of
-from fedkin.records.privacy import spent
 from fedkin.records.recorder import Records
 from fedkin.records.run import Result, bytes_by_client
-from fedkin.records.seals import versions
 from fedkin.running.cautions import cautions, given
 from fedkin.running.measuring import check_measures, in_round, measured
 from fedkin.running.settings import RunSettings
@@ -230,7 +229,7 @@ class _Seconds(Clock):
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
     """Return the line of a round, in which nothing depends on the speed of the machine."""
-    figures, missing = engine.server.info, kinds_of(message.missing for message in outcome.traffic)
+    figures, missing = engine.server.info, missing_kinds(message.missing for message in outcome.traffic)
     return {
         "round": outcome.round,
         "sampled": list(outcome.sampled),
@@ -252,7 +251,7 @@ def _summary(
     seconds: Mapping[str, float], ways: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
-    missing = summary_of(records.rows["messages"])
+    missing = missing_summary(records.rows["messages"])
     part = {id: score for id, score in scores.items() if id not in set(everyone.unseen)}
     calibrated = calibration_of(outcomes_of(everyone.task.metric, part))
     settings = setup.method.model_dump(mode="json")
@@ -272,7 +271,7 @@ def _summary(
         **({"given": told} if told else {}),
         **({"warnings": warned} if warned else {}),
         **({"missing": missing} if missing else {}),
-        **({"privacy": spent(setup.privacy, engine.releases())} if setup.privacy.on else {}),
+        **({"privacy": privacy_spent(setup.privacy, engine.releases())} if setup.privacy.on else {}),
         "groups": _group_summary(rounds),
         "flops": {"local_training": _flops(rounds)},
         "seconds": dict(seconds),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedkin.analysis.added import Added, added
 from fedkin.errors import ConfigError
 from fedkin.records.controls import changes_of, named
-from fedkin.records.finishing import lighten
+from fedkin.records.folder import lighten
 from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.loop import Watcher

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.errors import ConfigError
-from fedkin.records.seals import add_sealed
-from fedkin.records.tables import csv_text
+from fedkin.records.files import add_sealed, csv_text
 from fedkin.running.choices import Choice, check_methods, grid
 from fedkin.running.compare import Cells, OfExperiment, same_plan
 from fedkin.running.compared import line, table

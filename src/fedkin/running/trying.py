@@ -15,9 +15,8 @@ from fedkin.data.scenarios.pooled import pooled
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import held
-from fedkin.records.checkpoints import ANEW
-from fedkin.records.files import json_bytes, read_json
-from fedkin.records.seals import add_sealed, faults, seal_of
+from fedkin.records.files import add_sealed, faults, json_bytes, read_json, seal_of
+from fedkin.records.recorder import ANEW
 from fedkin.running.candidates import Equal
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment

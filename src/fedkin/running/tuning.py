@@ -9,10 +9,8 @@ from typing import Any
 import tomli_w
 
 from fedkin.errors import ConfigError
-from fedkin.records import schema
-from fedkin.records.files import json_bytes, read_json
-from fedkin.records.seals import add_sealed
-from fedkin.records.tables import flat
+from fedkin.records import reading
+from fedkin.records.files import add_sealed, flat, json_bytes, read_json
 from fedkin.running.candidates import Equal
 from fedkin.running.changes import taken_changes
 from fedkin.running.choices import Choice, check_methods, grid
@@ -54,7 +52,7 @@ def tune(
         table = tuned(experiment, found, trials.higher)
         means = {name: one.mean for name, tried in found.items() if (one := best(tried, trials.higher))}
         judged = json_bytes({"hold_out": str(hold), "means": means})
-        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode(), schema.VALIDATION: judged})
+        add_sealed(folder, {"tuned.toml": tomli_w.dumps(table).encode(), reading.VALIDATION: judged})
     return found
 
 

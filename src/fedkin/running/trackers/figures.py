@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedkin.records.files import flat
 from fedkin.records.metrics import metric_of
-from fedkin.records.tables import flat
 
 __all__ = ["figures_of", "totals_of"]
 

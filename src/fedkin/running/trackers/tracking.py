@@ -13,7 +13,7 @@ from fedkin.engines import Setup
 from fedkin.engines.roster import Roster
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError
-from fedkin.records.tables import flat
+from fedkin.records.files import flat
 from fedkin.running.trackers.base import Tracker, need
 from fedkin.running.trackers.figures import figures_of
 from fedkin.running.trackers.mlflow import MLflow

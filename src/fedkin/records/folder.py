@@ -1,7 +1,8 @@
-"""The folder of a run, a comparison or a tuning: begun by one process, and gone on with only as what it was begun."""
+"""The folder of a run, a comparison or a tuning: begun, held, finished, tidied."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,12 +10,24 @@ from typing import Any
 
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import LOCKS, held
-from fedkin.records.files import SETTINGS_BYTES, leftovers, stamp_of, write_bytes, write_json
-from fedkin.records.seals import SEAL, faults, seal_of, write_seal
-from fedkin.records.tables import flat
+from fedkin.records.files import (
+    SEAL,
+    SETTINGS_BYTES,
+    Stamp,
+    faults,
+    flat,
+    json_bytes,
+    leftovers,
+    seal_of,
+    stamp_of,
+    write_bytes,
+    write_json,
+    write_seal,
+)
 from fedkin.untrusted import said, shown, text_in, toml_of
 
-__all__ = ["begun", "check_claim", "claimed", "free", "is_state", "told_state"]
+__all__ = ["begun", "check_claim", "claimed", "conclude", "free", "is_state", "lighten", "tidy", "told_state", "untidy"]
+
 
 _EXPERIMENT, _PLAN, _ROOT = "experiment.toml", "plan.json", "data-root.json"
 # What each participant of a federation over a network keeps about it.
@@ -108,3 +121,48 @@ def _unlike(there: str, here: str) -> str:
         shown(f"{name}: {one.get(name, 'not set')} there, {other.get(name, 'not set')} here", 200) for name in names[:3]
     ]
     return "; ".join(told) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+_HEAVY = ("models", "checkpoint")
+
+
+def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, Any]) -> None:
+    """Write the seal of all files, then the summary, by which the run is finished. sealed: files with their stamps."""
+    text = json_bytes(summary)
+    files = {name: stamp for name, stamp in sealed.items() if not name.startswith("parts/")}
+    newest = sorted((folder / "checkpoint").glob("*.safetensors"))[-1:]
+    for path in (folder / "experiment.toml", folder / "mode.json", *newest):
+        if path.exists():
+            files.setdefault(path.relative_to(folder).as_posix(), stamp_of(path))
+    write_seal(folder / SEAL, files | {"summary.json": stamp_of(text)}, summary["rounds"])
+    write_bytes(folder / "summary.json", text)
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Remove from a finished run what only going on needs, and what killed processes left."""
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    states = sorted((folder / "checkpoint").glob("*.safetensors"))
+    with suppress(OSError):
+        for left in (*states[:-1], *(folder / "checkpoint").glob("*.json"), *leftovers(folder)):
+            left.unlink(missing_ok=True)
+
+
+def lighten(folder: Path) -> None:
+    """Remove the models and the last state of a finished run; its figures stay. Other folders stay as they are."""
+    there = [name for name in _HEAVY if (folder / name).exists()]
+    if not there or not (folder / "summary.json").exists():
+        return
+    seal = seal_of(folder)
+    light = {name: stamp for name, stamp in seal.files.items() if not name.startswith(tuple(f"{h}/" for h in _HEAVY))}
+    # First the seal: a process that is killed here leaves files that nobody misses, and the next call removes.
+    if len(light) < len(seal.files):
+        write_seal(folder / SEAL, light, seal.round)
+    for name in there:
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def untidy(folder: Path) -> bool:
+    """Whether a finished run has something for `tidy`."""
+    left = ("parts", *LOCKS, *(f"checkpoint/{path.name}" for path in folder.glob("checkpoint/*.json")))
+    return any((folder / name).exists() for name in left) or bool(leftovers(folder))
