@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.regions import Regions
+from fedkin.data.scenarios.natural import Regions
 from fedkin.data.sources.cifar import Cifar10
 from fedkin.data.sources.digits import Digits
 from fedkin.data.sources.eicu import EicuDemo

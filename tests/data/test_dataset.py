@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.scenarios.base import cut, shuffled_ids
+from fedkin.data.scenarios.base import shuffled_ids
+from fedkin.data.scenarios.dealing import cut
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 from fedkin.federation.split import rows_by_name

@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
-from fedkin.data.scenarios.unseen import GROUP, groups_of
+from fedkin.data.scenarios.base import GROUP, groups_of
 from fedkin.errors import ConfigError, nearest
 from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.pooled import pooled
+from fedkin.data.scenarios.base import pooled
 from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import held

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.apportion import (
+from fedkin.data.scenarios.dealing import (
     apportion,
     blocks,
     check_classes,

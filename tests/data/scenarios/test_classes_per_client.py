@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.scenarios.classes_per_client import ClassesPerClient
+from fedkin.data.scenarios.label_skew import ClassesPerClient
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.settings import parse

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.dirichlet import Dirichlet
+from fedkin.data.scenarios.label_skew import Dirichlet
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.settings import parse

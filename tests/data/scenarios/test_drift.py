@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from fedkin.data import federate
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.dirichlet import Dirichlet
+from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.flt import GroupedClasses
 from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.label_swap import LabelSwap
-from fedkin.data.scenarios.mapl import Mapl
+from fedkin.data.scenarios.label_skew import Dirichlet
+from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation, Samples
 from fedkin.settings import parse

@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 from fedkin.data import SCENARIOS
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.scenarios import Scenario
-from fedkin.data.scenarios.classes_per_client import ClassesPerClient
-from fedkin.data.scenarios.dirichlet import Dirichlet
-from fedkin.data.scenarios.domains import Domains
+from fedkin.data.scenarios.class_groups import GroupedClasses, Mapl, Structured
 from fedkin.data.scenarios.drift import Drift
-from fedkin.data.scenarios.flt import GroupedClasses
-from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.label_swap import LabelSwap
-from fedkin.data.scenarios.mapl import Mapl
-from fedkin.data.scenarios.natural import Natural
-from fedkin.data.scenarios.quantity_skew import QuantitySkew
-from fedkin.data.scenarios.regions import Regions
-from fedkin.data.scenarios.rotated_masked import RotatedMasked
-from fedkin.data.scenarios.shards import Shards
-from fedkin.data.scenarios.structured import Structured
+from fedkin.data.scenarios.iid import Iid, QuantitySkew
+from fedkin.data.scenarios.label_skew import ClassesPerClient, Dirichlet, Shards
+from fedkin.data.scenarios.natural import Domains, Natural, Regions
+from fedkin.data.scenarios.shifts import LabelSwap, RotatedMasked
 from fedkin.federation import Federation
 
 Toy = Callable[..., Dataset]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.scenarios.label_swap import LabelSwap
+from fedkin.data.scenarios.shifts import LabelSwap
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 

@@ -9,9 +9,9 @@ import torch
 
 import fedkin
 from fedkin.data import federate
+from fedkin.data.scenarios.base import POOLED, pooled
 from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.pooled import POOLED, pooled
-from fedkin.data.scenarios.rotated_masked import RotatedMasked
+from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation
 from support import small_federation

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.quantity_skew import QuantitySkew
+from fedkin.data.scenarios.iid import QuantitySkew
 from fedkin.errors import ConfigError
 from fedkin.settings import parse
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.scenarios.rotated_masked import RotatedMasked
+from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError
 from fedkin.federation import Samples, Scale, Task
 from fedkin.settings import parse

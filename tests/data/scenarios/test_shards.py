@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.shards import Shards
+from fedkin.data.scenarios.label_skew import Shards
 from fedkin.errors import ConfigError
 
 Make = Callable[..., Dataset]

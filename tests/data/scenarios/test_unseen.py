@@ -13,11 +13,10 @@ import torch
 
 import fedkin
 from fedkin.data.dataset import Dataset
-from fedkin.data.scenarios.domains import Domains
+from fedkin.data.scenarios.base import set_apart
 from fedkin.data.scenarios.iid import Iid
-from fedkin.data.scenarios.regions import Regions
-from fedkin.data.scenarios.rotated_masked import RotatedMasked
-from fedkin.data.scenarios.unseen import set_apart
+from fedkin.data.scenarios.natural import Domains, Regions
+from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Client, Federation
 from fedkin.running.experiment import Experiment

@@ -1,29 +1,35 @@
-"""The interface of every scenario, and steps that several share."""
+"""The interface of every scenario, and what all of them offer: unseen clients, and all clients as one."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
-from fedkin.data.scenarios.pooled import pooled
-from fedkin.data.scenarios.unseen import GROUP, UnseenTest, set_apart
 from fedkin.data.sources.base import everywhere
-from fedkin.errors import ConfigError
-from fedkin.federation import Federation
+from fedkin.errors import ConfigError, nearest
+from fedkin.federation import Client, Federation, Samples
+from fedkin.federation.inputs import joined
 from fedkin.federation.samples import Origin
 from fedkin.keys import rng
 from fedkin.settings import Settings
 
-__all__ = ["Rows", "Scenario", "cut", "deal", "shuffled_ids"]
+__all__ = ["GROUP", "POOLED", "Rows", "Scenario", "groups_of", "pooled", "set_apart", "shuffled_ids"]
 
 Rows = npt.NDArray[np.int64]
+Unseen = float | str | tuple[str, ...]
+UnseenTest = Literal["test", "all"]
+
+GROUP = "group:"
+POOLED = "pooled"
 
 
 class Scenario(Settings):
@@ -48,24 +54,24 @@ class Scenario(Settings):
         groups that the data set excluded when it was prepared.
         """
         apart = self._apart(dataset, seed)
-        made = pooled(apart) if self.pooled else apart
-        made.encoding, made.target = dataset.encoding, dataset.target
+        federation = pooled(apart) if self.pooled else apart
+        federation.encoding, federation.target = dataset.encoding, dataset.target
         if dataset.again is not None and everywhere(self):
-            made.origin = Origin(partial(_read, self, dataset.again, seed), dict(made), dataset.where)
-        return made
+            federation.origin = Origin(partial(_read, self, dataset.again, seed), dict(federation), dataset.where)
+        return federation
 
     def _apart(self, dataset: Dataset, seed: int) -> Federation:
-        made = self.build(dataset, seed)
-        unseen, own = self.unseen, tuple(GROUP + name for name in dataset.unseen)
+        federation = self.build(dataset, seed)
+        unseen, excluded = self.unseen, tuple(GROUP + name for name in dataset.unseen)
         if unseen is None:
-            return set_apart(made, own, self.unseen_test, seed) if own else made
-        given = (unseen,) if isinstance(unseen, str) else unseen
-        if own and (isinstance(given, float) or set(given) != set(own)):
+            return set_apart(federation, excluded, self.unseen_test, seed) if excluded else federation
+        names = (unseen,) if isinstance(unseen, str) else unseen
+        if excluded and (isinstance(names, float) or set(names) != set(excluded)):
             raise ConfigError(
-                f"scenario.unseen: {unseen!r}, but {dataset.name} was prepared without {', '.join(own)}; "
+                f"scenario.unseen: {unseen!r}, but {dataset.name} was prepared without {', '.join(excluded)}; "
                 "choose who is unseen in [data], and leave scenario.unseen out"
             )
-        return set_apart(made, unseen, self.unseen_test, seed)
+        return set_apart(federation, unseen, self.unseen_test, seed)
 
     @abstractmethod
     def build(self, dataset: Dataset, seed: int) -> Federation:
@@ -74,6 +80,33 @@ class Scenario(Settings):
         Training samples come from the training split, test samples from the test split, and no sample goes
         to two clients. Raises ConfigError naming the setting, or DataError, if the data are not enough.
         """
+
+    def assembled(
+        self, dataset: Dataset, seed: int, train: Sequence[Rows | Samples], test: Sequence[Rows | Samples], *,
+        groups: Sequence[str] | None = None, about: Sequence[Mapping[str, Any]] | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> Federation:  # fmt: skip
+        """The federation of these clients, one for each entry: its training and test rows, or samples.
+
+        ids: `shuffled_ids` by default. Clients that have one array of rows share one `Samples`.
+        """
+        known: dict[int, Samples] = {}
+
+        def samples(split: Split, rows: Rows | Samples) -> Samples:
+            if isinstance(rows, Samples):
+                return rows
+            if id(rows) not in known:
+                known[id(rows)] = dataset.samples(split, rows)
+            return known[id(rows)]
+
+        clients = [
+            Client(
+                name, samples("train", train[place]), samples("test", test[place]),
+                group=None if groups is None else groups[place], about={} if about is None else about[place],
+            )
+            for place, name in enumerate(shuffled_ids(len(train), seed) if ids is None else ids)
+        ]  # fmt: skip
+        return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
 
 
 def _read(scenario: Scenario, again: Callable[[], Dataset], seed: int) -> Federation:
@@ -96,39 +129,115 @@ def shuffled_ids(count: int, seed: int) -> list[str]:
     return [f"c{number:0{width}d}" for number in numbers]
 
 
-def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Rows]:
-    """The rows of a split in random parts, one per client, with sizes that differ by at most one.
+# -- unseen clients ------------------------------------------------------------------------------------------------
 
-    per_client: the number of samples for each client. Raises ConfigError if there are too few samples.
+
+def set_apart(federation: Federation, unseen: Unseen, test: UnseenTest, seed: int) -> Federation:
+    """The federation with these clients unseen.
+
+    unseen: a share of the clients, drawn by the seed; or ids and groups, the latter as "group:NAME". test: the samples
+    an unseen client is tested on: its test samples, or all its samples, so that none are left for training.
+    Raises ConfigError for an unknown name, or if no client would be left.
     """
-    total = len(dataset.part(split))
-    if per_client is not None and clients * per_client > total:
+    ids = _drawn(federation, unseen, seed) if isinstance(unseen, float) else _named(federation, unseen)
+    if len(ids) == len(federation):
         raise ConfigError(
-            f"scenario.{split}_per_client: {clients} clients x {per_client} are more than the {total} "
-            f"{split} samples of {dataset.name}; at most {total // clients}"
+            f"scenario.unseen: {unseen!r} makes all {len(ids)} clients unseen; leave at least one client to train"
         )
-    if clients > total:
+    clients = [_unseen(client, test) if id in ids else client for id, client in federation.items()]
+    return type(federation)(clients, federation.task, federation.name)
+
+
+def groups_of(federation: Federation) -> list[str]:
+    """The groups that can be left out one after another, sorted; raises ConfigError for fewer than two."""
+    groups = sorted({client.group for client in federation.values() if client.group is not None})
+    if len(groups) < 2:
         raise ConfigError(
-            f"scenario.clients: {clients} clients cannot share the {total} {split} samples of "
-            f"{dataset.name}; at most {total}"
+            f"--leave-out each: {federation.name} has {'one group' if groups else 'no groups'} of clients; it takes "
+            "two or more, such as the domains of a folder of images"
         )
-    order = rng(seed, "deal", split).permutation(total)
-    return [part[:per_client] for part in np.array_split(order, clients)]
+    return groups
 
 
-def cut(rows: Rows, shares: npt.NDArray[np.float64]) -> list[Rows]:
-    """`rows` in consecutive parts proportional to `shares`, to within a sample; no part is empty.
+def _drawn(federation: Federation, share: float, seed: int) -> set[str]:
+    """A share of the clients, at least one; independent of their order."""
+    ids = sorted(federation)
+    count = max(1, round(share * len(ids)))
+    return {ids[place] for place in rng(seed, "unseen").permutation(len(ids))[:count]}
 
-    All rows are used. There must be at least as many rows as shares.
 
-    >>> [part.tolist() for part in cut(np.arange(6), np.array([2.0, 1.0]))]
-    [[0, 1, 2, 3], [4, 5]]
+def _named(federation: Federation, unseen: str | Sequence[str]) -> set[str]:
+    """Clients by id, or by their group."""
+    ids: set[str] = set()
+    for name in (unseen,) if isinstance(unseen, str) else unseen:
+        if name.startswith(GROUP):
+            wanted = name.removeprefix(GROUP)
+            members = {id for id, client in federation.items() if client.group == wanted}
+            known = {client.group for client in federation.values() if client.group is not None}
+            if not members:
+                hint = nearest(wanted, known) if known else f"the clients of {federation.name} are in no groups"
+                raise ConfigError(f"scenario.unseen: no client is in group {wanted!r}; {hint}")
+            ids |= members
+        elif name in federation:
+            ids.add(name)
+        else:
+            raise ConfigError(
+                f'scenario.unseen: no client {name!r}; {nearest(name, federation)} (a group is "{GROUP}NAME")'
+            )
+    return ids
+
+
+def _unseen(client: Client, test: UnseenTest) -> Client:
+    if test == "test":
+        return replace(client, seen=False)
+    changes = tuple(
+        replace(change, train=_none(change.train), test=_joined(change.train, change.test)) for change in client.changes
+    )
+    return replace(
+        client, seen=False, train=_none(client.train), test=_joined(client.train, client.test), changes=changes
+    )
+
+
+def _none(samples: Samples) -> Samples:
+    return samples.take([])
+
+
+def _joined(train: Samples, test: Samples) -> Samples:
+    """Both as one; copied, because they are in two arrays."""
+    if not len(test):
+        return train
+    if train.scale != test.scale:
+        raise ConfigError('scenario.unseen_test: "all" needs training and test samples on one scale; use "test"')
+    x, y = joined([train.own().x, test.own().x]), torch.cat([train.labels(), test.labels()])
+    return Samples(x, y, scale=train.scale)
+
+
+# -- all clients as one ---------------------------------------------------------------------------------------------
+
+
+def pooled(federation: Federation) -> Federation:
+    """The federation with one client "pooled" that has the samples of all participating clients; unseen clients stay.
+
+    Samples follow the order of client ids. Raises ConfigError if clients change or join later.
     """
-    exact = shares / shares.sum() * len(rows)
-    sizes = np.floor(exact).astype(np.int64)
-    short = len(rows) - int(sizes.sum())
-    sizes[np.argsort(sizes - exact, kind="stable")[:short]] += 1
-    for empty in np.flatnonzero(sizes == 0):
-        sizes[np.argmax(sizes)] -= 1
-        sizes[empty] = 1
-    return np.split(rows, np.cumsum(sizes)[:-1])
+    seen = [federation[id] for id in federation.seen]
+    if moving := [client.id for client in seen if client.changes or client.joins > 1]:
+        raise ConfigError(
+            f"scenario.pooled: client {moving[0]!r} joins later or its data change; pooled data stand still"
+        )
+    if POOLED in federation.unseen:
+        raise ConfigError(f"scenario.pooled: an unseen client has the id {POOLED!r} already")
+    train, test = (_together([getattr(client, part) for client in seen], part) for part in ("train", "test"))
+    others = [federation[id] for id in federation.unseen]
+    return Federation([Client(POOLED, train, test), *others], federation.task, federation.name)
+
+
+def _together(parts: Sequence[Samples], name: str) -> Samples:
+    """Samples one after another; not copied if all are rows of the same arrays."""
+    first = parts[0]
+    if any(part.scale != first.scale for part in parts):
+        raise ConfigError(f"scenario.pooled: the {name} samples of clients are on unlike scales")
+    if all(part.x is first.x and part.y is first.y and part.rows is not None for part in parts):
+        rows = torch.cat([part.rows for part in parts if part.rows is not None])
+        return Samples(first.x, first.y, rows, first.scale)
+    return Samples(joined([p.own().x for p in parts]), torch.cat([p.labels() for p in parts]), scale=first.scale)

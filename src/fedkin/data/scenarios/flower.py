@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Split
-from fedkin.data.scenarios.apportion import label_counts, tests_like
-from fedkin.data.scenarios.base import Rows, Scenario, shuffled_ids
+from fedkin.data.scenarios.base import Rows, Scenario
+from fedkin.data.scenarios.dealing import label_counts, tests_like
 from fedkin.errors import ConfigError, nearest
-from fedkin.federation import Client, Federation
+from fedkin.federation import Federation
 from fedkin.keys import rng
 from fedkin.settings import choose
 from fedkin.untrusted import said
@@ -56,12 +56,7 @@ class Partitioned(Scenario):
             raise ConfigError(
                 f"scenario.arguments: {len(empty)} of {len(train)} partitions of {self.partitioner} have no sample"
             )
-        ids = shuffled_ids(len(train), seed)
-        clients = [
-            Client(id, dataset.samples("train", own), dataset.samples("test", tested))
-            for id, own, tested in zip(ids, train, test, strict=True)
-        ]
-        return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
+        return self.assembled(dataset, seed, train, test)
 
     def _alike(self, dataset: Dataset, parts: list[Rows], seed: int) -> list[Rows]:
         """Test samples by the labels of the training samples; raises ConfigError if there are no classes."""

@@ -1,4 +1,4 @@
-"""Clients as stated by the data set."""
+"""Clients and groups as the data set states them: as they are, small ones joined, or groups divided into clients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedkin.data.dataset import Dataset, Part
+from fedkin.data.dataset import SPLITS, Dataset, Part, Split
 from fedkin.data.scenarios.base import Rows, Scenario
 from fedkin.errors import ConfigError, DataError
-from fedkin.federation import Client, Federation
+from fedkin.federation import Federation
 from fedkin.federation.arrays import group_of_each
 from fedkin.federation.split import rows_by_name
 from fedkin.keys import rng
 
-__all__ = ["Natural"]
+__all__ = ["Domains", "Natural", "Regions"]
+
+_NONE = np.empty(0, np.int64)
 
 
 class Natural(Scenario):
@@ -43,17 +45,11 @@ class Natural(Scenario):
         groups = _groups(dataset.train, dataset.test, dataset.name)
         ids = self._ids(train, test, dataset.name)
         order = rng(seed, self.name, "order").permutation(len(ids))[: self.clients]
-        none = np.empty(0, np.int64)
-        clients = [
-            Client(
-                id,
-                dataset.samples("train", train[id]),
-                dataset.samples("test", test.get(id, none)),
-                groups.get(id),
-            )
-            for id in (ids[place] for place in order)
-        ]
-        return Federation(clients, dataset.task, f"{dataset.name}-{self.name}")
+        chosen = [ids[place] for place in order]
+        return self.assembled(
+            dataset, seed, [train[id] for id in chosen], [test.get(id, _NONE) for id in chosen],
+            groups=[groups[id] for id in chosen] if groups else None, ids=chosen,
+        )  # fmt: skip
 
     def _ids(self, train: Mapping[str, Rows], test: Mapping[str, Rows], name: str) -> list[str]:
         """The clients with enough samples, sorted."""
@@ -85,3 +81,104 @@ def _groups(train: Part, test: Part, name: str) -> dict[str, str]:
         return {}
     owners = np.concatenate([train.client, test.client])
     return group_of_each(rows_by_name(owners), np.concatenate([train.group, test.group]), name)
+
+
+class Regions(Scenario):
+    """The data set's own clients, such as hospitals; small ones are joined within their group.
+
+    Clients with fewer than `min_size` training samples are taken in random order within their group and joined until
+    they have that number; the remaining ones join the last of them (if all small clients of a group together have
+    fewer, they still become one client). A joined client is named after its group: "Midwest-0", ...;
+    `Client.about["members"]` lists the clients in it.
+    """
+
+    name: Literal["regions"] = "regions"
+    min_size: int = Field(40, ge=1)
+
+    planted: ClassVar[str] = "the data set's own groups, such as regions"
+
+    def build(self, dataset: Dataset, seed: int) -> Federation:
+        """The federation; raises DataError if the data set states no clients or no groups."""
+        parts = dataset.train, dataset.test
+        if any(part.client is None or part.group is None for part in parts):
+            raise DataError(
+                f"scenario regions: {dataset.name} does not say whose its samples are and in which group; expected both"
+            )
+        owners, groups = (
+            np.concatenate([getattr(part, what) for part in parts]) for what in ("client", "group")
+        )  # fmt: skip
+        group = group_of_each(rows_by_name(owners), groups, dataset.name)
+        train, test = (rows_by_name(part.client) for part in parts if part.client is not None)
+        joined = self._joined({id: len(rows) for id, rows in train.items()}, group, seed)
+        ids = list(joined)
+        ids = [ids[place] for place in rng(seed, self.name, "order").permutation(len(ids))]
+        return self.assembled(
+            dataset, seed, [_rows(train, joined[id]) for id in ids], [_rows(test, joined[id]) for id in ids],
+            groups=[group[joined[id][0]] for id in ids], about=[{"members": joined[id]} for id in ids], ids=ids,
+        )  # fmt: skip
+
+    def _joined(self, sizes: Mapping[str, int], group: Mapping[str, str], seed: int) -> dict[str, list[str]]:
+        """Members of each client, sorted, by the client's id."""
+        clients = {id: [id] for id, size in sorted(sizes.items()) if size >= self.min_size}
+        for region in sorted({group[id] for id in sizes}):
+            small = sorted(id for id, size in sizes.items() if group[id] == region and size < self.min_size)
+            bundles: list[list[str]] = [[]]
+            for place in rng(seed, self.name, region).permutation(len(small)):
+                if sum(sizes[id] for id in bundles[-1]) >= self.min_size:
+                    bundles.append([])
+                bundles[-1].append(small[place])
+            if len(bundles) > 1 and sum(sizes[id] for id in bundles[-1]) < self.min_size:
+                left = bundles.pop()
+                bundles[-1] += left
+            for number, members in enumerate(bundle for bundle in bundles if bundle):
+                name = f"{region}-{number}"
+                if name in sizes:
+                    raise DataError(f"scenario regions: a client of the data set is itself called {name!r}; rename it")
+                clients[name] = sorted(members)
+        return clients
+
+
+def _rows(rows: Mapping[str, Rows], members: list[str]) -> Rows:
+    return np.sort(np.concatenate([rows.get(id, _NONE) for id in members]))
+
+
+class Domains(Scenario):
+    """Each group of the data set, such as a domain of images, is cut into `per_domain` equal random parts: the clients.
+
+    Clients are named after their domain: "sketch-0", "sketch-1", ... With `unseen = "group:sketch"` that domain is
+    left out; `fedkin compare --leave-out each` leaves out one domain after another.
+    """
+
+    name: Literal["domains"] = "domains"
+    per_domain: int = Field(5, ge=1)
+
+    planted: ClassVar[str] = "the domain"
+
+    def build(self, dataset: Dataset, seed: int) -> Federation:
+        """The federation; raises DataError if the data set states no groups, ConfigError for too few samples."""
+        train, test = (self._cut(dataset, split, seed) for split in SPLITS)
+        clients = [(domain, number) for domain, parts in train.items() for number in range(len(parts))]
+        clients = [clients[place] for place in rng(seed, self.name, "order").permutation(len(clients))]
+        return self.assembled(
+            dataset, seed, [train[domain][number] for domain, number in clients],
+            [test[domain][number] if domain in test else _NONE for domain, number in clients],
+            groups=[domain for domain, _ in clients], ids=[f"{domain}-{number}" for domain, number in clients],
+        )  # fmt: skip
+
+    def _cut(self, dataset: Dataset, split: Split, seed: int) -> dict[str, list[Rows]]:
+        """The rows of each domain's clients; sizes differ by at most one."""
+        groups = dataset.part(split).group
+        if groups is None:
+            raise DataError(
+                f"scenario domains: {dataset.name} does not say which group its samples are of; expected one each"
+            )
+        parts = {}
+        for domain, rows in sorted(rows_by_name(groups).items()):
+            if split == "train" and len(rows) < self.per_domain:
+                raise ConfigError(
+                    f"scenario.per_domain: {self.per_domain} clients cannot share the {len(rows)} training samples of "
+                    f"{domain!r}; at most {len(rows)}"
+                )
+            drawn = rng(seed, self.name, split, domain).permutation(rows)
+            parts[domain] = [np.sort(part) for part in np.array_split(drawn, self.per_domain)]
+        return parts

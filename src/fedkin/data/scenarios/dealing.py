@@ -1,4 +1,4 @@
-"""Sizes with a given sum, and rows by owner: vectorised steps of scenarios with thousands of clients."""
+"""Steps that several scenarios share: random parts, sizes with a given sum, sets of classes, tests like training."""
 
 from __future__ import annotations
 
@@ -7,24 +7,52 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.data.dataset import Dataset
+from fedkin.data.dataset import Dataset, Split
 from fedkin.data.scenarios.base import Rows
 from fedkin.errors import ConfigError
 from fedkin.keys import rng
 
 __all__ = [
-    "apportion",
-    "blocks",
-    "check_classes",
-    "check_least",
-    "dirichlet",
-    "label_counts",
-    "lifted",
-    "rows_of",
-    "tests_like",
-]
+    "apportion", "blocks", "check_classes", "check_groups", "check_least", "check_sets", "cut", "deal", "dirichlet",
+    "label_counts", "lifted", "rows_of", "shuffled_classes", "tests_like",
+]  # fmt: skip
 
 Shares = npt.NDArray[np.float64]
+
+
+def deal(dataset: Dataset, split: Split, clients: int, per_client: int | None, seed: int) -> list[Rows]:
+    """The rows of a split in random parts, one per client, with sizes that differ by at most one.
+
+    per_client: the number of samples for each client. Raises ConfigError if there are too few samples.
+    """
+    total = len(dataset.part(split))
+    if per_client is not None and clients * per_client > total:
+        raise ConfigError(
+            f"scenario.{split}_per_client: {clients} clients x {per_client} are more than the {total} "
+            f"{split} samples of {dataset.name}; at most {total // clients}"
+        )
+    if clients > total:
+        raise ConfigError(
+            f"scenario.clients: {clients} clients cannot share the {total} {split} samples of "
+            f"{dataset.name}; at most {total}"
+        )
+    order = rng(seed, "deal", split).permutation(total)
+    return [part[:per_client] for part in np.array_split(order, clients)]
+
+
+def cut(rows: Rows, shares: npt.NDArray[np.float64]) -> list[Rows]:
+    """`rows` in consecutive parts proportional to `shares`, to within a sample; no part is empty.
+
+    All rows are used. There must be at least as many rows as shares.
+
+    >>> [part.tolist() for part in cut(np.arange(6), np.array([2.0, 1.0]))]
+    [[0, 1, 2, 3], [4, 5]]
+    """
+    sizes = apportion(len(rows), shares)
+    for empty in np.flatnonzero(sizes == 0):
+        sizes[np.argmax(sizes)] -= 1
+        sizes[empty] = 1
+    return np.split(rows, np.cumsum(sizes)[:-1])
 
 
 def apportion(total: int, shares: npt.NDArray[np.generic]) -> Rows:
@@ -109,9 +137,8 @@ def tests_like(dataset: Dataset, counts: Rows, per_client: int | None, seed: int
     ConfigError if a class has fewer samples than a client would draw.
     """
     pools = dataset.test.by_class(dataset.task.classes)
-    shuffled = [rng(seed, purpose, "rows", "test", label).permutation(rows) for label, rows in enumerate(pools)]
     if per_client is None:
-        return _cut_tests(shuffled, counts, len(dataset.test))
+        return _cut_tests(shuffled_classes(dataset, "test", seed, purpose), counts, len(dataset.test))
     wanted = np.stack([apportion(per_client, own) for own in counts])
     have = np.array([len(rows) for rows in pools])
     if (wanted > have).any():
@@ -170,3 +197,26 @@ def check_least(clients: int, min_size: int, dataset: Dataset) -> None:
             f"scenario.clients: {clients} clients with at least {min_size} training samples each are more than the "
             f"{total} of {dataset.name}; at most {total // min_size} clients, or a smaller min_size"
         )
+
+
+def check_sets(sets: Sequence[Sequence[int]], what: str, apart: bool = False) -> None:
+    """Raise ValueError unless these are sets of classes, all different; apart: no class in two of them."""
+    if not sets or any(not one or len(set(one)) < len(one) or min(one) < 0 for one in sets):
+        raise ValueError("expected a list of lists of classes, none empty, no class twice in a list")
+    labels = [label for one in sets for label in one]
+    if apart and len(set(labels)) < len(labels):
+        raise ValueError("expected a list of lists of classes, none empty, no class twice")
+    if len({tuple(sorted(one)) for one in sets}) < len(sets):
+        raise ValueError(f"two {what} have the same classes: they would be one")
+
+
+def check_groups(clients: int, groups: int, what: str) -> None:
+    """Raise ConfigError for fewer clients than groups."""
+    if clients < groups:
+        raise ConfigError(f"scenario.clients: {clients} clients for {groups} {what}; at least {groups}")
+
+
+def shuffled_classes(dataset: Dataset, split: Split, seed: int, purpose: str) -> list[Rows]:
+    """The rows of every class, shuffled."""
+    pools = dataset.part(split).by_class(dataset.task.classes)
+    return [rng(seed, purpose, "rows", split, label).permutation(rows) for label, rows in enumerate(pools)]
