@@ -27,11 +27,10 @@ from typing import Any
 import torch
 
 from fedkin.federation import Federation
-from fedkin.network.book import Member
-from fedkin.network.identity import Identity, make_ca, make_request, sign_request
-from fedkin.network.keys import make_key
-from fedkin.network.node import Node
-from fedkin.network.zenoh import ZenohLink
+from fedkin.network.client import NetworkClient
+from fedkin.network.identity import Identity, make_ca, make_key, make_request, sign_request
+from fedkin.network.join_file import Member
+from fedkin.network.zenoh_link import ZenohLink
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, execute
 from fedkin.running.networked import exchange, plan_of, serve
@@ -84,7 +83,7 @@ def wire() -> int | None:
 
 def client(link: ZenohLink, federation: Federation, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    Node(link, federation[name], federation.task, plan_of, folder / name).run()
+    NetworkClient(link, federation[name], federation.task, plan_of, folder / name).run()
 
 
 def peer(

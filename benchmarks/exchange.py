@@ -23,8 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedkin.network import keys
-from fedkin.network.book import Member
+from fedkin.network import identity as keys
 from fedkin.network.identity import (
     Identity,
     certificate_pem,
@@ -34,9 +33,10 @@ from fedkin.network.identity import (
     make_request,
     sign_request,
 )
+from fedkin.network.join_file import Member
 from fedkin.network.offers import Offer
 from fedkin.network.signing import Head, Signer
-from fedkin.network.zenoh import ZenohLink
+from fedkin.network.zenoh_link import ZenohLink
 
 SIZES = {"20 KB": 20_000, "25 MB": 25_000_000}
 

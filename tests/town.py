@@ -16,11 +16,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from fedkin.network import keys
-from fedkin.network.book import Member
-from fedkin.network.identity import Identity, make_ca, make_request, sign_request
-from fedkin.network.keys import PrivateKey, make_key
-from fedkin.network.zenoh import ZenohLink
+from fedkin.network import identity as keys
+from fedkin.network.identity import Identity, PrivateKey, make_ca, make_key, make_request, sign_request
+from fedkin.network.join_file import Member
+from fedkin.network.zenoh_link import ZenohLink
 
 # Addresses of the two ends of a link between network namespaces.
 SHAPED = ["10.99.7.1", "10.99.7.2"]

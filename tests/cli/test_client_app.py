@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import tomli_w
 
-from fedkin.cli.client_app import answered
+from fedkin.cli.flower_app import answered
 from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.learning.measures import MEASURES
 from fedkin.network.calls import AnsweringLink
 from fedkin.network.mailbox import Mailbox
-from fedkin.network.memory import MemoryNetwork
 from fedkin.running import own
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.flowered import simulated as for_simulation
@@ -26,6 +25,7 @@ from fedkin.running.shared_metrics import sendable
 from fedkin.untrusted import toml_of
 from network.called import CalledNetwork
 from network.federations import experiment, served, simulated, with_own_metric, write_samples
+from network.memory import MemoryNetwork
 
 
 @dataclass

@@ -12,8 +12,8 @@ import tomli_w
 
 from fedkin.cli import main
 from fedkin.network.identity import load
-from fedkin.network.joining import read_join
-from fedkin.network.zenoh import ZenohLink
+from fedkin.network.join_file import read_join
+from fedkin.network.zenoh_link import ZenohLink
 from fedkin.untrusted import toml_of
 from network.federations import OWN_METRIC
 from tiny import TABLE
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused_in_one_line(run: Terminal) -> None:
     assert told.startswith("ca/ca.key: others may read this private key (mode 0644)")
 
 
-@pytest.mark.parametrize(("package", "module"), [("cryptography", "identity"), ("zenoh", "zenoh")])
+@pytest.mark.parametrize(("package", "module"), [("cryptography", "identity"), ("zenoh", "zenoh_link")])
 def test_a_package_that_is_not_installed_is_named(package: str, module: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None; import fedkin.cli.net\n"

@@ -8,15 +8,16 @@ from threading import Event
 import pytest
 
 from fedkin import codec
-from fedkin.cli._samples import joined, met, reader
+from fedkin.cli.participant import joined, met
+from fedkin.cli.participant import read_samples as reader
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.summaries import agree
-from fedkin.network.encoding import Shared
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left
-from fedkin.network.memory import MemoryNetwork
+from fedkin.network.table_profiles import Shared
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import shared_in
+from network.memory import MemoryNetwork
 from sites import wards
 from stays import written
 

@@ -12,10 +12,8 @@ import pytest
 import tomli_w
 
 from fedkin.cli import main
-from fedkin.network.book import Member
-from fedkin.network.identity import certificate_pem
-from fedkin.network.joining import VERSION, Join, hash_of, write_join
-from fedkin.network.keys import write_private
+from fedkin.network.identity import certificate_pem, write_private
+from fedkin.network.join_file import VERSION, Join, Member, hash_of, write_join
 from network.federations import OWN_METRIC
 from tiny import TABLE
 from town import Town, free_port, new_town

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedkin.cli import server_app
-from fedkin.network.flower import grid
-from fedkin.network.flower.grid import GridCalls, NumberedCalls
+from fedkin.cli import flower_app as server_app
+from fedkin.network.flower import server_calls as grid
+from fedkin.network.flower.server_calls import GridCalls, NumberedCalls
 from fedkin.network.link import LinkError
 
 

@@ -16,12 +16,12 @@ from fedkin import codec
 from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation
 from fedkin.network.agreement import PlanOf
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.node import Left, Node
+from fedkin.network.client import Left, NetworkClient
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop, execute
 from fedkin.running.networked import plan_of, serve
 from fedkin.running.own_tables import taken_in
+from network.memory import MemoryNetwork
 
 NOWHERE = Path("/nonexistent")
 
@@ -117,7 +117,7 @@ class Clients:
     options: Mapping[str, Any] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     stops: dict[str, threading.Event] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, NetworkClient] = field(default_factory=dict)
     said: dict[str, list[str]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -137,7 +137,7 @@ class Clients:
         torch.set_num_threads(1)
         try:
             with self.network.link(name) as link:
-                self.nodes[name] = Node(
+                self.nodes[name] = NetworkClient(
                     link, options.pop("client", self.federation[name]), options.pop("task", self.federation.task),
                     options.pop("plan_of", self.plan_of), self.root / name, stop=self.stops[name],
                     say=self.said[name].append, patience=0.05, **options,

@@ -13,12 +13,12 @@ import torch
 
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.node import Left
+from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop
 from fedkin.running.networked import exchange
 from network.federations import NOWHERE, state_in
+from network.memory import MemoryNetwork
 
 
 @dataclass

@@ -24,10 +24,8 @@ import tomli_w
 
 from fedkin.data.own import own_client
 from fedkin.federation import Federation
-from fedkin.network.book import Member
-from fedkin.network.identity import certificate_pem
-from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
-from fedkin.network.keys import write_private
+from fedkin.network.identity import certificate_pem, write_private
+from fedkin.network.join_file import VERSION, Join, Member, hash_of, read_join, write_join
 from fedkin.network.status import FILE, read_status
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, execute
@@ -36,7 +34,7 @@ from town import Town, free_port
 
 # Every process is forked from one that has imported everything: a start takes no time, also on a busy machine.
 _FORKS = multiprocessing.get_context("forkserver")
-_IMPORTED = ["fedkin.cli.commands", "fedkin.cli.progress", "fedkin.network.node", "fedkin.network.zenoh",
+_IMPORTED = ["fedkin.cli.commands", "fedkin.cli.progress", "fedkin.network.client", "fedkin.network.zenoh_link",
              "fedkin.running.networked", "fedkin.report", "network.processes",
              # What torch and pyarrow import when they first count operations, and write a table.
              "torch._dynamo", "torch.utils.flop_counter", "pandas"]  # fmt: skip
@@ -54,7 +52,7 @@ def _command(words: list[str], folder: Path, log: Path, space: str, gate: Path |
     sys.stdout, sys.stderr = (open(stream, "w", buffering=1, closefd=False) for stream in (1, 2))  # noqa: SIM115
     os.chdir(folder)
     os.environ["OMP_NUM_THREADS"] = "1"
-    sys.argv = ["fedkin", *words]
+    sys.argv = ["fedkin", "net", *words]
     from fedkin.cli import main
 
     if gate is not None:

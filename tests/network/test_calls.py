@@ -15,10 +15,10 @@ from fedkin.methods import METHODS
 from fedkin.network.calls import AnsweringLink, CallingLink
 from fedkin.network.link import LinkError, Missed, Refused
 from fedkin.network.mailbox import Mailbox
-from fedkin.network.memory import MemoryNetwork
 from fedkin.running.experiment import Experiment
 from network.called import CalledNetwork
 from network.federations import NOWHERE, Clients, Ending, experiment, same, served, simulated, state_in
+from network.memory import MemoryNetwork
 
 WAIT = 60.0
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from fedkin.errors import ConfigError
-from fedkin.network import keys
+from fedkin.network import identity as keys
 from fedkin.network.identity import (
     certificate_pem,
     certificates_of,
@@ -178,10 +178,10 @@ def test_what_is_wrong_with_a_certificate_is_said(town: Town) -> None:
         ),
         (
             lambda: verify(good.chain, [other.ca], "ann", "c"),
-            "unknown CA: .* signed by CN=test-ca; expected CN=other-ca",
+            "not signed by the CA of this federation: signed by CN=test-ca, expected CN=other-ca",
         ),
-        (lambda: verify(good.chain, [new_town().ca], "ann", "c"), "signed by another CA of the name CN=test-ca"),
-        (lambda: verify([town.ca], [town.ca], "test-ca", "c"), "signed by itself; expected one signed by CN=test-ca"),
+        (lambda: verify(good.chain, [new_town().ca], "ann", "c"), "not signed by the CA of this federation"),
+        (lambda: verify([town.ca], [town.ca], "test-ca", "c"), "not signed by the CA of this federation"),
         (
             lambda: verify([middle], [town.ca], "middle", "c"),
             "this is the certificate of a CA; expected a participant's",

@@ -8,7 +8,7 @@ import pytest
 
 from fedkin.errors import RunError
 from fedkin.network.link import LinkError, Missed, Refused, is_name, is_subject
-from fedkin.network.memory import MemoryNetwork
+from network.memory import MemoryNetwork
 
 
 def test_an_offer_is_for_one_participant_and_may_be_pulled_again() -> None:

@@ -9,8 +9,8 @@ from threading import Event
 
 import pytest
 
-from fedkin.network.access import PART
 from fedkin.network.offers import CHANGED, FIRST, HEAD, LATER, REST, Limits, Offer, Offers, Question
+from fedkin.network.zenoh_config import PART
 
 Answers = SimpleQueue[tuple[bytes, bytes]]
 _NONE = bytes(32)

@@ -58,15 +58,15 @@ def test_the_service_and_the_container_run_commands_that_exist() -> None:
     read = configparser.ConfigParser()
     read.read_string(unit)
     service = read["Service"]
-    program, command, *words = service["ExecStart"].split()
-    assert (Path(program).name, command, service["Restart"]) == ("fedkin", "join", "on-failure")
+    program, net, command, *words = service["ExecStart"].split()
+    assert (Path(program).name, net, command, service["Restart"]) == ("fedkin", "net", "join", "on-failure")
     entry, more = (
         json.loads(re.findall(rf"^{name} (\[.*\])$", container, flags=re.M)[0]) for name in ("ENTRYPOINT", "CMD")
     )
-    assert (entry, more[0]) == (["fedkin"], "join")
+    assert (entry, more[:2]) == (["fedkin"], ["net", "join"])
     group: Any = typer.main.get_command(app)
-    join = group.commands["join"]
-    for given, state in ((words, f"/var/lib/{service['StateDirectory']}/"), (more[1:], "/state/")):
+    join = group.commands["net"].commands["join"]
+    for given, state in ((words, f"/var/lib/{service['StateDirectory']}/"), (more[2:], "/state/")):
         found = join.make_context("join", list(given)).params
         assert found["yes"]
         assert str(found["state"]).startswith(state)

@@ -14,15 +14,15 @@ from fedkin.engines.privacy import Privacy, Spent
 from fedkin.errors import ConfigError, RunError
 from fedkin.flow import Message
 from fedkin.network import agreement
-from fedkin.network.hall import about_of
-from fedkin.network.leaving import leaving
+from fedkin.network.consent import leaving
 from fedkin.network.ledger import Ledger, composed
-from fedkin.network.sent import Sent
+from fedkin.network.peer_outbox import Sent
+from fedkin.network.registration import about_of
 from fedkin.network.status import FILE, read_status
 from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, Ending, clients, experiment, same, served, simulated, state_in
 from network.peers import Killed, peers
-from network.test_node import by_hand
+from network.test_client import by_hand
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
 

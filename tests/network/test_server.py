@@ -10,7 +10,6 @@ import pytest
 from fedkin.engines import LocalEngine, Score, exchange
 from fedkin.engines.local_site import LocalSite
 from fedkin.errors import ConfigError
-from fedkin.network.memory import MemoryNetwork
 from fedkin.network.server import is_score
 from fedkin.report.collect import collect
 from fedkin.tasks import Task
@@ -25,6 +24,7 @@ from network.federations import (
     state_in,
     with_own_metric,
 )
+from network.memory import MemoryNetwork
 from support import Losing
 
 METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]

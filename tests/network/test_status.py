@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.network.memory import MemoryNetwork
 from fedkin.network.status import FILE, Progress, Status, Teller, read_status
 from fedkin.running.networked import settings_of
 from network.federations import clients, experiment, served
+from network.memory import MemoryNetwork
 
 
 def test_a_look_sees_who_is_there_what_came_and_what_was_refused(tmp_path: Path) -> None:

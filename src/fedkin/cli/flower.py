@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedkin.cli._samples import joined, reader
 from fedkin.cli.lazy import command_after_import
 from fedkin.cli.options import ROOT
 from fedkin.cli.output import make_console
-from fedkin.cli.taking import (
+from fedkin.cli.participant import (
     DATA,
     DEVICE,
     EPSILON,
@@ -24,9 +23,11 @@ from fedkin.cli.taking import (
     TARGET,
     YES,
     consenting,
+    joined,
     leaving,
     ledger_in,
-)
+    read_samples,
+)  # fmt: skip
 from fedkin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def _node(
 ) -> None:
     """Take part as the client of this machine's SuperNode, with samples of its own, until the run has ended."""
     from fedkin.folders import held
+    from fedkin.network.client import NetworkClient
     from fedkin.network.link import is_name
-    from fedkin.network.node import Node
     from fedkin.running import networked
     from fedkin.running.experiment import load
     from fedkin.running.shared_metrics import read_metrics
@@ -90,14 +91,14 @@ def _node(
     read_metrics(metric)
     plan = load(experiment)
     settings = networked.settings_of(plan)
-    read = reader(plan, name, data, target, test_fraction, group)
+    samples = read_samples(plan, name, data, target, test_fraction, group)
     console, consent = make_console(stderr=True, soft_wrap=True), consenting(yes, "the server of the Flower deployment")
     with (
         held(state), ledger_in(plan, state, name, max_epsilon) as ledger, leaving(console.print) as (_, stop),
         _listening(socket, name) as link,
     ):  # fmt: skip
-        client, task = joined(read, plan, link, state, "server", consent, ledger, stop)
-        Node(
+        client, task = joined(samples, plan, link, state, "server", consent, ledger, stop)
+        NetworkClient(
             link, client, task, networked.plan_of, state, stop=stop, settings=settings, labels=labels, device=device,
             say=console.print, consent=consent, ledger=ledger, patience=_PATIENCE,
         ).run()  # fmt: skip
@@ -107,7 +108,7 @@ def _node(
 def _listening(path: Path, name: str) -> Iterator[Link]:
     """This node's link, which is called by a socket; what it offered last is fetched before it ends."""
     from fedkin.network.calls import AnsweringLink
-    from fedkin.network.flower.sockets import Listening
+    from fedkin.network.flower.client_app import Listening
 
     link = AnsweringLink(name)
     try:

@@ -1,296 +1,368 @@
-"""`fedkin net`: keys, certificates, join files and the status of federations over a network."""
+"""`fedkin net`: a federation over a network: its server, clients, peers and router, and how it goes."""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import TYPE_CHECKING
 
 import typer
+from rich.table import Table
 
 from fedkin.cli.completion import check_experiment
+from fedkin.cli.experiments import data_root_of, finish_run, start_or_resume
 from fedkin.cli.lazy import command_after_import
-from fedkin.cli.output import make_console
-from fedkin.cli.serve import join, peer, serve
-from fedkin.cli.status import status
-from fedkin.errors import ConfigError
-from fedkin.folders import write_new
+from fedkin.cli.net_files import add_file_commands
+from fedkin.cli.options import JSON, OUT, RESTART, RESUME, ROOT
+from fedkin.cli.output import as_json, make_console
+from fedkin.cli.participant import (
+    DATA,
+    DEVICE,
+    EPSILON,
+    GROUP,
+    HELD,
+    LABELS,
+    METRIC,
+    STATE,
+    TARGET,
+    YES,
+    consenting,
+    joined,
+    leaving,
+    ledger_in,
+    met,
+    read_samples,
+)  # fmt: skip
+from fedkin.cli.progress import LiveProgress, stop_on_signals
+from fedkin.errors import ConfigError, RunError
+from fedkin.report.units import megabytes
 from fedkin.untrusted import shown
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
-    from fedkin.network.book import Member
+    from fedkin.network.identity import Identity
+    from fedkin.network.join_file import Join
+    from fedkin.network.link import Link
+    from fedkin.network.status import Other, Status
 
 __all__ = ["net"]
 
-net = typer.Typer(
-    no_args_is_help=True, help="Keys, certificates and join files of federations over a network; how one goes."
+net = typer.Typer(no_args_is_help=True, help="A federation over a network (docs/network.md).")
+
+_TAKE_PART = "Take part"
+_EVERY = 1.0  # seconds between two looks at how it goes
+
+_JOIN = typer.Argument(..., metavar="JOIN.toml", help="The join file: who takes part, and what runs.")
+_KEY = typer.Option(..., "--key", help="This participant's private key (PEM).")
+_CERTIFICATE = typer.Option(None, "--certificate", help="Its certificate (default: the key's name with .crt).")
+_LISTEN = typer.Option(
+    None, "--listen", metavar="tls/HOST:PORT", help="Where to listen (default: the address in the join file)."
 )
 
-_NAME = typer.Option(..., "--name", help="The participant: letters, digits, '.', '_', '-'; at most 64.")
-_HOSTS = typer.Option([], "--host", help="A host name or address at which others dial it. May be repeated.")
-_SIGN = typer.Option([], "--sign", help="A certificate request to sign. May be repeated.", metavar="FILE")
-_CA_NAME = typer.Option("fedkin-ca", "--name", help="Name of a new CA.")
-_DAYS = typer.Option(None, "--days", min=1, max=36500, help="Days of validity (default: 3650 for a CA, 365).")
-_REPLACE = typer.Option(False, "--replace", help="With --sign: replace a certificate that is there.")
-_CA = typer.Option(..., "--ca", help="Certificate of the CA (PEM).")
-_MEMBERS = typer.Option([], "--member", help="A participant; with an address if others dial it. May be repeated.")
-_PINS = typer.Option([], "--certificate", help="A member's certificate, to accept that one only. May be repeated.")
 
-
-_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
-net.command("serve", cls=_reads_experiment)(serve)
-net.command("join", cls=command_after_import("fedkin.running.experiment"))(join)
-net.command("peer", cls=command_after_import("fedkin.running.experiment"))(peer)
-net.command("status", cls=command_after_import("fedkin.network.status"))(status)
-
-
-@net.command("init", cls=command_after_import("fedkin.network.joining"))
-def _init(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Folder for the key and the request."),
-    name: str = _NAME,
-    hosts: list[str] = _HOSTS,
+@net.command(
+    "serve",
+    cls=command_after_import("fedkin.running.experiment", experiment=check_experiment),
+    rich_help_panel=_TAKE_PART,
+)
+def _serve(
+    experiment: Path | None = typer.Argument(None, metavar="[E.toml]", help="Experiment file; not with --resume."),
+    invitation: Path = typer.Option(..., "--join", help="The join file that the participants have."),
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    listen: str | None = _LISTEN,
+    data_root: Path | None = ROOT,
+    out: Path | None = OUT,
+    resume: Path | None = RESUME,
+    restart: bool = RESTART,
+    json: bool = JSON,
 ) -> None:
-    """Make a private key, and a request for a certificate to send to whoever runs the CA."""
-    from fedkin.network import keys
-    from fedkin.network.identity import make_request, request_pem, thumb
+    """Run an experiment as its server: wait for the clients, then the rounds, with the records of a simulation."""
+    from fedkin.network.join_file import read_join
+    from fedkin.running import networked
 
-    key = keys.make_key()
-    request = make_request(key, name, hosts)
-    _made(folder)
-    keys.write_private(folder / f"{name}.key", keys.key_pem(key))
-    _write(folder / f"{name}.csr", request_pem(request), replace=True)
-    _say(
-        f"key:      {folder / f'{name}.key'} (stays here)",
-        f"request:  {folder / f'{name}.csr'} (send it to whoever runs the CA)",
-        f"          {thumb(request)}",
-    )
+    plan, folder = start_or_resume(experiment, [], None, out, resume, restart)
+    root = data_root_of(folder, data_root, resume is not None)
+    invited = read_join(invitation)
+    plan = networked.invited(plan, invited)
+    console = make_console(stderr=True, soft_wrap=True)
+    identity = _identity(invited, key, certificate)
+    if identity.name != invited.server:
+        raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the server is {invited.server!r}")
+    places = [listen or invited.members[invited.server].locator]
+    with _link(invited, identity, places, []) as link, stop_on_signals(folder) as stop:
+        result = networked.serve(
+            plan, link, folder, resume=resume is not None, restart=restart, data_root=root, say=console.print,
+            watcher=LiveProgress(plan.method.name, stop, folder, json),
+        )  # fmt: skip
+    finish_run(plan, result, folder, json)
 
 
-@net.command("ca", cls=command_after_import("fedkin.network.joining"))
-def _ca(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Folder of the CA."),
-    sign: list[Path] = _SIGN,
-    name: str = _CA_NAME,
-    days: int | None = _DAYS,
-    replace: bool = _REPLACE,
+@net.command("join", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=_TAKE_PART)
+def _join(
+    invitation: Path = _JOIN,
+    data: str = DATA,
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    target: str | None = TARGET,
+    group: str | None = GROUP,
+    test_fraction: float | None = HELD,
+    state: Path | None = STATE,
+    labels: bool = LABELS,
+    metric: list[str] = METRIC,
+    max_epsilon: float | None = EPSILON,
+    device: str = DEVICE,
+    yes: bool = YES,
 ) -> None:
-    """Make a CA; with --sign, sign requests with the one that is there."""
-    from fedkin.network import keys
-    from fedkin.network.identity import certificate_pem, fingerprint, make_ca
-
-    if sign:
-        _sign(folder, sign, days or 365, replace)
-        return
-    key, certificate = make_ca(name, days or 3650)
-    _made(folder)
-    keys.write_private(folder / "ca.key", keys.key_pem(key))
-    _write(folder / "ca.crt", certificate_pem([certificate]), replace=True)
-    _say(
-        f"key:          {folder / 'ca.key'} (whoever has it can pose as anyone: keep it offline)",
-        f"certificate:  {folder / 'ca.crt'}",
-        f"              {fingerprint(certificate)}",
-    )
-
-
-def _sign(folder: Path, requests: Sequence[Path], days: int, replace: bool) -> None:
-    from fedkin.network import keys
-    from fedkin.network.identity import certificate_pem, certificates_of, common_name, request_of, sign_request, thumb
-
-    if not (folder / "ca.key").exists():
-        raise ConfigError(f"{folder}: no CA here (ca.key); make one: fedkin net ca {folder}")
-    key = keys.read_key(folder / "ca.key")
-    ca = certificates_of(keys.read_file(folder / "ca.crt"), str(folder / "ca.crt"))[0]
-    if ca.public_key() != key.public_key():
-        raise ConfigError(f"{folder / 'ca.crt'}: this certificate is not for the key {folder / 'ca.key'}")
-    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ConfigError(f"{folder / 'ca.crt'}: this CA expired; make another in a new folder")
-    read = [request_of(keys.read_file(path), str(path)) for path in requests]
-    names = [common_name(request.subject, str(path)) for request, path in zip(read, requests, strict=True)]
-    twice = sorted({name for name in names if names.count(name) > 1 or name == "ca"})
-    if twice:
-        raise ConfigError(f"--sign: {twice[0]!r} is there twice, or is the CA's own")
-    for name, request in zip(names, read, strict=True):
-        certificate = sign_request(request, key, ca, days)
-        _write(folder / f"{name}.crt", certificate_pem([certificate]), replace)
-        _say(
-            f"request:      {thumb(request)} (compare it with what {name} sees)",
-            f"certificate:  {folder / f'{name}.crt'}",
-            *_about(certificate),
-        )
-
-
-@net.command("invite", cls=command_after_import("fedkin.running.experiment"))
-def _invite(
-    experiment: Path = typer.Argument(..., metavar="E.toml", help="The experiment file."),
-    out: Path = typer.Option(..., "--out", help="The join file to write."),
-    ca: Path = _CA,
-    server: str | None = typer.Option(
-        None, "--server", help="Who aggregates, and its address.", metavar="NAME=ADDRESS"
-    ),
-    router: str | None = typer.Option(
-        None,
-        "--router",
-        help="Who passes sealed messages between all, if they only dial.",
-        metavar="NAME=ADDRESS",
-    ),
-    members: list[str] = _MEMBERS,
-    certificates: list[Path] = _PINS,
-    name: str | None = typer.Option(None, "--name", help="Name of the federation (default: the experiment's)."),
-) -> None:
-    """Write a join file: the experiment, who takes part, at which addresses, and whose CA is trusted."""
-    from fedkin.network import keys
-    from fedkin.network.identity import certificate_pem, certificates_of
-    from fedkin.network.joining import VERSION, Join, hash_of, write_join
-    from fedkin.records.files import SETTINGS_BYTES
-    from fedkin.running.experiment import load
-    from fedkin.running.shared_metrics import sendable
-    from fedkin.settings import parse
-    from fedkin.untrusted import text_in
-
-    known = load(experiment)
-    text = sendable(known, text_in(experiment, SETTINGS_BYTES))
-    book, first = _book([*filter(None, [server]), *members, *filter(None, [router])], certificates)
-    between = router.partition("=")[0] if router else ""
-    if server and not router and not book[first].locator:
-        raise ConfigError(f"--server {first}: expected its address too: --server {first}=tls/HOST:PORT")
-    table: dict[str, Any] = {
-        "version": VERSION, "federation": name or known.name, "server": first if server else "", "router": between,
-        "ca": certificate_pem(certificates_of(keys.read_file(ca), str(ca))).decode(),
-        "experiment": text, "experiment_hash": hash_of(text), "members": book,
-    }  # fmt: skip
-    join = parse(Join, table, "join")
-    write_join(join, out)
-    _say(f"join file:  {out} (no secret; send it by a way that its readers trust)", *_of_join(join))
-
-
-def _book(members: Sequence[str], pins: Sequence[Path]) -> tuple[dict[str, Member], str]:
-    """(the address book of NAME or NAME=ADDRESS, with the certificates in these files; the first name)."""
-    from fedkin.network import keys
-    from fedkin.network.book import Member
-    from fedkin.network.identity import certificate_pem, certificates_of, common_name
-    from fedkin.settings import parse
-
-    if not members:
-        raise ConfigError("nobody takes part; expected --server NAME=tls/HOST:PORT, --member NAME")
-    book: dict[str, Member] = {}
-    for word in members:
-        name, _, place = word.partition("=")
-        if name in book:
-            raise ConfigError(f"--member {shown(name, 64)}: there already")
-        book[name] = parse(Member, {"locator": place}, f"--member {shown(name, 64)}")
-        book[name].check(name, f"--member {shown(name, 64)}")
-    for path in pins:
-        chain = certificates_of(keys.read_file(path), str(path))
-        name = common_name(chain[0].subject, str(path))
-        if name not in book:
-            raise ConfigError(f"--certificate {path}: it is of {name!r}, who is not a member: --member {name}")
-        pem = certificate_pem(chain[:1]).decode()
-        book[name] = Member(locator=book[name].locator, certificate=pem)
-    return book, next(iter(book))
-
-
-@net.command("router", cls=command_after_import("fedkin.network.joining"))
-def _router(
-    invitation: Path = typer.Argument(..., metavar="JOIN.toml", help="The join file, which names this router."),
-    key: Path = typer.Option(..., "--key", help="The router's private key (PEM)."),
-    certificate: Path | None = typer.Option(None, "--certificate", help="Its certificate (default: the key's name)."),
-    listen: str | None = typer.Option(None, "--listen", metavar="tls/HOST:PORT", help="Where to listen."),
-) -> None:
-    """Pass sealed messages between participants that can only dial out, until Ctrl-C."""
-    import signal
-    from threading import Event
-
-    from fedkin.network.handshakes import refusals
-    from fedkin.network.identity import load
-    from fedkin.network.joining import read_join
-    from fedkin.network.link import Refusals
-    from fedkin.network.router import Router
+    """Take part in a federation as a client, with samples of its own, until the run has ended."""
+    from fedkin.folders import held
+    from fedkin.network.client import NetworkClient
+    from fedkin.network.join_file import read_join
+    from fedkin.running import networked
 
     invited = read_join(invitation)
-    identity = load(key, certificate or key.with_suffix(".crt"), invited.roots)
+    if not invited.server:
+        raise ConfigError(f"{invitation}: a federation without a server: use fedkin net peer")
+    plan = networked.experiment_of(invited, metric)
+    identity = _identity(invited, key, certificate)
+    if identity.name == invited.server:
+        raise ConfigError(f"--key {key}: it is of the server, {identity.name!r}, which does not join")
+    samples = read_samples(plan, identity.name, data, target, test_fraction, group)
+    folder = state if state is not None else invitation.parent / f"{identity.name}-state"
+    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, invited.server)
+    with (
+        held(folder), ledger_in(plan, folder, identity.name, max_epsilon) as ledger,
+        leaving(say) as (_, stop), _link(invited, identity, [], [invited.server]) as link,
+    ):  # fmt: skip
+        client, task = joined(samples, plan, link, folder, invited.server, consent, ledger, stop)
+        NetworkClient(
+            link, client, task, networked.plan_of, folder, server=invited.server, stop=stop,
+            settings=networked.settings_of(plan), labels=labels, device=device, say=say, consent=consent, ledger=ledger,
+        ).run()  # fmt: skip
+
+
+@net.command("peer", cls=command_after_import("fedkin.running.experiment"), rich_help_panel=_TAKE_PART)
+def _peer(
+    invitation: Path = _JOIN,
+    data: str = DATA,
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    listen: str | None = _LISTEN,
+    target: str | None = TARGET,
+    test_fraction: float | None = HELD,
+    state: Path | None = STATE,
+    metric: list[str] = METRIC,
+    max_epsilon: float | None = EPSILON,
+    device: str = DEVICE,
+    yes: bool = YES,
+    json: bool = JSON,
+) -> None:
+    """Take part in a federation without a server, with samples of its own; the records are of this peer."""
+    from fedkin.network.join_file import read_join
+    from fedkin.running import networked
+
+    invited = read_join(invitation)
+    if invited.server:
+        raise ConfigError(f"{invitation}: a federation with a server ({invited.server}): use fedkin net join")
+    plan = networked.experiment_of(invited, metric)
+    identity = _identity(invited, key, certificate)
+    me = identity.name
+    samples = read_samples(plan, me, data, target, test_fraction)
+    folder = state if state is not None else invitation.parent / f"{me}-state"
+    places = {name: member.locator for name, member in invited.members.items()}
+    own = listen or places[me]
+    # Of two peers with addresses, the one with the lower name is dialled.
+    dial = [name for name, place in places.items() if place and name != me and (name < me or not own)]
+    say, consent = make_console(stderr=True, soft_wrap=True).print, consenting(yes, "its neighbours")
+    with (
+        ledger_in(plan, folder, me, max_epsilon) as ledger,
+        _link(invited, identity, [own] if own else [], dial) as link, leaving(say) as (flag, stop),
+    ):  # fmt: skip
+        client, task, shared = met(samples, plan, link, folder, invited.participants, consent, ledger, stop)
+        result = networked.exchange(
+            plan, link, client, task, invited.participants, folder, resume=True, device=device, stop=stop,
+            consent=consent, say=say, ledger=ledger, shared=shared,
+            watcher=LiveProgress(plan.method.name, flag, folder, json),
+        )  # fmt: skip
+    finish_run(plan, result, folder, json)
+
+
+@net.command("router", cls=command_after_import("fedkin.network.join_file"), rich_help_panel=_TAKE_PART)
+def _router(
+    invitation: Path = typer.Argument(..., metavar="JOIN.toml", help="The join file, which names this router."),
+    key: Path = _KEY,
+    certificate: Path | None = _CERTIFICATE,
+    listen: str | None = _LISTEN,
+) -> None:
+    """Pass sealed messages between participants that can only dial out, until Ctrl-C."""
+    from fedkin.network.join_file import read_join
+    from fedkin.network.zenoh_link import Router
+
+    invited = read_join(invitation)
+    identity = _identity(invited, key, certificate)
     if identity.name != invited.router:
         raise ConfigError(f"--key {key}: it is of {identity.name!r}, and the router is {invited.router or 'nobody'!r}")
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     place = listen or invited.members[invited.router].locator
-    with Router(identity, invited.members, [place]), refusals(_say, Refusals().add):
-        _say(f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
-             "which name, and nothing else")  # fmt: skip
+    with Router(identity, invited.members, [place]):
+        make_console(soft_wrap=True).print(
+            f"router {identity.name} listens at {place}; it sees who exchanges with whom, when, how much and under "
+            "which name, and nothing else"
+        )
         stop.wait()
 
 
-@net.command("show", cls=command_after_import("fedkin.network.joining"))
-def _show(path: Path = typer.Argument(..., metavar="FILE", help="A certificate, a request, or a join file.")) -> None:
-    """Say what a certificate, a certificate request or a join file says."""
-    from fedkin.network import keys
-    from fedkin.network.identity import certificates_of, request_of
-    from fedkin.network.joining import read_join
+def _identity(invited: Join, key: Path, certificate: Path | None) -> Identity:
+    """Return who this is; raises ConfigError for who is not a member."""
+    from fedkin.network.identity import load
 
-    data = b"" if path.suffix == ".toml" else keys.read_file(path)
-    if b"PRIVATE KEY-----" in data:
-        raise ConfigError(f"{path}: holds a private key, which is shown to nobody")
-    if b"-----BEGIN CERTIFICATE REQUEST-----" in data:
-        _say(*_of_request(request_of(data, str(path))))
-    elif b"-----BEGIN CERTIFICATE-----" in data:
-        for certificate in certificates_of(data, str(path)):
-            _say(*_about(certificate))
-    else:
-        _say(*_of_join(read_join(path)))
+    identity = load(key, certificate or key.with_suffix(".crt"), invited.roots)
+    if identity.name not in invited.members:
+        raise ConfigError(f"--key {key}: {identity.name!r} is not a member of this federation")
+    return identity
 
 
-def _about(certificate: x509.Certificate) -> list[str]:
-    from fedkin.network.identity import fingerprint, hosts_of
+@contextmanager
+def _link(invited: Join, identity: Identity, listen: list[str], dial: list[str]) -> Iterator[Link]:
+    """Open this participant's link; those who dial look for the others again and again."""
+    from fedkin.network.zenoh_link import ZenohLink
 
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return [
-        f"subject:      {certificate.subject.rfc4514_string()}",
-        f"signed by:    {certificate.issuer.rfc4514_string()}",
-        f"valid:        {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC{_expired(last)}",
-        f"hosts:        {', '.join(hosts_of(certificate)) or 'none'}",
-        f"fingerprint:  {fingerprint(certificate)}",
-    ]
-
-
-def _expired(last: datetime.datetime) -> str:
-    return " (expired)" if last < datetime.datetime.now(datetime.UTC) else ""
+    if invited.router:
+        if identity.name == invited.router:
+            raise ConfigError(f"{identity.name} is the router, which takes no part: fedkin net router")
+        listen, dial = [], []
+    elif listen:
+        _check_host(invited, identity)
+    with ZenohLink(identity, invited.members, listen=listen, dial=dial, router=invited.router) as link:
+        yield link
 
 
-def _of_request(request: x509.CertificateSigningRequest) -> list[str]:
-    from fedkin.network.identity import hosts_of, thumb
+def _check_host(invited: Join, identity: Identity) -> None:
+    """Raise ConfigError if others dial this participant at a host that is not in its certificate."""
+    from fedkin.network.identity import hosts_of
+    from fedkin.network.join_file import host_and_port
 
-    return [
-        f"request of:   {request.subject.rfc4514_string()}",
-        f"hosts:        {', '.join(hosts_of(request)) or 'none'}",
-        f"fingerprint:  {thumb(request)}",
-    ]
-
-
-def _of_join(join: Any) -> list[str]:
-    lines = [f"federation:  {join.federation}", f"server:      {join.server or 'none: peers'}"]
-    lines += [f"router:      {join.router}, which passes sealed messages"] if join.router else []
-    for name, member in join.members.items():
-        pin = f", certificate {member.pin}" if member.pin else ""
-        lines.append(f"member:      {name}{f' at {member.locator}' if member.locator else ''}{pin}")
-    lines += [f"ca:          {line.strip()}" for root in join.roots for line in _about(root)]
-    return [*lines, f"experiment:  {join.experiment_hash}", *(f"  {line}" for line in join.experiment.splitlines())]
-
-
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    me, place = identity.name, invited.members[identity.name].locator
+    others = [name for name, member in invited.members.items() if name != me]
+    # Of two peers with addresses, the one with the lower name is dialled.
+    dialled = me == invited.server or any(name > me or not invited.members[name].locator for name in others)
+    if not place or not dialled:
+        return
+    host, hosts = host_and_port(place)[0].lower(), [each.lower() for each in hosts_of(identity.chain[0])]
+    if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
+        raise ConfigError(
+            f"--key: the certificate of {me!r} is for {' and '.join(hosts) or 'no host'}, and the others dial it at "
+            f"{place}: make both anew with fedkin net init DIR --name {me} --host {host}, and have DIR/{me}.csr signed"
+        )
 
 
-def _write(path: Path, data: bytes, replace: bool) -> None:
-    write_new(path, data, "--replace replaces it", mode=0o644, replace=replace)
+# -- status -------------------------------------------------------------------------------------------------------
 
 
-def _say(*lines: str) -> None:
-    console = make_console(soft_wrap=True)
-    for line in lines:
-        console.print(line)
+@net.command("status", cls=command_after_import("fedkin.network.status"), rich_help_panel="Look")
+def _status(
+    path: Path = typer.Argument(
+        ..., metavar="FOLDER", help="The server's run, a participant's state folder, a folder of these, or a join file."
+    ),
+    watch: bool = typer.Option(False, "--watch", help="Print it again each second, until all have ended."),
+    json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+) -> None:
+    """Say how a federation goes, as its participants on this machine see it: it needs no network."""
+    from fedkin.network.status import read_status
+
+    files, pause = _status_files(path), Event()
+    while True:
+        statuses = {file: read_status(file) for file in files}
+        if json:
+            print(as_json({str(file): status.model_dump() for file, status in statuses.items()}))
+        else:
+            if watch:
+                make_console().clear()
+            for file, status in statuses.items():
+                _print_status(file, status)
+        if not watch or all(status.state != "running" for status in statuses.values()):
+            return
+        pause.wait(_EVERY)
+
+
+def _status_files(path: Path) -> list[Path]:
+    """Return the status files of a folder, or of the folders in it; raises RunError if there is none."""
+    from fedkin.network.status import FILE
+
+    folder = path.parent if path.suffix == ".toml" else path
+    if path.name == FILE:
+        return [path]
+    files = [folder / FILE] if (folder / FILE).exists() else sorted(folder.glob(f"*/{FILE}"))
+    if not files:
+        raise RunError(
+            f"{path}: no {FILE} here or in its folders; name the folder of a participant: that of --out of fedkin net "
+            "serve, or NAME-state beside the join file"
+        )
+    return files
+
+
+def _print_status(file: Path, status: Status) -> None:
+    console, now = make_console(soft_wrap=True), time.time()
+    round = f"round {status.round} of {status.rounds}" if status.rounds else "not begun"
+    late = status.late(now)
+    state = "silent" if late else "left; the same command comes back" if status.state == "left" else status.state
+    console.print(f"{status.federation or 'federation'}: {status.name} ({status.role}), {round}, {state}")
+    if late:
+        console.print(f"it has written nothing for {_ago(late)}: its process was killed or is stopped ({file.parent})")
+    if status.weights:
+        console.print(f"learned weights: {_weights(status.weights)}")
+    if status.epsilon is not None:
+        console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
+    columns = {
+        "name": lambda name, other: name,
+        "here": lambda name, other: "yes" if other.here else "no",
+        "round": lambda name, other: "" if other.round is None else str(other.round),
+        "last seen": lambda name, other: _seen(other, now),
+        "from it": lambda name, other: megabytes(other.bytes_in),
+        "to it": lambda name, other: megabytes(other.bytes_out),
+        "refused": lambda name, other: str(other.refused or ""),
+        "epsilon": lambda name, other: "" if other.epsilon is None else f"{other.epsilon:.2f}",
+        "learned": lambda name, other: _learned(other),
+    }
+    for optional in ("epsilon", "learned"):
+        if not any(columns[optional](name, other) for name, other in status.others.items()):
+            del columns[optional]
+    table = Table(*columns)
+    for name, other in status.others.items():
+        table.add_row(*(shown(cell(name, other)) for cell in columns.values()))
+    console.print(table)
+    for name, other in status.others.items():
+        if other.why:
+            console.print(f"refused of {name}, the last: {shown(other.why)}")
+    if status.nameless:
+        console.print(f"refused, and nobody knows whose: {status.nameless}")
+
+
+def _seen(other: Other, now: float) -> str:
+    if other.here:
+        return "now"
+    return "never" if other.seen is None else f"{_ago(max(0.0, now - other.seen))} ago"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _learned(other: Other) -> str:
+    group = "" if other.group is None else f"group {other.group}"
+    return "; ".join(filter(None, (group, _weights(other.weights))))
+
+
+def _weights(weights: dict[str, float]) -> str:
+    return ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
+
+
+add_file_commands(net)

@@ -1,6 +1,6 @@
-"""Who is who: certificates whose common name is a participant's name, requests for them, and a small CA.
+"""Keys and certificates: a participant's name is the common name of its certificate.
 
-PEM files of an existing PKI work too: a certificate of X.509 for a key of ECDSA or RSA, with intermediates after it.
+A small CA signs requests. PEM files of an existing PKI work too: X.509 for a key of ECDSA or RSA, with intermediates.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ipaddress
+import os
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.errors import ConfigError
-from fedkin.network.keys import PrivateKey, key_pem, make_key, read_file, read_key, sign
+from fedkin.folders import write_new
 from fedkin.network.link import is_name
 from fedkin.untrusted import said, shown
 
@@ -21,17 +23,22 @@ try:
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.x509 import verification
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise ConfigError("a federation over a network needs cryptography: pip install 'fedkin[network]'") from None
 
 __all__ = [
-    "Identity", "certificate_pem", "certificates_of", "common_name", "fingerprint", "hosts_of", "load", "make_ca",
-    "make_request", "request_of", "request_pem", "sign_request", "thumb", "verify",
+    "Identity", "PrivateKey", "certificate_pem", "certificates_of", "common_name", "fingerprint", "hosts_of",
+    "is_signed", "key_pem", "load", "make_ca", "make_key", "make_request", "read_file", "read_key", "request_of",
+    "request_pem", "sign", "sign_request", "verify", "write_private",
 ]  # fmt: skip
 
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PEM = serialization.Encoding.PEM
+_DER = serialization.Encoding.DER
+_LARGEST_FILE = 1 << 18
 # A clock that is a little late still accepts what was signed now.
 _EARLIER = datetime.timedelta(hours=1)
 
@@ -49,7 +56,7 @@ class Identity:
     roots: tuple[x509.Certificate, ...]
 
     def sign(self, data: bytes) -> bytes:
-        """A signature under the data, with the key of the certificate."""
+        """Return a signature under the data, with the key of the certificate."""
         return sign(self.key, data)
 
     @property
@@ -61,34 +68,109 @@ class Identity:
 def load(
     key: Path, certificate: Path, roots: Sequence[x509.Certificate], now: datetime.datetime | None = None
 ) -> Identity:
-    """The identity in these files; raises ConfigError unless the key fits and the certificate can be used now."""
+    """Return the identity in these files; raises ConfigError unless the key fits and the certificate is valid now."""
     chain = certificates_of(read_file(certificate), str(certificate))
-    own = read_key(key)
-    if chain[0].public_key() != own.public_key():
+    private = read_key(key)
+    if chain[0].public_key() != private.public_key():
         raise ConfigError(f"{certificate}: this certificate is not for the key {key}")
     name = common_name(chain[0].subject, str(certificate))
     verify(chain, roots, name, str(certificate), now)
-    return Identity(name, own, tuple(chain), tuple(roots))
+    return Identity(name, private, tuple(chain), tuple(roots))
+
+
+# -- keys ---------------------------------------------------------------------------------------------------------
+
+
+def make_key() -> ec.EllipticCurvePrivateKey:
+    """Return a new private key on the curve P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: PrivateKey) -> bytes:
+    """Return the key as PKCS#8 in PEM, without a passphrase."""
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a small file; raises ConfigError if it is unreadable or too large for keys in PEM."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    if len(data) > _LARGEST_FILE:
+        raise ConfigError(f"{path}: more than {_LARGEST_FILE:,} bytes; expected keys or certificates in PEM")
+    return data
+
+
+def read_key(path: Path) -> PrivateKey:
+    """Return the private key in a PEM file; raises ConfigError, also if others than its owner may read the file."""
+    data = read_file(path)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name != "nt" and mode & 0o077:
+        raise ConfigError(f"{path}: others may read this private key (mode {mode:04o}); chmod 600 {path}")
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except TypeError:
+        raise ConfigError(f"{path}: this private key has a passphrase; expected one without, in mode 0600") from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path}: not a private key in PEM ({said(error)})") from None
+    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise ConfigError(f"{path}: expected a private key for ECDSA or RSA, got {type(key).__name__}")
+    return key
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner may read; raises ConfigError if it exists or cannot be written."""
+    write_new(path, data, "a private key is never replaced: name another folder", mode=0o600)
+
+
+def sign(key: PrivateKey, data: bytes) -> bytes:
+    """Return a signature with SHA-256: ECDSA, or RSASSA-PSS with an RSA key."""
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(data, ec.ECDSA(hashes.SHA256()))
+    return key.sign(data, _pss(), hashes.SHA256())
+
+
+def is_signed(public: object, signature: bytes, data: bytes) -> bool:
+    """Return whether this is the signature of the key's owner under the data."""
+    try:
+        if isinstance(public, ec.EllipticCurvePublicKey):
+            public.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+        elif isinstance(public, rsa.RSAPublicKey):
+            public.verify(signature, data, _pss(), hashes.SHA256())
+        else:
+            return False
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _pss() -> padding.PSS:
+    return padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
+# -- certificates -------------------------------------------------------------------------------------------------
 
 
 def certificates_of(data: bytes, where: str) -> list[x509.Certificate]:
-    """The certificates in PEM, at least one; raises ConfigError."""
+    """Return the certificates in PEM, at least one; raises ConfigError."""
     try:
-        found = x509.load_pem_x509_certificates(data)
-        for each in found:
+        certificates = x509.load_pem_x509_certificates(data)
+        for each in certificates:
             each.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{where}: not a certificate in PEM ({said(error)})") from None
-    return found
+    return certificates
 
 
 def certificate_pem(chain: Iterable[x509.Certificate]) -> bytes:
-    """Certificates in PEM, one after another."""
+    """Return certificates in PEM, one after another."""
     return b"".join(each.public_bytes(_PEM) for each in chain)
 
 
 def common_name(subject: x509.Name, where: str) -> str:
-    """The one common name, if a participant can have it; raises ConfigError."""
+    """Return the one common name; raises ConfigError unless a participant can have it."""
     names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(names) != 1 or not is_name(names[0]):
         got = ", ".join(repr(shown(each, 64)) for each in names) or "none"
@@ -99,23 +181,13 @@ def common_name(subject: x509.Name, where: str) -> str:
     return names[0]
 
 
-def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of the certificate, as "sha256:" and 64 hexadecimal digits."""
-    return f"sha256:{hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()}"
-
-
-def request_pem(request: x509.CertificateSigningRequest) -> bytes:
-    """A request in PEM."""
-    return request.public_bytes(_PEM)
-
-
-def thumb(request: x509.CertificateSigningRequest) -> str:
-    """SHA-256 of a request, as "sha256:" and 64 hexadecimal digits, to compare over the telephone."""
-    return f"sha256:{hashlib.sha256(request.public_bytes(serialization.Encoding.DER)).hexdigest()}"
+def fingerprint(signed: x509.Certificate | x509.CertificateSigningRequest) -> str:
+    """Return SHA-256 of a certificate or request, as "sha256:" and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(signed.public_bytes(_DER)).hexdigest()}"
 
 
 def hosts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """The host names and addresses for which a certificate is, or which a request asks for."""
+    """Return the host names and addresses of a certificate or request."""
     try:
         names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -123,53 +195,45 @@ def hosts_of(signed: x509.Certificate | x509.CertificateSigningRequest) -> list[
     return [shown(str(each.value), 100) for each in names if isinstance(each, (x509.DNSName, x509.IPAddress))]
 
 
-# -- verifying ------------------------------------------------------------------------------------------------
-
-
 def verify(
     chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], name: str, where: str,
     now: datetime.datetime | None = None,
 ) -> None:  # fmt: skip
-    """Raise ConfigError unless chain[0] is `name`'s, is valid now, and leads to one of the roots."""
+    """Raise ConfigError unless chain[0] is of `name`, is valid now, and leads to one of the roots."""
     now = now or datetime.datetime.now(datetime.UTC)
     got = common_name(chain[0].subject, where)
     if got != name:
         raise ConfigError(f"{where}: this certificate is of {got!r}; expected {name!r}")
     for each in chain:
         _check_dates(each, where, now)
-    if chain[0].issuer != chain[0].subject and _is_ca(chain[0], where):
-        raise ConfigError(f"{where}: this is the certificate of a CA; expected a participant's")
+    either = verification.Criticality.AGNOSTIC
+    # Less than browsers want, which refuse the CAs of many institutions.
+    anything = verification.ExtensionPolicy.permit_all()
+    ca_policy = anything.require_present(x509.BasicConstraints, either, None).may_be_present(
+        x509.KeyUsage, either, _check_issuer
+    )
+    leaf_policy = anything.may_be_present(x509.BasicConstraints, either, _check_leaf)
     policy = verification.PolicyBuilder().store(verification.Store(list(roots))).time(now).extension_policies(
-        ca_policy=_of_a_ca(),
-        ee_policy=verification.ExtensionPolicy.permit_all(),
+        ca_policy=ca_policy, ee_policy=leaf_policy
     )  # fmt: skip
     try:
-        if chain[0].issuer == chain[0].subject:
-            raise verification.VerificationError("signed by itself")
         policy.build_client_verifier().verify(chain[0], list(chain[1:]))
     except (verification.VerificationError, ValueError) as error:
-        raise ConfigError(f"{where}: {_why(chain, roots, said(error), now)}") from None
+        issuer = shown(chain[-1].issuer.rfc4514_string(), 80)
+        wanted = " or ".join(shown(root.subject.rfc4514_string(), 80) for root in roots)
+        raise ConfigError(
+            f"{where}: not signed by the CA of this federation: signed by {issuer}, expected {wanted} ({said(error)})"
+        ) from None
 
 
-def _of_a_ca() -> verification.ExtensionPolicy:
-    """What a CA's certificate must say; less than browsers want, which refuse many an institution's own CA."""
-
-    def signs(policy: object, certificate: object, found: x509.KeyUsage | None) -> None:
-        if found is not None and not found.key_cert_sign:
-            raise ValueError("its issuer may not sign certificates")
-
-    either = verification.Criticality.AGNOSTIC
-    rules = verification.ExtensionPolicy.permit_all().require_present(x509.BasicConstraints, either, None)
-    return rules.may_be_present(x509.KeyUsage, either, signs)
+def _check_issuer(policy: object, certificate: object, usage: x509.KeyUsage | None) -> None:
+    if usage is not None and not usage.key_cert_sign:
+        raise ValueError("its issuer may not sign certificates")
 
 
-def _is_ca(certificate: x509.Certificate, where: str) -> bool:
-    try:
-        return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
-    except x509.ExtensionNotFound:
-        return False
-    except (ValueError, x509.DuplicateExtension) as error:
-        raise ConfigError(f"{where}: the certificate cannot be used ({said(error)})") from None
+def _check_leaf(policy: object, certificate: object, constraints: x509.BasicConstraints | None) -> None:
+    if constraints is not None and constraints.ca:
+        raise ValueError("this is the certificate of a CA; expected a participant's")
 
 
 def _check_dates(certificate: x509.Certificate, where: str, now: datetime.datetime) -> None:
@@ -185,46 +249,18 @@ def _check_dates(certificate: x509.Certificate, where: str, now: datetime.dateti
         )
 
 
-def _why(
-    chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], detail: str, now: datetime.datetime
-) -> str:
-    """Why no way leads from a certificate to the roots."""
-    top = chain[-1]
-    wanted = " or ".join(shown(root.subject.rfc4514_string(), 80) for root in roots)
-    issuer = shown(top.issuer.rfc4514_string(), 80)
-    if chain[0].issuer == chain[0].subject:
-        return f"the certificate is signed by itself; expected one signed by {wanted}"
-    named = [root for root in roots if root.subject == top.issuer]
-    if not named:
-        return f"unknown CA: the certificate is signed by {issuer}; expected {wanted}"
-    if any(not root.not_valid_before_utc <= now <= root.not_valid_after_utc for root in named):
-        return f"the certificate of the CA {issuer} is not valid now"
-    for root in named:
-        try:
-            top.verify_directly_issued_by(root)
-        except (InvalidSignature, ValueError, TypeError):
-            continue
-        return f"the certificate cannot be used ({detail})"
-    return f"signed by another CA of the name {issuer}, not by the one of this federation"
+# -- requests and the CA ------------------------------------------------------------------------------------------
 
 
-# -- making ---------------------------------------------------------------------------------------------------
-
-
-def make_ca(name: str, days: int) -> tuple[PrivateKey, x509.Certificate]:
-    """(key, certificate) of a new CA that signs participants' certificates."""
-    key = make_key()
-    subject = _name(name)
-    builder = _begun(subject, subject, key.public_key(), days)
-    builder = builder.add_extension(x509.BasicConstraints(True, 0), True).add_extension(_usage(True), True)
-    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
-    return key, builder.sign(key, hashes.SHA256())
+def request_pem(request: x509.CertificateSigningRequest) -> bytes:
+    """Return a request in PEM."""
+    return request.public_bytes(_PEM)
 
 
 def make_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> x509.CertificateSigningRequest:
-    """A request for a certificate of this participant; hosts: names and addresses at which others dial it.
+    """Return a request for a certificate of this participant; hosts: names and addresses at which others dial it.
 
-    Raises ConfigError for a name that cannot be one.
+    Raises ConfigError for a name that no participant can have.
     """
     subject = _name(name)
     common_name(subject, "--name")
@@ -234,7 +270,7 @@ def make_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> x509.
 
 
 def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
-    """A request in PEM, signed by its own key and for a name that can be one; raises ConfigError."""
+    """Return a request in PEM; raises ConfigError unless its own key signed it and its name can be one."""
     try:
         request = x509.load_pem_x509_csr(data)
         good = request.is_signature_valid
@@ -248,45 +284,50 @@ def request_of(data: bytes, where: str) -> x509.CertificateSigningRequest:
     return request
 
 
+def make_ca(name: str, days: int) -> tuple[PrivateKey, x509.Certificate]:
+    """Return (key, certificate) of a new CA that signs participants' certificates."""
+    key = make_key()
+    subject = _name(name)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = _builder(subject, subject, key.public_key(), True, now + datetime.timedelta(days=days))
+    return key, builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False
+    ).sign(key, hashes.SHA256())  # fmt: skip
+
+
 def sign_request(
     request: x509.CertificateSigningRequest, key: PrivateKey, ca: x509.Certificate, days: int
 ) -> x509.Certificate:
-    """The certificate that a request asks for: its common name, key and hosts, and nothing else of it.
+    """Return the certificate that a request asks for: its common name, key and hosts, and nothing else of it.
 
     It is never valid for longer than the CA.
     """
     name = common_name(request.subject, "request")
-    builder = _begun(_name(name), ca.subject, request.public_key(), days, ca.not_valid_after_utc)
-    builder = builder.add_extension(x509.BasicConstraints(False, None), True).add_extension(_usage(False), True)
-    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = builder.add_extension(both, False).add_extension(_asked(request, name), False)
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.public_key())  # type: ignore[arg-type]
-    return builder.add_extension(issuer, False).sign(key, hashes.SHA256())
-
-
-def _asked(request: x509.CertificateSigningRequest, name: str) -> x509.SubjectAlternativeName:
     try:
-        return request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return x509.SubjectAlternativeName([_host(name)])
+        hosts = x509.SubjectAlternativeName([_host(name)])
+    last = min(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days), ca.not_valid_after_utc)
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.public_key())  # type: ignore[arg-type]
+    builder = _builder(_name(name), ca.subject, request.public_key(), False, last)
+    for extension in (both, hosts, issuer):
+        builder = builder.add_extension(extension, False)
+    return builder.sign(key, hashes.SHA256())
 
 
-def _begun(
-    subject: x509.Name, issuer: x509.Name, public: object, days: int, end: datetime.datetime | None = None
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: object, ca: bool, last: datetime.datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    last = now + datetime.timedelta(days=days)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).serial_number(
-        x509.random_serial_number()
-    ).public_key(public).not_valid_before(now - _EARLIER).not_valid_after(min(last, end or last))  # type: ignore[arg-type]  # fmt: skip
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)  # type: ignore[arg-type]
-
-
-def _usage(ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not ca, content_commitment=False, key_encipherment=False, data_encipherment=False,
         key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
     )  # fmt: skip
+    builder = x509.CertificateBuilder(
+        issuer, subject, public, x509.random_serial_number(), datetime.datetime.now(datetime.UTC) - _EARLIER, last  # type: ignore[arg-type]
+    )  # fmt: skip
+    builder = builder.add_extension(x509.BasicConstraints(ca, 0 if ca else None), True).add_extension(usage, True)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)  # type: ignore[arg-type]
 
 
 def _name(name: str) -> x509.Name:

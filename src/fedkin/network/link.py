@@ -17,10 +17,18 @@ from types import TracebackType
 from fedkin.errors import RunError
 from fedkin.untrusted import shown
 
-__all__ = ["LARGEST", "Left", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name", "is_subject"]
+__all__ = [
+    "LARGEST", "UNREACHED", "Left", "Link", "LinkError", "Missed", "Refusal", "Refusals", "Refused", "is_name",
+    "is_subject",
+]  # fmt: skip
 
 # The most bytes of an offer that a pull takes unless it is told otherwise.
 LARGEST = 1 << 28
+# What may be wrong if another participant is not reached.
+UNREACHED = (
+    "is it running, its address in the join file right and its port open; are both certificates valid and of this "
+    "federation's CA, and is this participant in its address book?"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUBJECT = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _LONGEST_SUBJECT = 200
@@ -140,8 +148,9 @@ class Link(ABC):
     def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
         """What `owner` offers to this participant under `subject`, awaited for at most `timeout` seconds.
 
-        It goes on after a cut link and a restart of the owner. Raises Missed if nothing came in time, Refused for a
-        wrong signature, more than `most` bytes, or a name that nobody has, and LinkError when the link is closed.
+        It goes on after a cut link and a restart of the owner. Raises Missed if it has not come in time: what has come
+        of it is kept, and the next pull goes on there. Raises Refused for a wrong signature, more than `most` bytes, or
+        a name that nobody has, and LinkError when the link is closed.
         """
 
     @abstractmethod

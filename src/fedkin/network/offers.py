@@ -1,6 +1,6 @@
-"""What a participant offers, the questions that wait for it, and how much of its time each of the others may take.
+"""What a participant offers, and the questions for it, with limits for each of the others.
 
-A question for what is not there yet is kept, and answered the moment it is offered, or with "not yet" after a while.
+A question for what is not offered yet is kept, and answered when it is offered, or with "not yet" after a while.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 
-from fedkin.network.access import PART
+from fedkin.network.zenoh_config import PART
 
 __all__ = ["CHANGED", "FIRST", "HEAD", "LATER", "REST", "Limits", "Offer", "Offers", "Question"]
 
-# The first byte of what goes with an answer: a head and the first bytes, some more bytes, nothing yet, or an offer
-# that was replaced since its first bytes were sent.
+# Kinds of answers: a head and the first bytes, a later part, not offered yet, or the offer was replaced meanwhile.
 HEAD, REST, LATER, CHANGED = b"H", b"P", b"L", b"C"
 # Bytes of the first part: small enough to be sent with the priority of small messages.
 FIRST = 1 << 16
@@ -35,7 +34,7 @@ class Limits:
     rate: float = 500.0
     burst: int = 1000
     held: int = 64
-    running: int = 3
+    running: int = 8
     queued: int = 256
     hold: float = 8.0
 

@@ -25,9 +25,9 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.graph import network
 from fedkin.learning.devices import opened
-from fedkin.network.hall import about_of
 from fedkin.network.ledger import Page
-from fedkin.network.neighbours import Heard, Neighbours
+from fedkin.network.peer_exchange import Heard, Neighbours
+from fedkin.network.registration import about_of
 from fedkin.network.settings import tree_of_task
 from fedkin.network.status import Progress, weights_of
 from fedkin.network.watched import WatchedDoor

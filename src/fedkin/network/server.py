@@ -21,8 +21,8 @@ from fedkin.engines.setup import Plan
 from fedkin.errors import MethodError, RunError
 from fedkin.flow import Message, Params
 from fedkin.learning.measures import LARGEST
-from fedkin.network.hall import Hall
 from fedkin.network.link import LinkError, Missed
+from fedkin.network.registration import Hall
 from fedkin.network.status import Progress, weights_of
 from fedkin.network.watched import WatchedDoor
 from fedkin.tasks import Task

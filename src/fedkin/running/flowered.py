@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod
 from fedkin.folders import write_new
 from fedkin.network.calls import CallingLink
-from fedkin.network.flower.grid import GridCalls
+from fedkin.network.flower.server_calls import GridCalls
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.networked import serve, settings_of
@@ -35,7 +35,7 @@ _SERVER = '''"""The server of this experiment: Flower runs it beside the SuperLi
 
 from pathlib import Path
 
-from fedkin.cli.server_app import server_app
+from fedkin.cli.flower_app import server_app
 
 app = server_app(Path(__file__).with_name("experiment.toml"))
 '''
@@ -43,12 +43,12 @@ _CLIENT = '''"""What Flower runs on a node for each message: it asks `fedkin flo
 
 from pathlib import Path
 
-from fedkin.network.flower.relay import client_app
+from fedkin.network.flower.client_app import client_app
 
 
 def alone(letter, context):
     """Answer a letter where there is no `fedkin flower node`; only then is torch imported."""
-    from fedkin.cli.client_app import answered
+    from fedkin.cli.flower_app import answered
 
     return answered(Path(__file__).with_name("experiment.toml"), letter, context)
 

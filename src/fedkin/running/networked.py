@@ -25,18 +25,18 @@ from fedkin.learning.models import MODELS, Mixed, Model, Transformers
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.agreement import Agreement, agreed, unlike
-from fedkin.network.encoding import Shared, gathered
-from fedkin.network.hall import Hall
-from fedkin.network.joining import Join
-from fedkin.network.leaving import leaving
+from fedkin.network.consent import leaving
+from fedkin.network.join_file import Join
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import Left, Link
-from fedkin.network.neighbours import Neighbours
 from fedkin.network.peer import PeerEngine
-from fedkin.network.sent import Sent
+from fedkin.network.peer_exchange import Neighbours
+from fedkin.network.peer_outbox import Sent
+from fedkin.network.registration import Hall
 from fedkin.network.server import NetworkEngine
 from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, Teller
+from fedkin.network.table_profiles import Shared, gathered
 from fedkin.records.files import read_json, write_json
 from fedkin.running.compare import finished
 from fedkin.running.experiment import Experiment

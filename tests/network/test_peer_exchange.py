@@ -18,12 +18,12 @@ from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.network.agreement import Agreement
 from fedkin.network.link import Missed
-from fedkin.network.meeting import Now
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.neighbours import Neighbours, _offers
-from fedkin.network.sent import Sent
+from fedkin.network.peer_exchange import Neighbours, _offers
+from fedkin.network.peer_join import Now
+from fedkin.network.peer_outbox import Sent
 from fedkin.network.settings import NetworkSettings
 from network.federations import NOWHERE, Ending, experiment, same, simulated, state_in
+from network.memory import MemoryNetwork
 from network.peers import Killed, peers, states, together
 
 SAME = Agreement("[training]\nlr = 0.1\n", None)

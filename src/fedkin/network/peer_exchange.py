@@ -17,7 +17,7 @@ from fedkin.engines.failures import words_of
 from fedkin.errors import MethodError
 from fedkin.flow import Message
 from fedkin.network.link import LinkError, Missed
-from fedkin.network.meeting import AGAIN, SLICE, Meeting
+from fedkin.network.peer_join import AGAIN, SLICE, Meeting
 
 __all__ = ["Heard", "Neighbours"]
 

@@ -1,11 +1,12 @@
 """The join file: all that a participant needs to take part beside its own key and certificate. It holds no secret.
 
-TOML. Whoever writes it decides what runs and who takes part, so that it has to come by a way that both sides trust.
+TOML. Whoever writes it decides what runs and who takes part, so send it by a way that both sides trust.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,91 @@ from pydantic import field_validator
 
 from fedkin.errors import ConfigError
 from fedkin.folders import write_new
-from fedkin.network.book import Member
-from fedkin.network.identity import certificates_of
+from fedkin.network.identity import certificates_of, common_name, fingerprint
 from fedkin.network.link import is_name
 from fedkin.settings import Settings, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
-__all__ = ["VERSION", "Join", "hash_of", "read_join", "write_join"]
+__all__ = [
+    "VERSION", "AddressBook", "Join", "Member", "hash_of", "host_and_port", "locator", "read_join", "write_join",
+]  # fmt: skip
 
 VERSION = 1
 _LARGEST = 1 << 24
 _MOST_MEMBERS = 10_000
+# No `#` and no `?`: Zenoh takes settings from what follows them, those of TLS too.
+_LOCATOR = re.compile(r"tls/([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def locator(text: str) -> str:
+    """Return the text if it is tls/HOST:PORT; raises ValueError."""
+    match = _LOCATOR.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        raise ValueError(f"expected tls/HOST:PORT, got {shown(text, 80)!r}")
+    return text
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port of a locator.
+
+    >>> host_and_port("tls/[::1]:7447")
+    ('::1', 7447)
+    """
+    host, _, port = locator(text).removeprefix("tls/").rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def hash_of(experiment: str) -> str:
-    """SHA-256 of an experiment file's text, as "sha256:" and 64 hexadecimal digits."""
+    """Return SHA-256 of an experiment file's text, as "sha256:" and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(experiment.encode()).hexdigest()}"
+
+
+class Member(Settings):
+    """A participant as the others know it.
+
+    locator: tls/HOST:PORT, empty for who only dials out. certificate: the certificate in PEM that is expected of it, or
+    fingerprint: its SHA-256; with neither, any certificate of its name that the federation's CA signed.
+    """
+
+    locator: str = ""
+    certificate: str = ""
+    fingerprint: str = ""
+
+    @field_validator("locator")
+    @classmethod
+    def _is_locator(cls, value: str) -> str:
+        return locator(value) if value else value
+
+    @field_validator("fingerprint")
+    @classmethod
+    def _is_fingerprint(cls, value: str) -> str:
+        plain = "sha256:" + value.lower().removeprefix("sha256:").replace(":", "")
+        if value and not _FINGERPRINT.fullmatch(plain):
+            raise ValueError("expected sha256: and 64 hexadecimal digits")
+        return plain if value else value
+
+    @property
+    def pin(self) -> str:
+        """The fingerprint of the certificate that is expected; empty if any of the CA will do."""
+        if self.certificate:
+            return fingerprint(certificates_of(self.certificate.encode(), "certificate")[0])
+        return self.fingerprint
+
+    def check(self, name: str, where: str) -> None:
+        """Raise ConfigError unless the name can be one, and the certificate, if there is one, is of this name."""
+        if not is_name(name):
+            raise ConfigError(f"{where}: not a name of a participant: 1 to 64 of A-Z a-z 0-9 . _ -")
+        if self.certificate and self.fingerprint:
+            raise ConfigError(f"{where}: a certificate and a fingerprint; expected one of them")
+        if self.certificate:
+            first = certificates_of(self.certificate.encode(), f"{where}.certificate")[0]
+            if (got := common_name(first.subject, f"{where}.certificate")) != name:
+                raise ConfigError(f"{where}.certificate: it is of {got!r}; expected {name!r}")
+
+
+# Participants by name, with oneself or without.
+AddressBook = Mapping[str, Member]
 
 
 class Join(Settings):
@@ -54,7 +124,7 @@ class Join(Settings):
 
     @field_validator("version")
     @classmethod
-    def _is_known(cls, value: int) -> int:
+    def _is_supported(cls, value: int) -> int:
         if value != VERSION:
             raise ValueError(
                 f"this fedkin reads version {VERSION}; have the file made anew, or install the fedkin of it"
@@ -100,7 +170,7 @@ class Join(Settings):
 
 
 def read_join(path: Path) -> Join:
-    """The join file at `path`; raises ConfigError for whatever is wrong with it, in one line."""
+    """Return the join file at `path`; raises ConfigError for whatever is wrong with it, in one line."""
     try:
         table = toml_of(text_in(path, _LARGEST))
     except OSError as error:

@@ -18,8 +18,8 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.learning.measures import MEASURES
 from fedkin.network import agreement
-from fedkin.network.hall import about_of
 from fedkin.network.link import Link
+from fedkin.network.registration import about_of
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of, settings_of
 from fedkin.tasks import Task
@@ -305,7 +305,7 @@ def other_version(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         plan, own = agreement.agreed(*given)
         return plan, replace(own, version="0.0.9")
 
-    patch.setattr("fedkin.network.node.agreed", older)
+    patch.setattr("fedkin.network.client.agreed", older)
     return {}
 
 
@@ -323,7 +323,7 @@ def other_code(there: Clients, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         plan, own = agreement.agreed(*given)
         return plan, replace(own, metrics=tuple((name, higher, "0123456789abcdef") for name, higher, _ in own.metrics))
 
-    patch.setattr("fedkin.network.node.agreed", changed)
+    patch.setattr("fedkin.network.client.agreed", changed)
     return {}
 
 

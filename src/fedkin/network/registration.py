@@ -18,9 +18,9 @@ from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError, MethodError, RunError
 from fedkin.federation import Client, Federation
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
-from fedkin.network.encoding import ENCODING, Shared
 from fedkin.network.link import Link, LinkError, Missed
 from fedkin.network.settings import NetworkSettings, task_from, tree_of_task
+from fedkin.network.table_profiles import ENCODING, Shared
 from fedkin.settings import Settings, parse
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown

@@ -1,7 +1,7 @@
-"""How a Zenoh session is set up: mutual TLS, who may say and ask what, and no discovery.
+"""Settings of a Zenoh session: mutual TLS 1.3, who may say and ask what, and no discovery.
 
 A participant answers only under its own name and asks only in its own name, by the common name of the certificate of
-its link; whatever is not allowed is denied, patterns with `*` too.
+its link. Everything else is denied, also patterns with `*`.
 Keys: fedkin/OWNER/ASKER/SUBJECT and fedkin-alive/NAME.
 """
 
@@ -13,41 +13,36 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedkin.errors import ConfigError
-from fedkin.network.book import locator
 from fedkin.network.identity import Identity, certificate_pem
+from fedkin.network.join_file import locator
 
-__all__ = ["ALIVE", "KEY", "PART", "configured", "listening", "located", "routing"]
+__all__ = ["ALIVE", "KEY", "PART", "listen_locator", "participant_config", "router_config"]
 
 KEY, ALIVE = "fedkin", "fedkin-alive"
 # Bytes of a part, of which a message larger than the first part has many: a small one overtakes them on a slow link.
 PART = 1 << 18
 _LEASE_MS = 10_000
-# What waits to be sent: batches of 64 KiB, more than the parts of one pull that are under way. Who finds the queue full
-# waits for so long, and a link that was cut meanwhile is opened again only after that.
+# Batches of 64 KiB that may wait to be sent, at most 16; and how long a sender waits that finds the queue full. A link
+# that was cut meanwhile is opened again only after that.
 _QUEUE, _BLOCKED_US = 16, 10_000_000
 _ANSWER, _ASK = ["reply", "declare_queryable"], ["query"]
 _TOKEN, _WATCH = ["liveliness_token"], ["liveliness_query", "declare_liveliness_subscriber"]
 
 
-def located(text: str) -> str:
-    """The text, if it is a locator at which one can listen; raises ConfigError."""
+def listen_locator(text: str) -> str:
+    """Return the text if one can listen at this locator; raises ConfigError."""
     try:
         return locator(text)
     except ValueError as error:
         raise ConfigError(f"listen: {error}") from None
 
 
-def listening(places: Sequence[str]) -> str:
-    """Words for an error: where it was listened."""
-    return f"listening at {', '.join(places)}: " if places else ""
-
-
-def configured(
+def participant_config(
     identity: Identity, others: Iterable[str], listen: Sequence[str], dial: Sequence[str], router: str = ""
 ) -> str:  # fmt: skip
-    """The settings of a session of this participant, as JSON; listen, dial: locators.
+    """Return the settings of a participant's session, as JSON; listen, dial: locators.
 
-    router: whose link is the only one; what comes over it is whose it says as far as the router is believed.
+    router: the name of the only link; who sent what comes over it is known only as far as the router is believed.
     """
     rules = _Rules()
     me = identity.name
@@ -64,8 +59,8 @@ def configured(
     return _settings("client" if router else "peer", identity, rules, listen, dial)
 
 
-def routing(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
-    """The settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
+def router_config(identity: Identity, names: Iterable[str], listen: Sequence[str]) -> str:
+    """Return the settings of a router's session, as JSON: each participant asks and answers in its own name alone."""
     rules = _Rules()
     for name in names:
         rules.allow(name, "ingress", _ANSWER, f"{KEY}/{name}/**")

@@ -13,7 +13,7 @@ import pytest
 
 from fedkin.errors import MethodError
 from fedkin.network.calls import AnsweringLink
-from fedkin.network.flower.sockets import Listening, ask
+from fedkin.network.flower.client_app import Listening, ask
 from fedkin.network.mailbox import Mailbox
 
 

@@ -13,9 +13,8 @@ from fedkin import codec
 from fedkin.engines.failures import words_of
 from fedkin.errors import FedkinError, MethodError, RunError
 from fedkin.network.agreement import Agreement, unlike
-from fedkin.network.link import Link, LinkError, Missed
-from fedkin.network.node import Left
-from fedkin.network.sent import Sent
+from fedkin.network.link import Left, Link, LinkError, Missed
+from fedkin.network.peer_outbox import Sent
 from fedkin.network.settings import NetworkSettings
 from fedkin.untrusted import shown
 

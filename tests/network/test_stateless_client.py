@@ -14,15 +14,15 @@ from fedkin.errors import MethodError, RunError
 from fedkin.federation import Federation
 from fedkin.folders import held
 from fedkin.network.calls import AnsweringLink
+from fedkin.network.client import NetworkClient
 from fedkin.network.link import Missed
 from fedkin.network.mailbox import Mailbox, addressee
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.node import Node
-from fedkin.network.visits import VisitingLink, visited
+from fedkin.network.stateless_client import VisitingLink, visited
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import plan_of
 from network.called import CalledNetwork
 from network.federations import NOWHERE, Ending, experiment, same, served, simulated, state_in
+from network.memory import MemoryNetwork
 
 _ALONE = Lock()
 
@@ -47,7 +47,7 @@ class Visitor:
     def _work(self, link: VisitingLink, memory: dict[str, Any]) -> None:
         client, task = self.federation[self.name], self.federation.task
         try:
-            Node(link, client, task, plan_of, self.folder, say=self.said.append, memory=memory).run()
+            NetworkClient(link, client, task, plan_of, self.folder, say=self.said.append, memory=memory).run()
         finally:
             answers = [int(each.split("/")[-2]) for each in link.box("server").offers if each.endswith("/answer")]
             self.orders = max([self.orders, *(number + 1 for number in answers)])

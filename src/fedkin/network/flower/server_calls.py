@@ -12,7 +12,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from fedkin.network.calls import NotReached
-from fedkin.network.flower.carried import answer_of, message_of
+from fedkin.network.flower.client_app import answer_of, message_of
 from fedkin.network.link import LinkError
 from fedkin.untrusted import said, shown
 

@@ -1,30 +1,97 @@
-"""A client of an experiment on Flower without `fedkin flower node`: Flower starts this for each message.
+"""What Flower starts from the app of `fedkin flower new`: the server of a run, and a client for each message.
 
-Between two messages its state lies in a folder. In Flower's simulation its samples are those of the experiment.
+A client without `fedkin flower node` keeps its state in a folder between two messages. In Flower's simulation its
+samples are those of the experiment.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from fedkin.cli._samples import joined, reader
-from fedkin.cli.taking import ledger_in
-from fedkin.errors import ConfigError
+from fedkin.cli.output import write_run_report
+from fedkin.cli.participant import joined, ledger_in, read_samples
+from fedkin.errors import ConfigError, FedkinError
 from fedkin.settings import Settings, parse
+from fedkin.untrusted import said
 
 if TYPE_CHECKING:
     from fedkin.federation import Federation
-    from fedkin.network.visits import VisitingLink
+    from fedkin.network.flower.server_calls import GridCalls
+    from fedkin.network.stateless_client import VisitingLink
     from fedkin.running.experiment import Experiment
 
-__all__ = ["answered"]
+__all__ = ["answered", "server_app"]
 
 _OURS, _PARTITION = "fedkin-", "partition-id"
 _WHERE = "a SuperNode's --node-config"
+_LOOK = 5.0  # seconds between two looks at the SuperLink
+_GONE = 180.0  # seconds; a message of 25 MB takes 16
+
+
+class _Rounds:
+    """Says how far the run is, in the log that `flwr run --stream` shows."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def started(self, rounds: int, done: int) -> None:
+        self.rounds = rounds
+        _say(f"{done} of {rounds} rounds are done")
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        _say(f"round {row['round']} of {self.rounds} is done")
+
+    def stopping(self) -> bool:
+        """Flower kills an app whose run is stopped; the run goes on from its last round when it is submitted again."""
+        return False
+
+
+def server_app(experiment: Path) -> Any:
+    """Return the ServerApp of an experiment file; raises ImportError without Flower."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    def main(grid: Any, context: Any) -> None:
+        _main(experiment, grid, context)
+
+    app.main()(main)
+    return app
+
+
+def _main(experiment: Path, grid: Any, context: Any) -> None:
+    """Run an experiment and write its report; raises RuntimeError with one line for whatever is wrong."""
+    from fedkin.network.flower.server_calls import GridCalls, NumberedCalls
+    from fedkin.running.flowered import in_app, played
+
+    calls = NumberedCalls(grid, _say) if context.run_config.get("simulation") else GridCalls(grid, _say)
+    Thread(target=_end_with, args=(calls,), name="superlink", daemon=True).start()
+    try:
+        result, folder = played(in_app(experiment, context.run_config), calls, context.run_config, _say, _Rounds())
+        write_run_report([folder], folder)
+    except FedkinError as error:
+        raise RuntimeError(said(error)) from None
+    _say(f"the run has ended after {len(result.rounds)} rounds: {folder}")
+
+
+def _end_with(calls: GridCalls) -> None:
+    """End at once when the SuperLink is gone: it starts another one of this, which cannot go on with the same records.
+
+    A kill at any moment costs the round at hand and no more.
+    """
+    while not calls.over.wait(_LOOK):
+        if time.monotonic() - calls.answered > _GONE:
+            _say(f"Flower's SuperLink has not answered for {_GONE:g} s: submit the run again when it is back")
+            os._exit(1)
+
+
+# -- a client for each message -----------------------------------------------------------------------------------------
 
 
 class _Place(Settings):
@@ -111,8 +178,8 @@ def _federation(text: str, root: Path) -> Federation:
 def _worked(plan: Experiment, name: str, letter: bytes, place: _Place, federation: Federation | None) -> bytes:
     """Take part for as long as this letter has something to do."""
     from fedkin.folders import held
-    from fedkin.network.node import Node
-    from fedkin.network.visits import visited
+    from fedkin.network.client import NetworkClient
+    from fedkin.network.stateless_client import visited
     from fedkin.running import networked
 
     settings = networked.settings_of(plan)
@@ -123,9 +190,9 @@ def _worked(plan: Experiment, name: str, letter: bytes, place: _Place, federatio
             if federation is not None:
                 client, task = federation[name], federation.task
             else:
-                read = reader(plan, name, place.data, place.target, place.test_fraction, place.group)
-                client, task = joined(read, plan, link, place.state, "server", consent, ledger, Event())
-            Node(
+                samples = read_samples(plan, name, place.data, place.target, place.test_fraction, place.group)
+                client, task = joined(samples, plan, link, place.state, "server", consent, ledger, Event())
+            NetworkClient(
                 link, client, task, networked.plan_of, place.state, settings=settings, labels=place.tell_labels,
                 device=place.device, say=_say, consent=consent, ledger=ledger, memory=memory,
             ).run()  # fmt: skip

@@ -26,23 +26,23 @@ from fedkin.federation import Client
 from fedkin.flow import Message, PeerMethod
 from fedkin.learning.devices import opened
 from fedkin.network.agreement import Agreement, PlanOf, agreed, unlike
-from fedkin.network.hall import about_of
-from fedkin.network.leaving import about, leaving, why, without_samples
+from fedkin.network.client_checkpoints import Shelf
+from fedkin.network.consent import about, leaving, why, without_samples
 from fedkin.network.ledger import Ledger
 from fedkin.network.link import LARGEST, Left, Link, Missed
-from fedkin.network.shelf import Shelf
+from fedkin.network.registration import about_of
 from fedkin.network.status import Progress, Teller
 from fedkin.tasks import Task
 from fedkin.untrusted import shown
 
-__all__ = ["Left", "Node"]
+__all__ = ["NetworkClient"]
 
 _ANSWERED = {"ask", "scores"}  # what a server may ask of a client
 _HELLO = 10  # waits for an answer to what a client says of itself, before it says so anew
 _UNABLE = 1  # waits of one that cannot take part, for the server to hear why
 
 
-class Node:
+class NetworkClient:
     """One client with its samples. `run` takes part until the run has ended.
 
     plan_of: makes the plan of the agreed settings. folder: where its states are kept (None: in memory). settings: its
@@ -174,7 +174,7 @@ class Node:
 class _Desk:
     """The client's side of one run, until the run ends or the server starts again."""
 
-    def __init__(self, node: Node, plan: Plan, here: Mapping[str, Any]) -> None:
+    def __init__(self, node: NetworkClient, plan: Plan, here: Mapping[str, Any]) -> None:
         self.node, self.link, self.plan, self.id = node, node.link, plan, node.client.id
         try:
             self.run, self.epoch, self.number = str(here["run"]), str(here["epoch"]), int(here["number"])

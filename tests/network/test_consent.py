@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.methods import METHODS
-from fedkin.network.leaving import leaving
+from fedkin.network.consent import leaving
 from fedkin.running.networked import plan_of, settings_of
 from network.federations import NOWHERE, experiment, with_own_metric
 

@@ -11,13 +11,17 @@ import tomli_w
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
-from fedkin.cli.client_app import answered  # noqa: E402
+from fedkin.cli.flower_app import answered  # noqa: E402
 from fedkin.errors import DataError  # noqa: E402
 from fedkin.network.calls import NotReached  # noqa: E402
-from fedkin.network.flower.carried import letter_of, message_of  # noqa: E402
-from fedkin.network.flower.grid import GridCalls, NumberedCalls  # noqa: E402
-from fedkin.network.flower.relay import SOCKET, relayed  # noqa: E402
-from fedkin.network.flower.sockets import Listening  # noqa: E402
+from fedkin.network.flower.client_app import (  # noqa: E402  # noqa: E402
+    SOCKET,
+    Listening,
+    letter_of,
+    message_of,
+    relayed,
+)
+from fedkin.network.flower.server_calls import GridCalls, NumberedCalls  # noqa: E402
 from fedkin.network.link import LinkError  # noqa: E402
 from fedkin.network.mailbox import Mailbox  # noqa: E402
 

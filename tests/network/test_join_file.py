@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
-from fedkin.network.book import Member, host_and_port, locator
 from fedkin.network.identity import certificate_pem, fingerprint
-from fedkin.network.joining import VERSION, Join, hash_of, read_join, write_join
+from fedkin.network.join_file import VERSION, Join, Member, hash_of, host_and_port, locator, read_join, write_join
 from town import Town
 
 EXPERIMENT = 'name = "x"\n# "quotes", \\ and """\n[data]\nsource = "digits"\n'

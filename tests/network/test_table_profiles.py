@@ -14,13 +14,13 @@ from fedkin import codec
 from fedkin.data.own import OwnTable
 from fedkin.data.sources._table import TableSource
 from fedkin.errors import FedkinError, RunError
-from fedkin.network import encoding
-from fedkin.network.encoding import among, gathered, received
-from fedkin.network.memory import MemoryNetwork
-from fedkin.network.node import Node
+from fedkin.network import table_profiles as encoding
+from fedkin.network.client import NetworkClient
+from fedkin.network.table_profiles import among, gathered, received
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import exchange, plan_of, serve, settings_of, shared_in
 from network.federations import NOWHERE, same, simulated, state_in
+from network.memory import MemoryNetwork
 from stays import HOSPITALS, table, written
 
 
@@ -74,7 +74,7 @@ def test_a_run_over_tables_is_that_of_a_simulation(tmp_path: Path) -> None:
         own = there.tables[name]
         agreed = received(link, "server", own.told, settings_of(plan), stop=there.stop, patience=0.05)
         client, task = own.client(agreed)
-        Node(link, client, task, plan_of, tmp_path / name, settings=settings_of(plan), patience=0.05).run()
+        NetworkClient(link, client, task, plan_of, tmp_path / name, settings=settings_of(plan), patience=0.05).run()
 
     there.start(part)
     with there.network.link("server") as link:

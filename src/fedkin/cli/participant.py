@@ -1,0 +1,218 @@
+"""What the commands of those who take part with samples of their own share: options, samples, consent, leaving."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedkin.cli.output import make_console
+from fedkin.cli.progress import StopFlag
+from fedkin.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedkin.data.own import OwnTable
+    from fedkin.federation import Client, Task
+    from fedkin.network.ledger import Ledger
+    from fedkin.network.link import Link
+    from fedkin.network.table_profiles import Shared
+    from fedkin.running.experiment import Experiment
+
+__all__ = [
+    "DATA", "DEVICE", "EPSILON", "GROUP", "HELD", "LABELS", "METRIC", "STATE", "TARGET", "YES", "Samples", "consenting",
+    "joined", "leaving", "ledger_in", "met", "read_samples",
+]  # fmt: skip
+
+Consent = Callable[[list[str]], bool]
+
+
+def _sample_option(default: Any, *names: str, **more: Any) -> Any:
+    return typer.Option(default, *names, rich_help_panel="Its samples", **more)
+
+
+def _consent_option(default: Any, *names: str, **more: Any) -> Any:
+    return typer.Option(default, *names, rich_help_panel="What leaves", **more)
+
+
+DATA = _sample_option(
+    ..., "--data", help="Its samples: a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION."
+)
+TARGET = _sample_option(None, "--target", help="The column to learn, in a table, if the experiment names none.")
+HELD = _sample_option(
+    None, "--test-fraction", min=0, max=0.9,
+    help="Share of the samples held out, if they have no split and the experiment does not say it (default: 0.2).",
+)  # fmt: skip
+METRIC = _sample_option(
+    [], "--metric", metavar="FILE.py:NAME", help="This participant's own file of a metric that the experiment names."
+)
+GROUP = _consent_option(None, "--group", help="A group that it tells the server, for the records.")
+YES = _consent_option(False, "--yes", help="Do not ask before what is listed leaves this participant.")
+LABELS = _consent_option(False, "--tell-labels", help="Tell the number of samples of each class, for the report.")
+EPSILON = _consent_option(
+    None, "--max-epsilon", min=0, help="With [privacy]: release nothing more above this epsilon, over all runs here."
+)
+STATE = typer.Option(None, "--state", help="Folder of its states (default: NAME-state beside the join file).")
+DEVICE = typer.Option("cpu", "--device", help="Where to train: cpu, cuda, cuda:1.")
+
+
+@contextmanager
+def ledger_in(plan: Experiment, state: Path, name: str, limit: float | None) -> Iterator[Ledger]:
+    """Open the record of what this participant has released, beside its states: they go back, and this does not."""
+    from fedkin.folders import held
+    from fedkin.network.ledger import Ledger
+
+    if not plan.privacy.on:
+        ledger = Ledger(limit=limit)
+        ledger.page("", plan.privacy)
+        yield ledger
+        return
+    folder = state.parent / f"{name}-releases"
+    with held(folder):
+        yield Ledger(folder, limit)
+
+
+@contextmanager
+def leaving(say: Callable[[str], None]) -> Iterator[tuple[StopFlag, Event]]:
+    """Leave after the current work on Ctrl-C or SIGTERM, immediately on the second; exit status 130."""
+    from fedkin.network.link import Left
+    from fedkin.running.loop import Stop
+
+    flag, stop = StopFlag(), Event()
+
+    def ask(number: int, frame: object) -> None:
+        if flag.asked:
+            raise KeyboardInterrupt
+        flag.asked = True
+        stop.set()
+        say("leaving after what is being done now; once more to leave at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield flag, stop
+    except (Left, Stop, KeyboardInterrupt):
+        for bar in flag.bars:
+            bar.stop()
+        say("left; the same command comes back")
+        sys.exit(130 if flag.asked else 0)
+    finally:
+        for bar in flag.bars:
+            bar.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def consenting(yes: bool, to: str) -> Consent:
+    """Return what shows what will leave this participant, and asks."""
+
+    def ask(lines: list[str]) -> bool:
+        console = make_console(stderr=True, soft_wrap=True)
+        console.print(f"what leaves this participant, to {to}:")
+        for line in lines:
+            console.print(f"  {line}")
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise ConfigError("nobody can be asked whether this may leave: read it, and give --yes")
+        return typer.confirm("may it leave?", err=True)
+
+    return ask
+
+
+# -- samples ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Samples:
+    """The samples of one participant: ready, or a table that is not encoded yet."""
+
+    ready: tuple[Client, Task] | None = None
+    table: OwnTable | None = None
+    group: str | None = None
+
+
+def read_samples(
+    plan: Experiment, name: str, data: str, target: str | None, fraction: float | None, group: str | None = None
+) -> Samples:  # fmt: skip
+    """Read a participant's data, as the experiment says if its source is a table or a folder of images.
+
+    Raises DataError and ConfigError.
+    """
+    from fedkin.data.own import OwnTable, own_client, own_images
+    from fedkin.data.sources._table import TableSource
+    from fedkin.data.sources.folder import Folder
+
+    source, classes = plan.data, plan.network.classes
+    if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):
+        if target is not None:
+            raise ConfigError(f"--target {target}: this is for a table (.csv, .parquet), and the data are {data}")
+        _check_fraction(fraction, source.test_fraction)
+        return Samples(own_images(name, data, source, classes=classes, group=group))
+    if not isinstance(source, TableSource):
+        return Samples(own_client(
+            name, data, target=target, kind=plan.network.kind, classes=classes, group=group,
+            test_fraction=0.2 if fraction is None else fraction, seed=plan.run.seed,
+        ))  # fmt: skip
+    if target not in (None, source.target):
+        raise ConfigError(f"--target {target}: the experiment learns {source.target!r}; leave the option out")
+    _check_fraction(fraction, source.test_fraction)
+    return Samples(table=OwnTable(name, data, source), group=group)
+
+
+def _check_fraction(asked: float | None, given: float) -> None:
+    if asked not in (None, given):
+        raise ConfigError(f"--test-fraction {asked:g}: the experiment holds out {given:g}; leave the option out")
+
+
+def joined(
+    samples: Samples, plan: Experiment, link: Link, folder: Path, server: str, consent: Consent, ledger: Ledger,
+    stop: Event,
+) -> tuple[Client, Task]:  # fmt: skip
+    """Return the samples of a client; for a table the server sends the encoding on which all agree."""
+    from fedkin.network.table_profiles import Shared, received
+    from fedkin.running.networked import keep, settings_of
+
+    if samples.table is None:
+        assert samples.ready is not None
+        return samples.ready
+    _ask(samples.table, plan, consent, ledger)
+    say = make_console(stderr=True, soft_wrap=True).print
+    agreed = received(link, server, samples.table.told, settings_of(plan), stop=stop, say=say)
+    keep(Shared(agreed, ()), folder)
+    return samples.table.client(agreed, samples.group)
+
+
+def met(
+    samples: Samples, plan: Experiment, link: Link, folder: Path, names: Sequence[str], consent: Consent,
+    ledger: Ledger, stop: Event,
+) -> tuple[Client, Task, Shared | None]:  # fmt: skip
+    """Return the samples of a peer, and the encoding on which the peers agree, if they have tables."""
+    from fedkin.network.table_profiles import among
+    from fedkin.running.networked import settings_of, shared_in
+
+    if samples.table is None:
+        assert samples.ready is not None
+        return *samples.ready, None
+    _ask(samples.table, plan, consent, ledger)
+    shared = among(
+        link, names, plan.network.clients, samples.table.told, settings_of(plan, names), samples.table.reading,
+        kept=shared_in(folder), stop=stop, say=make_console(stderr=True, soft_wrap=True).print,
+    )  # fmt: skip
+    return *samples.table.client(shared.agreed, samples.group), shared
+
+
+def _ask(table: OwnTable, plan: Experiment, consent: Consent, ledger: Ledger) -> None:
+    """Ask before anything of a table is told; raises Left."""
+    from fedkin.network.link import Left
+    from fedkin.running.shared_metrics import check_metrics
+
+    check_metrics(plan.run.metrics)
+    ledger.beside.append("profile")
+    if not consent([f"of the table, once, so that all encode theirs alike: {line}" for line in table.told.words()]):
+        raise Left

@@ -1,0 +1,202 @@
+"""The app that Flower starts on a node for each message: it hands the letter to the process that holds the samples.
+
+That process, `fedkin flower node`, answers at a unix socket. Where there is none, the app does the work itself.
+A letter travels as one array, which Flower sends in chunks. Flower imports this for every message, so that it imports
+no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from threading import Thread
+from traceback import print_exc
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+
+__all__ = [
+    "SOCKET", "Listening", "answer_of", "ask", "client_app", "letter_of", "message_of", "refusal_of", "relayed",
+    "reply_of",
+]  # fmt: skip
+
+# The name in a SuperNode's configuration of the socket of `fedkin flower node`.
+SOCKET = "fedkin-socket"
+_BODY, _WHY = "fedkin", "why"
+_UNABLE = "this client cannot take part: its SuperNode's log says why"
+_ANSWERED, _REFUSED = b"A", b"R"
+_MOST = 1 << 31  # bytes of one call
+_LONGEST = 3700.0  # seconds of one call, of which a letter may ask for an hour
+
+Alone = Callable[[bytes, Any], bytes]
+
+
+def client_app(alone: Alone) -> Any:
+    """Return the ClientApp of a fedkin experiment; raises ImportError without Flower.
+
+    alone: answers a letter where no socket is configured, given the letter and Flower's context.
+    """
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    def query(message: Any, context: Any) -> Any:
+        return relayed(message, context, alone)
+
+    app.query()(query)
+    return app
+
+
+def relayed(message: Any, context: Any, alone: Alone) -> Any:
+    """Return the reply to a Flower message: what `fedkin flower node` or `alone` answers, or why there is no answer.
+
+    What `alone` raises is printed here, into the SuperNode's log, and the reply says no more than that.
+    """
+    path = context.node_config.get(SOCKET)
+    try:
+        letter = letter_of(message)
+        if path:
+            return reply_of(message, ask(str(path), letter))
+    except (ConnectionError, ValueError) as error:
+        return refusal_of(message, str(error))
+    try:
+        answer = alone(letter, context)
+    except Exception as error:  # it may quote a sample, and Flower would send its text to the server
+        print(f"fedkin: {error}", flush=True)
+        if not isinstance(error, FedkinError):
+            print_exc()
+        return refusal_of(message, _UNABLE)
+    return reply_of(message, answer)
+
+
+# -- Flower's messages --------------------------------------------------------------------------------------------
+
+
+def message_of(letter: bytes, node: int, seconds: float) -> Any:
+    """Return a Flower message with this letter, to a node; it is dropped if it is not answered in time."""
+    from flwr.app import Message
+
+    return Message(_record(letter), dst_node_id=node, message_type="query", ttl=seconds)
+
+
+def letter_of(message: Any) -> bytes:
+    """Return the letter in a Flower message; raises ValueError for a message of something else."""
+    try:
+        array = message.content[_BODY]["letter"].numpy()
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError("not a message of fedkin") from None
+    if array.dtype != np.uint8:
+        raise ValueError("not a message of fedkin")
+    return bytes(array.tobytes())
+
+
+def reply_of(message: Any, letter: bytes) -> Any:
+    """Return the Flower message that answers another one with this letter."""
+    from flwr.app import Message
+
+    return Message(_record(letter), reply_to=message)
+
+
+def refusal_of(message: Any, why: str) -> Any:
+    """Return the Flower message that says why there is no letter."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    return Message(RecordDict({_WHY: ConfigRecord({"why": why})}), reply_to=message)
+
+
+def answer_of(message: Any) -> bytes:
+    """Return the letter in a reply; raises ValueError that says why there is none."""
+    if message.has_error():
+        raise ValueError(f"Flower's error {message.error.code}: {message.error.reason}")
+    if _WHY in message.content:
+        raise ValueError(str(message.content[_WHY]["why"]))
+    return letter_of(message)
+
+
+def _record(letter: bytes) -> Any:
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    return RecordDict({_BODY: ArrayRecord({"letter": Array(np.frombuffer(letter, np.uint8).copy())})})
+
+
+# -- the socket of the process that stays ---------------------------------------------------------------------------
+
+
+def ask(path: str, letter: bytes) -> bytes:
+    """Return the answer of the process at this socket; raises ConnectionError that says why there is none."""
+    try:
+        with Client(path, family="AF_UNIX") as link:
+            link.send_bytes(letter)
+            if not link.poll(_LONGEST):
+                raise OSError("no answer")
+            answer = link.recv_bytes(_MOST)
+    except EOFError:
+        raise ConnectionError(f"fedkin flower node at {path} ended before it had answered") from None
+    except OSError as error:
+        raise ConnectionError(f"fedkin flower node is not reached at {path} ({error.strerror or error})") from None
+    if answer[:1] != _ANSWERED:
+        raise ConnectionError(answer[1:].decode(errors="replace"))
+    return answer[1:]
+
+
+class Listening:
+    """Answers the calls at a unix socket, each in a thread, while it is in `with`.
+
+    answer: is given a letter and returns another. The socket is open to its owner and group. Raises OSError if it
+    cannot be made there.
+    """
+
+    def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
+        self.path, self.answer = path, answer
+        self.threads: list[Thread] = []
+        self.closed = False
+        if path.is_socket():
+            _remove_dead(path)
+        self.listener = Listener(str(path), family="AF_UNIX", backlog=4)
+        os.chmod(path, 0o660)
+        self.thread = Thread(target=self._accept, name="socket", daemon=True)
+        self.thread.start()
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End, after calls that are being answered."""
+        self.closed = True
+        with suppress(OSError):  # so that `accept` returns
+            Client(str(self.path), family="AF_UNIX").close()
+        self.thread.join(10)
+        self.listener.close()
+        for thread in self.threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while not self.closed:
+            link = self.listener.accept()
+            self.threads = [thread for thread in self.threads if thread.is_alive()]
+            self.threads.append(Thread(target=self._one, args=(link,), name="call", daemon=True))
+            self.threads[-1].start()
+
+    def _one(self, link: Connection) -> None:
+        with suppress(OSError, EOFError), link:  # whoever called may have gone
+            letter = link.recv_bytes(_MOST)
+            try:
+                answer = _ANSWERED + self.answer(letter)
+            except Exception as error:
+                answer = _REFUSED + str(error).encode()
+            link.send_bytes(answer)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove the socket of a process that has ended; raises OSError if one still answers."""
+    try:
+        Client(str(path), family="AF_UNIX").close()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+        return
+    raise OSError(f"another process answers at {path}")

@@ -1,0 +1,427 @@
+"""Links over Eclipse Zenoh with mutual TLS: who dials is asked over the same connection, and need open no port.
+
+Access control by the name in the certificate, signatures over whole offers, and limits for each participant. Large
+offers travel in parts. Parts that have arrived are kept, so that a pull that ends in time goes on later where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from threading import Condition, Lock, Thread, main_thread
+from time import monotonic
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from fedkin.errors import ConfigError, nearest
+from fedkin.network.identity import Identity, verify
+from fedkin.network.join_file import AddressBook
+from fedkin.network.link import LARGEST, UNREACHED, Link, LinkError, Missed, Refused, is_subject
+from fedkin.network.offers import CHANGED, FIRST, HEAD, REST, Limits, Offers, Question
+from fedkin.network.signing import DIGEST, Head, Sealer, Signer
+from fedkin.network.zenoh_config import ALIVE, KEY, PART, listen_locator, participant_config, router_config
+from fedkin.untrusted import said, shown
+
+try:
+    import zenoh
+    from zenoh.handlers import Callback
+except ImportError:
+    raise ConfigError("a federation over a network needs Zenoh: pip install 'fedkin[network]'") from None
+
+__all__ = ["Router", "ZenohLink"]
+
+# Seconds that one question may take: a part may wait for others on a slow link. A cut link ends it at once.
+_ASKED = 60.0
+# Seconds from one question to the next when there was no answer.
+_AGAIN = 0.3
+# Parts of one offer that are asked for at a time: more while they come fast, one while they come slowly.
+_FEWEST, _AHEAD, _MOST_AHEAD = 1, 2, 8
+_FAST, _SLOW = 0.5, 2.0  # seconds from question to part
+_KEPT = 600.0  # seconds for which the parts of an offer are kept that nobody goes on to pull
+_FRESH = 2.0  # seconds for which an offer that came in one part while nobody waited is still news
+
+_OPEN: WeakSet[ZenohLink] = WeakSet()
+_WATCHED = Lock()
+
+
+def _session(config: str, who: str, places: list[str]) -> Any:
+    """Open a session; RUST_LOG=zenoh_link_tls=warn has Zenoh print which handshakes were refused, and why."""
+    zenoh.try_init_log_from_env()  # type: ignore[no-untyped-call]
+    try:
+        return zenoh.open(zenoh.Config.from_json5(config))
+    except zenoh.ZError as error:
+        where = f"listening at {', '.join(places)}: " if places else ""
+        raise LinkError(f"{who}: the network cannot be opened ({where}{said(error).partition(' at /')[0]})") from None
+
+
+class ZenohLink(Link):
+    """A participant's link over the network.
+
+    identity: who this is. book: the participants. listen: locators (tls/HOST:PORT) at which others may dial this one;
+    dial: names of those that this one dials, each with a locator in the book. Those that do not answer are dialled
+    again and again. router: the name of who passes what is sealed end to end, which all dial instead; it has a locator
+    in the book, and takes no part. Raises LinkError if an address cannot be listened at, ConfigError for settings that
+    cannot be.
+    """
+
+    def __init__(
+        self, identity: Identity, book: AddressBook, listen: Iterable[str] = (), dial: Iterable[str] = (),
+        limits: Limits | None = None, router: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(identity.name)
+        self._book = {name: member for name, member in book.items() if name not in (identity.name, router)}
+        for name, member in self._book.items():
+            member.check(name, f"members.{shown(name, 64)}")
+        verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
+        dialled = [self._locator_of(name, book) for name in ([router] if router else dial)]
+        places = [listen_locator(place) for place in listen]
+        self._signer = Sealer(identity, self._book) if router else Signer(identity, self._book)
+        self._present: set[str] = set()
+        self._transfers: dict[tuple[str, str], _Transfer] = {}
+        self._state = Condition()
+        self._closed = False
+        self._stop = zenoh.CancellationToken()
+        self._session = _session(participant_config(identity, self._book, places, dialled, router), self.me, places)
+        self._offers = Offers(self._book, self.refused.add, limits)
+        _close_at_exit(self)
+        try:
+            self._queryable = self._session.declare_queryable(f"{KEY}/{self.me}/**", self._asked)
+            liveliness = self._session.liveliness()
+            self._watch = liveliness.declare_subscriber(f"{ALIVE}/*", self._seen, history=True)
+            self._token = liveliness.declare_token(f"{ALIVE}/{self.me}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _locator_of(self, name: str, book: AddressBook) -> str:
+        if name not in book or name == self.me:
+            raise ConfigError(f"{shown(name, 64)}: not in the address book; {nearest(name, self._book)}")
+        if not book[name].locator:
+            raise ConfigError(f"{name}: the address book has no address to dial; expected locator = 'tls/HOST:PORT'")
+        return book[name].locator
+
+    def offer(self, to: str, subject: str, data: bytes) -> None:
+        self._check(to, subject)
+        self._offers.put(to, subject, self._signer.write(to, subject, bytes(data)))
+
+    def withdraw(self, prefix: str, to: str | None = None) -> None:
+        self._offers.remove(prefix, to)
+
+    def pull(self, owner: str, subject: str, timeout: float, most: int = LARGEST) -> bytes:
+        self._check(owner, subject)
+        end = monotonic() + timeout
+        transfer = self._transfer(owner, subject)
+        try:
+            while not self._complete(transfer, most):
+                wanted = transfer.wanted(monotonic())
+                if wanted is not None:
+                    self._ask(transfer, wanted)
+                    continue
+                left = end - monotonic()
+                self._check_open()
+                if left <= 0:
+                    why = "not offered" if owner in self.present() else f"not reached ({UNREACHED})"
+                    why = why if transfer.head is None else f"{transfer.came:,} of {transfer.head.size:,} bytes came"
+                    raise Missed(owner, subject, f"{why} within {timeout:g} s")
+                transfer.wait(left)
+            return self._opened(transfer)
+        except Refused:
+            self._forget(transfer)
+            raise
+
+    def present(self) -> frozenset[str]:
+        with self._state:
+            return frozenset(self._present)
+
+    def close(self) -> None:
+        with self._state:
+            if self._closed:
+                return
+            self._closed = True
+            transfers = list(self._transfers.values())
+        for transfer in transfers:
+            transfer.notify()
+        self._stop.cancel()  # type: ignore[no-untyped-call]
+        self._offers.close()
+        self._session.close()
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def _seen(self, sample: Any) -> None:
+        name = str(sample.key_expr).rpartition("/")[2]
+        with self._state:
+            if sample.kind == zenoh.SampleKind.DELETE:
+                self._present.discard(name)
+            elif name in self._book:
+                self._present.add(name)
+            self._state.notify_all()
+
+    def _asked(self, query: Any) -> None:
+        """Hand a question to the offers; Zenoh waits for this to return, so nothing is answered here."""
+        asker, _, subject = str(query.key_expr).removeprefix(f"{KEY}/{self.me}/").partition("/")
+        wanted = query.attachment.to_bytes() if query.attachment is not None else b""
+        if len(wanted) != 4 + DIGEST or not is_subject(subject):
+            self.refused.add(asker if asker in self._book else "", shown(subject, 200), "not a question that can be")
+            query.drop()
+            return
+        answer = partial(self._answer, query, asker)
+        number, of = int.from_bytes(wanted[:4], "big"), wanted[4:]
+        self._offers.ask(Question(asker, subject, number, of, answer, query.drop))
+
+    def _answer(self, query: Any, asker: str, kind: bytes, data: bytes) -> None:
+        # The link may be cut at any moment: whoever asked asks again.
+        with suppress(zenoh.ZError), query:
+            with self._state:
+                self.bytes_out[asker] += len(data) + len(kind)
+            query.reply(query.key_expr, data, attachment=kind)
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def _transfer(self, owner: str, subject: str) -> _Transfer:
+        """Return the transfer of this offer, which may have begun with an earlier pull."""
+        now, key = monotonic(), (owner, subject)
+        with self._state:
+            for old in [each for each, other in self._transfers.items() if other.touched < now - _KEPT]:
+                del self._transfers[old]
+            transfer = self._transfers.get(key)
+            if transfer is None or transfer.stale(now):
+                transfer = self._transfers[key] = _Transfer(owner, subject)
+            transfer.touched = now
+            return transfer
+
+    def _forget(self, transfer: _Transfer) -> None:
+        with self._state:
+            if self._transfers.get((transfer.owner, transfer.subject)) is transfer:
+                del self._transfers[transfer.owner, transfer.subject]
+
+    def _ask(self, transfer: _Transfer, number: int) -> None:
+        """Ask for a part; the answer comes to the transfer, also after this pull has ended."""
+        of = transfer.begin(number, monotonic())
+
+        def received(reply: Any) -> None:
+            if reply.ok is not None and reply.ok.attachment is not None:
+                kind, data = reply.ok.attachment.to_bytes(), reply.ok.payload.to_bytes()
+                with self._state:
+                    self.bytes_in[transfer.owner] += len(kind) + len(data)
+                transfer.receive(number, of, kind, data)
+
+        try:
+            self._session.get(
+                f"{KEY}/{transfer.owner}/{self.me}/{transfer.subject}",
+                Callback(received, partial(transfer.end, number, of), indirect=False),
+                timeout=_ASKED, attachment=number.to_bytes(4, "big") + of, cancellation_token=self._stop,
+                priority=zenoh.Priority.BACKGROUND if number else zenoh.Priority.DATA_HIGH,
+                target=zenoh.QueryTarget.ALL, consolidation=zenoh.ConsolidationMode.NONE,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )  # fmt: skip
+        except zenoh.ZError:
+            self._check_open()
+            transfer.end(number, of)
+
+    def _complete(self, transfer: _Transfer, most: int) -> bool:
+        """Check what has arrived since the last look; returns whether all parts are there. Raises Refused."""
+        for number, kind, data in transfer.arrived():
+            if number == 0 and kind[:1] == HEAD:
+                try:
+                    head = self._signer.read(transfer.owner, transfer.subject, kind[1:])
+                except ValueError as error:
+                    raise self._refusal(transfer, str(error)) from None
+                if head.size > most + self._signer.extra:
+                    raise self._refusal(transfer, f"{head.size:,} bytes; at most {most:,} are taken")
+                transfer.head = head
+            elif kind == CHANGED:
+                transfer.restart()
+                return False
+            elif kind != REST or transfer.head is None:
+                continue  # not offered yet
+            self._keep(transfer, number, data)
+        return transfer.complete
+
+    def _keep(self, transfer: _Transfer, number: int, data: bytes) -> None:
+        """Keep a part; raises Refused for another length, so that nobody fills the memory."""
+        assert transfer.head is not None
+        before = FIRST + (number - 1) * PART if number else 0
+        expected = max(0, min(transfer.head.size - before, PART if number else FIRST))
+        if len(data) != expected:
+            raise self._refusal(transfer, f"{len(data):,} bytes in a part; expected {expected:,}")
+        transfer.parts[number] = data
+
+    def _opened(self, transfer: _Transfer) -> bytes:
+        """Return what the parts hold; raises Refused unless it is what the owner signed."""
+        assert transfer.head is not None
+        data = b"".join(part for _, part in sorted(transfer.parts.items()))
+        if hashlib.sha256(data).digest() != transfer.head.digest:
+            raise self._refusal(transfer, "not the bytes that were signed")
+        try:
+            content = self._signer.opened(transfer.owner, transfer.subject, data)
+        except ValueError as error:
+            raise self._refusal(transfer, str(error)) from None
+        self._forget(transfer)
+        transfer.notify()
+        return content
+
+    def _refusal(self, transfer: _Transfer, why: str) -> Refused:
+        self.refused.add(transfer.owner, transfer.subject, why)
+        return Refused(transfer.owner, transfer.subject, why)
+
+    def _check(self, name: str, subject: str) -> None:
+        if name not in self._book:
+            raise Refused(name, subject, f"no participant of this name; {nearest(name, self._book)}")
+        if not is_subject(subject):
+            raise Refused(name, subject, "not a subject: words of a-z 0-9 . _ - with / between them")
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LinkError(f"the link of {self.me} is closed")
+
+
+class _Transfer:
+    """One offer on its way here. Safe between threads; head and parts are changed by those who pull it alone.
+
+    head: what the owner vouched for, once it is here. parts: by number. touched: when somebody pulled it last.
+    """
+
+    def __init__(self, owner: str, subject: str) -> None:
+        self.owner, self.subject = owner, subject
+        self.touched = 0.0
+        self._state = Condition()
+        self._news: list[tuple[int, bytes, bytes]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: the owner has replaced the offer."""
+        with self._state:
+            self.head: Head | None = None
+            self.parts: dict[int, bytes] = {}
+            self._news.clear()
+            self._asked: dict[int, float] = {}  # when each part was asked for that is under way
+            self._pause, self._came_at = 0.0, 0.0
+            self._ahead = _AHEAD
+
+    @property
+    def came(self) -> int:
+        """Bytes that have arrived."""
+        return sum(map(len, self.parts.values()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts are there."""
+        return self.head is not None and len(self.parts) == self._count()
+
+    def _count(self) -> int:
+        assert self.head is not None
+        return 1 + -(-max(0, self.head.size - FIRST) // PART)
+
+    def stale(self, now: float) -> bool:
+        """Whether its first part came while nobody pulled it: a small offer may have been replaced since."""
+        with self._state:
+            waiting = [number for number, kind, _ in self._news if kind[:1] == HEAD]
+            return bool(waiting) and self.head is None and self._came_at < now - _FRESH
+
+    def wanted(self, now: float) -> int | None:
+        """Return the next part to ask for; None if there is none to ask for now."""
+        with self._state:
+            if self._news or now < self._pause or len(self._asked) >= (self._ahead if self.head else 1):
+                return None
+            numbers = range(self._count()) if self.head is not None else range(1)
+            return next((each for each in numbers if each not in self.parts and each not in self._asked), None)
+
+    def begin(self, number: int, now: float) -> bytes:
+        """Note that a part is asked for; returns the hash of the offer, zeros for the first part."""
+        with self._state:
+            self._asked[number] = now
+            return self.head.digest if number and self.head is not None else bytes(DIGEST)
+
+    def receive(self, number: int, of: bytes, kind: bytes, data: bytes) -> None:
+        """Take an answer; a second one to the same question is dropped."""
+        now = monotonic()
+        with self._state:
+            if not self._is_awaited(number, of):
+                return
+            begun = self._asked.pop(number)
+            if kind[:1] not in (HEAD, REST, CHANGED):  # not offered yet
+                self._pause = begun + _AGAIN
+            elif number and now - begun < _FAST:
+                self._ahead = min(_MOST_AHEAD, self._ahead + 1)
+            elif number and now - begun > _SLOW:
+                self._ahead = max(_FEWEST, self._ahead - 1)
+            self._came_at = now
+            self._news.append((number, kind, data))
+            self._state.notify_all()
+
+    def end(self, number: int, of: bytes) -> None:
+        """Note that a question has ended; without an answer it is asked again, not at once."""
+        with self._state:
+            if self._is_awaited(number, of):
+                self._pause = self._asked.pop(number) + _AGAIN
+                self._state.notify_all()
+
+    def _is_awaited(self, number: int, of: bytes) -> bool:
+        return number in self._asked and (number == 0 or (self.head is not None and self.head.digest == of))
+
+    def arrived(self) -> list[tuple[int, bytes, bytes]]:
+        """Return (number, kind, bytes) of what came since the last call."""
+        with self._state:
+            news, self._news = self._news, []
+            return [each for each in news if each[0] not in self.parts]
+
+    def wait(self, timeout: float) -> None:
+        """Wait until there is something to do, at most so many seconds."""
+        with self._state:
+            if not self._news:
+                pause = self._pause - monotonic()
+                self._state.wait(min(timeout, pause) if pause > 0 else timeout)
+
+    def notify(self) -> None:
+        """Wake those who wait: the link is closed."""
+        with self._state:
+            self._state.notify_all()
+
+
+class Router:
+    """A router, for participants that can all only dial out: it passes sealed offers between them, and reads none.
+
+    It is no participant: it asks nothing and offers nothing, and each participant may ask and answer in its own name
+    alone. identity: its own. book: the participants. listen: locators at which they dial it. Leave it with `with` or
+    `close`. Raises LinkError if an address cannot be listened at, ConfigError for settings that cannot be.
+    """
+
+    def __init__(self, identity: Identity, book: AddressBook, listen: Iterable[str]) -> None:
+        verify(identity.chain, identity.roots, identity.name, f"the certificate of {identity.name}")
+        places = [listen_locator(place) for place in listen]
+        names = sorted(set(book) - {identity.name})
+        self._session = _session(router_config(identity, names, places), identity.name, places)
+        self._token = self._session.liveliness().declare_token(f"{ALIVE}/{identity.name}")
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        if not self._session.is_closed():
+            self._session.close()
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _close_at_exit(link: ZenohLink) -> None:
+    """Have this link closed when the main thread ends.
+
+    Python waits for the threads of a Zenoh session before it calls what atexit knows, so it would never end.
+    """
+    if _WATCHED.acquire(blocking=False):  # once in a process
+        Thread(target=_close_all, name="fedkin-end").start()
+    _OPEN.add(link)
+
+
+def _close_all() -> None:
+    main_thread().join()
+    for link in list(_OPEN):
+        link.close()
