@@ -63,11 +63,10 @@ _LISTEN = typer.Option(
 )
 
 
-@net.command(
-    "serve",
-    cls=command_after_import("fedkin.running.experiment", experiment=check_experiment),
-    rich_help_panel=_TAKE_PART,
-)
+_reads_experiment = command_after_import("fedkin.running.experiment", experiment=check_experiment)
+
+
+@net.command("serve", cls=_reads_experiment, rich_help_panel=_TAKE_PART)
 def _serve(
     experiment: Path | None = typer.Argument(None, metavar="[E.toml]", help="Experiment file; not with --resume."),
     invitation: Path = typer.Option(..., "--join", help="The join file that the participants have."),
