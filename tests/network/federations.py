@@ -16,7 +16,8 @@ from fedkin import codec
 from fedkin.errors import FedkinError
 from fedkin.federation import Client, Federation
 from fedkin.network.agreement import PlanOf
-from fedkin.network.client import Left, NetworkClient
+from fedkin.network.client import NetworkClient
+from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop, execute
 from fedkin.running.networked import plan_of, serve

@@ -146,7 +146,7 @@ def strangers(place: Place, town: Town) -> Iterable[tuple[str, str, list[str], s
     """(whose log, what it says, what is started, what the server says) of participants that are refused."""
     alone, other = new_town("c07"), new_town("other-ca")
     for name, identity, why in (
-        ("self-signed", replace(town["c07"], key=alone.key, chain=(alone.ca,)), "not signed by the CA of this federation"),
+        ("self-signed", replace(town["c07"], key=alone.key, chain=(alone.ca,)), "not signed by the CA"),
         ("expired", town.expired("c07"), "the certificate of CN=c07 expired on"),
         ("other-ca", other.signed("c07"), "not signed by the CA of this federation: signed by CN=other-ca"),
         ("stranger", town["stranger"], "'stranger' is not a member of this federation"),

@@ -114,7 +114,7 @@ def test_a_router_cannot_answer_in_anothers_name(opened: Opened, router: Router,
     for subject, words in (("plain", "not sealed"), ("sealed", "its certificate")):
         with pytest.raises(Refused, match=words):
             bob.pull("ann", subject, 30)
-    queryable.undeclare()  # type: ignore[no-untyped-call]
+    queryable.undeclare()
     assert bob.refused.counts == {"ann": 2}
 
 

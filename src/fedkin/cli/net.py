@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -317,7 +317,7 @@ def _print_status(file: Path, status: Status) -> None:
         console.print(f"learned weights: {_weights(status.weights)}")
     if status.epsilon is not None:
         console.print(f"released so far in this run: epsilon {status.epsilon:.2f}")
-    columns = {
+    columns: dict[str, Callable[[str, Other], str]] = {
         "name": lambda name, other: name,
         "here": lambda name, other: "yes" if other.here else "no",
         "round": lambda name, other: "" if other.round is None else str(other.round),
