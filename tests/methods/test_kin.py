@@ -24,8 +24,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.personal import first_layer, has_place, log_shares, own_view, shared_view
 from fedkin.methods.blocks.signatures import usable
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.kin import Kin
-from fedkin.methods.kin.finding import level
+from fedkin.methods.kin import Kin, level
 from fedkin.views import ClientView
 from support import small_setup
 
@@ -345,7 +344,7 @@ def test_a_first_layer_without_bias_has_no_place_for_offsets() -> None:
 def test_who_is_harmed_keeps_its_own_model() -> None:
     """Clients of another relation that are merged by force; with nothing held out they would have the group's."""
     fed = federation([common_draw] * 6 + [swapped] * 2, n=120)
-    forced = {"least": 1e9, "margin": 1.0}
+    forced = {"least": 1e9, "margin_se": 1.0}
     safe, bare, local = (
         fedkin.run(m, fed, rounds=12, training={"lr": 0.2}, model="linear")
         for m in (Kin(trials=5, **forced), Kin(trials=0, **forced), "local")
@@ -359,7 +358,7 @@ def test_who_is_harmed_keeps_its_own_model() -> None:
 
 def test_trials_end_and_cost_at_most_twice() -> None:
     fed = federation([common_draw] * 6, n=120)
-    kin, plain = engine_of(fed, Kin(trials=3, margin=50.0)), engine_of(fed, FedAvg())
+    kin, plain = engine_of(fed, Kin(trials=3, margin_se=50.0)), engine_of(fed, FedAvg())
     for number in range(1, 6):
         ours, theirs = kin.round(number), plain.round(number)
         assert ours.samples == {id: n * (2 if number <= 3 else 1) for id, n in theirs.samples.items()}
@@ -369,7 +368,7 @@ def test_trials_end_and_cost_at_most_twice() -> None:
 def test_trials_end_once_the_groups_model_is_better() -> None:
     """Where own models lose by the margin, all samples train the group's from then on, long before `trials` rounds."""
     fed = federation([common_draw] * 10, n=40)
-    kin, plain = (engine_of(fed, m, lr=0.2) for m in (Kin(trials=100, margin=1.0, fewest=5), FedAvg()))
+    kin, plain = (engine_of(fed, m, lr=0.2) for m in (Kin(trials=100, margin_se=1.0, min_holdout=5), FedAvg()))
     first = (kin.round(1).samples, plain.round(1).samples)
     assert first[0] == {id: 2 * n for id, n in first[1].items()}
     for number in range(2, 12):
@@ -378,13 +377,13 @@ def test_trials_end_once_the_groups_model_is_better() -> None:
 
 
 def test_clients_with_few_samples_have_no_trial() -> None:
-    kin, plain = (engine_of(federation([common_draw] * 5, n=30), m) for m in (Kin(fewest=10), FedAvg()))
+    kin, plain = (engine_of(federation([common_draw] * 5, n=30), m) for m in (Kin(min_holdout=10), FedAvg()))
     assert kin.round(1).samples == plain.round(1).samples
 
 
 def test_held_out_samples_train_neither_model() -> None:
     """A class that only held-out samples have leaves the models as they would be without it."""
-    from fedkin.methods.kin.harm import on_trial
+    from fedkin.methods.kin import on_trial
 
     fed = federation([common_draw], n=100)
     view = view_of(fed["c0"], fed)
@@ -459,7 +458,7 @@ def moving(fed: Federation, draw: Draw, number: int) -> Federation:
 
 def test_drift_is_seen_when_clients_sign_again() -> None:
     fed = federation([common_draw, swapped] * 4)
-    engine = engine_of(moving(fed, swapped, 2), Kin(every=2))
+    engine = engine_of(moving(fed, swapped, 2), Kin(regroup_every=2))
     engine.round(1)
     before = dict(state(engine)["group"])
     engine.round(2)
@@ -476,7 +475,9 @@ def test_who_becomes_alone_goes_on_from_its_groups_model() -> None:
     moved = client("c0", far, 80, 96)
     changed = replace(fed["c0"], changes=(Change(3, moved.train, moved.test),))
     engine = engine_of(
-        Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task), Kin(every=2, trials=0), lr=0.0
+        Federation([changed, *(c for id, c in fed.items() if id != "c0")], fed.task),
+        Kin(regroup_every=2, trials=0),
+        lr=0.0,
     )
     engine.round(1)
     # With no rate, whatever it starts from is what it has.
