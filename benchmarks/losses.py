@@ -33,7 +33,7 @@ from fedkin.methods import FedSr, Mapl
 from fedkin.methods.fedclassavg import ContrastedViews
 from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.fedsr import SimpleRepresentation
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 
 NETS: dict[str, tuple[Callable[[Task], tuple[nn.Module, nn.Module]], Task, bool]] = {
     "own-32": WORK["own-32"], "own-200": WORK["own-200"], "table": WORK["table"],

@@ -34,7 +34,7 @@ from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
 from fedkin.methods import FedAvg, Flt, SfmtlGraph
 from fedkin.methods.flt.method import EncoderSettings, RelatednessSettings
-from fedkin.methods.flt.signature import content
+from fedkin.methods.flt.relatedness import content
 from fedkin.views import ClientView
 
 GROUPS, CLASSES, FEATURES, TRAIN, TEST = 10, 4, 16, 20, 5

@@ -241,21 +241,9 @@ def test_many_clients_take_the_block_way_and_say_what_they_cannot(
     page = (tmp_path / "out" / "graph.html").read_text(encoding="utf-8")
     assert "means over 8 clients" in page
     assert "Who is near whom" not in page
-    monkeypatch.setattr(command, "_LARGEST_EXACT", 1000)
-    most = run_json(tmp_path / "t.npz", "--sparsify", "knn:5")
-    assert 0.95 <= most["recall"] <= 1
-    found = {id: at for at, one in enumerate(most["groups"]) for id in one["members"]}
-    first = {id: at for at, one in enumerate(whole["groups"]) for id in one["members"]}
-    assert g.ari([found[id] for id in ids], [first[id] for id in ids]) > 0.8
-    assert run_json(tmp_path / "t.npz", "--sparsify", "knn:5", "--recall", "1")["edges"] == whole["edges"]
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--sparsify", "epsilon:0.4")
     assert "too many to compare all pairs" in fails(tmp_path / "t.npz", "--similarity", "l2")
     assert "compares all pairs" in fails(tmp_path / "t.npz", "--groups", "hierarchical")
-    # A recall that was not measured is no number.
-    monkeypatch.setattr("fedkin.graph._cells._shares", lambda *_: np.array([]))
-    monkeypatch.setattr("fedkin.graph._cells._enough", lambda *_: 3)
-    assert run_json(tmp_path / "t.npz", "--sparsify", "knn:5")["recall"] is None
-    assert "(cosine, knn:5, recall not measured)" in run(tmp_path / "t.npz", "--sparsify", "knn:5").output
 
 
 def test_integer_ids_and_float32_are_kept(tmp_path: Path) -> None:
@@ -277,16 +265,6 @@ def test_a_table_has_its_numbers_however_many_columns_are_read_at_a_time(tmp_pat
     x[3, 36] = np.inf
     pd.DataFrame(x, columns=names).assign(client=list("abcde")).to_parquet(tmp_path / "t.parquet")
     assert "client 'd', column 'x36': missing or not finite" in fails(tmp_path / "t.parquet")
-
-
-def test_single_precision_is_for_numbers_that_it_holds() -> None:
-    command = importlib.import_module("fedkin.cli.graph")
-    exact = np.array([[0.5, -3.0], [2.0**-120, 1e6]])
-    assert command._single(exact).dtype == np.float32
-    np.testing.assert_array_equal(command._single(exact), exact)
-    for number in (0.1, 1e300, 2.0**-1000, 16_777_217.0):
-        held = np.array([[0.5, number]])
-        assert command._single(held) is held
 
 
 TABLES = {

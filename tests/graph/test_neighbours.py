@@ -1,3 +1,5 @@
+"""Exact nearest neighbours without the matrix of all pairs, against the matrix."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
@@ -20,28 +23,15 @@ def test_the_same_graph_as_from_the_full_matrix(n: int, k: int, mutual: bool, se
     assert abs(found - found.T).nnz == 0
 
 
-@given(vectors(elements=st.sampled_from([0.0, 1.0])), st.integers(1, 4))
-def test_ties_go_to_the_lower_row_also_without_the_matrix(x: Any, k: int) -> None:
+@given(vectors(elements=st.sampled_from([0.0, 1.0, -1.0])), st.integers(1, 4))
+def test_of_equal_cosines_any_are_taken_and_no_row_is_its_own_neighbour(x: Any, k: int) -> None:
     found = g.nearest(x, k).toarray()
+    assert not found.diagonal().any()
     s = g.cosine(x).round(12)
-    for row in range(len(x)):
-        others = [j for j in range(len(x)) if j != row and s[row, j] > 0]
-        best = sorted(others, key=lambda j: (-s[row, j], j))[:k]
-        np.testing.assert_allclose(np.sort(found[row][found[row] > 0]), np.sort(s[row, best]))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_blocks_do_not_show(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(-2, 3, size=(700, 3)).astype(dtype)
-    expected = dense(g.knn(g.cosine(x).round(6), 5))
-    whole = g.nearest(x, 5)
-    assert (np.diff(whole.indptr) <= 5).all()
-    monkeypatch.setattr("fedkin.graph.neighbours._ROWS", 50)
-    monkeypatch.setattr("fedkin.graph._nearest._COLUMNS", 64)
-    again = g.nearest(x, 5)
-    np.testing.assert_allclose(again.data, whole.data, atol=1e-6)
-    assert ((g.knn_graph(x, 5) > 0).sum() / (expected > 0).sum()) == pytest.approx(1, abs=0.1)
+    np.fill_diagonal(s, 0.0)
+    for row, mine in enumerate(found):
+        best = np.sort(s[row][s[row] > 0])[::-1][:k]
+        np.testing.assert_allclose(np.sort(mine[mine > 0])[::-1], best, atol=1e-12)
 
 
 def test_rows_of_zeros_and_opposite_rows_are_alone() -> None:
@@ -49,19 +39,39 @@ def test_rows_of_zeros_and_opposite_rows_are_alone() -> None:
     assert found.tolist() == [[0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
 
 
-def test_single_precision_finds_the_same_neighbours() -> None:
-    x = np.random.default_rng(0).normal(size=(500, 16))
-    one, two = g.nearest(x, 5), g.nearest(x.astype(np.float32), 5)
+@pytest.mark.parametrize("rows", [None, [3, 7, 11]])
+def test_nearest_points_are_those_of_all_distances(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)) + 1e4
+    monkeypatch.setattr("fedkin.graph.neighbours._BLOCK", 50)
+    found = g.nearest_points(x, 5, rows=rows)
+    distances = cdist(x, x)
+    np.fill_diagonal(distances, np.inf)
+    wanted = distances if rows is None else distances[rows]
+    np.testing.assert_array_equal(found.columns, np.argsort(wanted, axis=1)[:, :5])
+    np.testing.assert_allclose(found.distances, np.sort(wanted, axis=1)[:, :5])
+
+
+def test_equal_points_and_more_neighbours_than_rows() -> None:
+    found = g.nearest_points(np.ones((8, 2)), 3)
+    assert (found.columns != np.arange(8)[:, None]).all()
+    assert not found.distances.any()
+    assert g.nearest_points(np.eye(3), 9).columns.shape == (3, 2)
+    assert g.nearest_points([[1.0]], 2).columns.shape == (1, 0)
+    assert g.nearest([[1.0]], 2).nnz == 0
+
+
+def test_the_same_bits_twice() -> None:
+    x = np.random.default_rng(0).normal(size=(3000, 8))
+    one, two = g.nearest(x, 4), g.nearest(x, 4)
     np.testing.assert_array_equal(one.indices, two.indices)
-    np.testing.assert_allclose(one.data, two.data, atol=1e-6)
+    np.testing.assert_array_equal(one.data, two.data)
 
 
 @pytest.mark.parametrize(
     ("x", "k", "says"),
     [
         (np.array([[1.0], [np.nan]]), 1, "row 1 is not all finite"),
-        (np.array([[1.0], [np.nan]], dtype=np.float32), 1, "row 1 is not all finite"),
-        (np.zeros((0, 3), dtype=np.float32), 1, "at least one client"),
+        (np.zeros((0, 3)), 1, "at least one client"),
         (np.zeros(3), 1, "expected 2 axes"),
         (np.ones((2, 2)), 0, "k: expected a whole number"),
         (np.ones((2, 2)), True, "k: expected a whole number"),

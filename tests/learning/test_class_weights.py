@@ -25,7 +25,7 @@ from fedkin.learning.stacked import fit_stacked
 from fedkin.learning.written import Program, program_of
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 from support import small_federation, small_setup
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.7)

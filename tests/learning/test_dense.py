@@ -25,7 +25,7 @@ from fedkin.learning.sgd import fit
 from fedkin.learning.written import NotWritten, Program, program_of
 from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.local import Local
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 from own_nets import CHAINS
 from support import small_federation, small_setup
 

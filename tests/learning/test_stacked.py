@@ -21,7 +21,7 @@ from fedkin.learning.models import CnnMnist, Mlp
 from fedkin.learning.sgd import fit
 from fedkin.learning.stackable import stackable
 from fedkin.learning.stacked import fit_stacked
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 from own_nets import OTHERS
 from support import small_federation
 

@@ -14,8 +14,7 @@ from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.flow import ServerMethod
 from fedkin.learning import Net, Training
 from fedkin.learning.models import Mlp
-from fedkin.methods.flt.method import Flt
-from fedkin.methods.flt.state import State
+from fedkin.methods.flt.method import Flt, State
 from fedkin.views import ServerView
 from support import small_setup
 

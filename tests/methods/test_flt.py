@@ -17,12 +17,9 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.flt import stage
-from fedkin.methods.flt.averaging import along_edges, inside_groups
-from fedkin.methods.flt.method import Flt, relate
-from fedkin.methods.flt.relatedness import RelatednessSettings
-from fedkin.methods.flt.signature import centres_of
-from fedkin.methods.flt.state import State
+from fedkin.methods.flt import method as flt
+from fedkin.methods.flt.method import Flt, State, along_edges, inside_groups
+from fedkin.methods.flt.relatedness import RelatednessSettings, centres_of, relate
 from fedkin.methods.local import Local
 from fedkin.settings import parse
 from methods.flt_world import (
@@ -89,8 +86,8 @@ def test_other_ids_give_the_same_groups_bit_for_bit(order: list[int], cluster: s
     for names in ({id: id for id in ids}, {id: f"new-{place}" for id, place in zip(ids, order, strict=True)}):
         server = a_server(method, federation.relabel(names))
         server.state["signatures"] = {names[id]: centres_of(stored(federation[id].train), 3, 0) for id in ids}
-        rows, centres, _ = stage.inputs(server)
-        stage.keep(server, rows, centres, relate(centres, method.graph, 0), method.average, method.graph)
+        rows, centres, _ = flt.inputs(server)
+        flt.keep(server, rows, centres, relate(centres, method.graph, 0), method.average, method.graph)
         state = server.state
         found.append({id: (state["group"][names[id]], state["row"][names[id]]) for id in ids})
     assert found[0] == found[1]
@@ -315,7 +312,7 @@ def test_pretraining_data_of_another_shape_are_refused_by_name() -> None:
 
 def test_loopback_gives_the_same_groups() -> None:
     federation = grouped()
-    method = Flt(encoder={"fine_tune": 1, "keep": True, "dims": 4}, every=2, graph={"groups": 3})
+    method = Flt(encoder={"fine_tune": 1, "keep": True, "dims": 4}, regroup_every=2, graph={"groups": 3})
     one, other = (engine_after(method, federation, 3, kind) for kind in (LocalEngine, LoopbackEngine))
     assert groups_of(one) == groups_of(other)
 

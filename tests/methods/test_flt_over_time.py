@@ -17,7 +17,7 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.engines import LocalEngine, Witness
 from fedkin.federation import Change, Client, Federation, Samples, Task
 from fedkin.methods.flt.method import Flt
-from fedkin.methods.flt.signature import centres_of
+from fedkin.methods.flt.relatedness import centres_of
 from methods.flt_world import (
     assert_equal_models,
     engine_after,
@@ -115,7 +115,7 @@ def test_an_encoder_is_pretrained_once_and_survives_a_restart(tmp_path: Path, mo
         return public()(name)  # type: ignore[no-any-return]
 
     method = Flt(
-        encoder={"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5}, every=1, graph={"groups": "ratio"}
+        encoder={"pretrain": "clothes", "epochs": 2, "limit": 30, "dims": 5}, regroup_every=1, graph={"groups": "ratio"}
     )
     engine = LocalEngine(with_public(method, image_federation(), given))
     engine.round(1)
@@ -158,7 +158,7 @@ def test_a_kept_encoder_is_sent_once() -> None:
     floats = {}
     for keep in (False, True):
         engine = LocalEngine(
-            small_setup(Flt(encoder={"keep": keep, "dims": 5}, every=1, graph={"groups": "ratio"}), federation)
+            small_setup(Flt(encoder={"keep": keep, "dims": 5}, regroup_every=1, graph={"groups": "ratio"}), federation)
         )
         outcomes = [engine.round(number) for number in (1, 2)]
         floats[keep] = [
@@ -255,19 +255,19 @@ def test_groups_wait_for_enough_flags() -> None:
     first, federation = drifting(12)
     second, more = drifting(15)
     both = Federation([*federation.values(), more[second]], federation.task)
-    engine = engine_after(Flt(graph={"groups": 3}, flags=2), federation, 6)
+    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=2), federation, 6)
     assert engine.server.state["changed"] == {first: True}
     assert score(groups_of(engine), federation) == 1.0
-    engine = engine_after(Flt(graph={"groups": 3}, flags=2), both, 4)
+    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=2), both, 4)
     assert score(groups_of(engine), both.at(4)) == 1.0
-    engine = engine_after(Flt(graph={"groups": 3}, flags=None), both, 5)
+    engine = engine_after(Flt(graph={"groups": 3}, regroup_changed=None), both, 5)
     assert engine.server.state["changed"] == {}
     assert score(groups_of(engine), both) == 1.0
 
 
 def test_every_tau_rounds_all_sign_again() -> None:
     _, federation = drifting(at=2)
-    engine = LocalEngine(small_setup(Flt(graph={"groups": 3}, flags=None, every=3), federation))
+    engine = LocalEngine(small_setup(Flt(graph={"groups": 3}, regroup_changed=None, regroup_every=3), federation))
     asked = []
     for number in range(1, 8):
         outcome = engine.round(number)

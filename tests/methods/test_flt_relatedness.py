@@ -12,11 +12,8 @@ from scipy.spatial.distance import squareform
 from sklearn.decomposition import PCA
 
 from fedkin import graph as g
-from fedkin.methods.flt.method import relate
-from fedkin.methods.flt.newcomers import nearest
-from fedkin.methods.flt.relatedness import RelatednessSettings, threshold
-from fedkin.methods.flt.signature import centres_of
-from fedkin.methods.flt.stage import continued
+from fedkin.methods.blocks.clusters import continued
+from fedkin.methods.flt.relatedness import RelatednessSettings, centres_of, newcomers_relatedness, relate, threshold
 from methods.flt_world import samples
 from support import stored
 
@@ -111,7 +108,7 @@ def test_attached_rows_are_those_of_the_whole_matrix(embedding: Any) -> None:
     sets = [centres_of(x, 3, 0).double().numpy() for x in drawn]
     chosen = RelatednessSettings(embedding=embedding, dims=8, gamma=6.0)
     labels = np.array([0, 1, 2, 0, 1, 2])
-    rows, joins, closest = nearest(sets[7:], sets[:6], sets[6:7], labels, 6.0, chosen, 0)
+    rows, joins, closest = newcomers_relatedness(sets[7:], sets[:6], sets[6:7], labels, 6.0, chosen, 0)
     whole = g.gamma(g.matching(sets), 6.0)
     np.testing.assert_array_equal(rows, whole[7:])
     assert joins.tolist() == [1, 2]

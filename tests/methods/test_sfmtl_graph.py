@@ -18,9 +18,7 @@ from fedkin.learning import Batch, Net
 from fedkin.learning.net import head_of
 from fedkin.methods.blocks.mixing import mixed
 from fedkin.methods.local import Local
-from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
-from fedkin.methods.sfmtl_graph.means import community_anchors
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy, SfmtlGraph, community_anchors
 from fedkin.settings import parse
 from support import Watched, small_federation, small_setup
 

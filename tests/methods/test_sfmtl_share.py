@@ -12,8 +12,7 @@ from torch import Tensor
 from fedkin.codec import size
 from fedkin.flow import Message
 from fedkin.learning.net import body_of, head_of
-from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.methods.sfmtl_graph.means import community_bodies
+from fedkin.methods.sfmtl_graph import SfmtlGraph, community_bodies
 from support import Watched, small_federation, small_setup
 
 ORACLE = {"control": "oracle", "groups": "components"}

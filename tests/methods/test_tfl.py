@@ -18,8 +18,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.blocks.minimax import SampleLosses, training_loss
 from fedkin.methods.drfa import Drfa
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.tfl import Tfl
-from fedkin.methods.tfl.method import divergence_slope
+from fedkin.methods.tfl import Tfl, divergence_slope
 from fedkin.settings import parse
 from methods.plain_loops import nearest_on_simplex
 from support import Watched, small_federation, small_setup, stored

@@ -16,9 +16,7 @@ from fedkin import graph as graphs
 from fedkin.federation import Federation
 from fedkin.methods.blocks import vectors as vectors_room
 from fedkin.methods.blocks.vectors import last_layers
-from fedkin.methods.tfl import Tfl
-from fedkin.methods.tfl.sketch import sketched
-from fedkin.methods.tfl.topology import Topology, centralities, grouped
+from fedkin.methods.tfl import Tfl, Topology, centralities, grouped, sketched
 from support import Watched, small_federation, small_setup
 
 

@@ -31,7 +31,7 @@ from fedkin.methods.fedproto import PrototypeRegularised
 from fedkin.methods.fedsr import ClassReference, FedSr, GaussianBody, SimpleRepresentation
 from fedkin.methods.mapl.loss import TwoViews
 from fedkin.methods.mapl.method import Mapl
-from fedkin.methods.sfmtl_graph.loss import AnchoredCrossEntropy
+from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
 from own_nets import OTHERS
 
 CLASSES = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ __all__ = ["graph"]
 _SETS = ("matching", "minimum", "hausdorff")
 # With more clients, nearest neighbours are found in blocks, without the matrix of all pairs.
 _LARGEST_FULL = 5000
-# With more clients, not all are compared: the blocks of 50,000 take most of a minute.
-_LARGEST_EXACT = 20_000
 # With more clients, betweenness takes too long, and the degree replaces it.
 _LARGEST_BETWEENNESS = 3000
 
@@ -44,10 +41,6 @@ _SIMILARITY = typer.Option(
 _SPARSIFY = typer.Option(
     "knn:10", help="none, epsilon:E, knn:K, mutual:K, gamma:auto, gamma:D, soft:auto, soft:SCALE, FILE.py:NAME."
 )
-_RECALL = typer.Option(
-    0.95, min=0.01, max=1.0,
-    help="Beyond 20,000 clients: the least share of nearest neighbours to find; 1: compare all, which takes long.",
-)  # fmt: skip
 _GROUPS = typer.Option(
     "louvain",
     help="louvain, leiden, components, hierarchical, hierarchical:N, kmeans:N, bipartition:T, single, alone, "
@@ -66,7 +59,6 @@ def graph(
     sparsify: str = _SPARSIFY,
     groups: str = _GROUPS,
     resolution: float = typer.Option(1.0, help="Louvain and Leiden: above 1 more and smaller groups."),
-    recall: float = _RECALL,
     seed: int = typer.Option(0, min=0, max=2**32 - 1, help="Seed of the grouping and the picture."),
     client: str | None = _CLIENT,
     target: str | None = _TARGET,
@@ -85,9 +77,9 @@ def graph(
     sparsify, groups = _own(sparsify, "sparsify"), _own(groups, "groups")
     table = read_signatures(signatures)
     name = similarity or ("matching" if table.sets else "cosine")
-    found, inner, told = _build(table, name, sparsify, groups, resolution, recall, seed)
+    found, inner = _build(table, name, sparsify, groups, resolution, seed)
     asked = {"similarity": name, "sparsify": sparsify, "groups_by": groups, "seed": seed}
-    summary = {**asked, **told, **_facts(found, inner)}
+    summary = {**asked, **_facts(found, inner)}
     if out is not None:
         summary["files"] = _write(found, out, f"{signatures.name}: {len(found.ids)} clients", seed)
     if json:
@@ -127,12 +119,9 @@ def _same(
 
 
 def _build(
-    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, recall: float, seed: int
-) -> tuple[Graph, Any, dict[str, float | None]]:
-    """Build the graph with its groups.
-
-    Returns it with the matrix of similarities (None beyond 5,000 clients), and the recall if not all were compared.
-    """
+    table: Signatures, similarity: str, sparsify: str, groups: str, resolution: float, seed: int
+) -> tuple[Graph, Any]:
+    """Return the graph with its groups, and the matrix of similarities (None beyond 5,000 clients)."""
     from fedkin import graph as room
 
     if table.sets != (similarity in _SETS):
@@ -145,9 +134,8 @@ def _build(
     if groups == "planted":
         raise ConfigError("--groups planted: a table of signatures has no planted groups")
     vectors = None if table.sets else table.x
-    told: dict[str, float | None] = {}
     if len(table.ids) > _LARGEST_FULL:
-        affinity, told = _of_many(table, similarity, sparsify, groups, recall, seed)
+        affinity = _of_many(table, similarity, sparsify, groups)
         similar = distances = None
     else:
         distances = room.distance_stage(similarity)(table.x) if table.sets else None
@@ -157,12 +145,10 @@ def _build(
     few = len(table.ids) <= _LARGEST_BETWEENNESS
     central = room.betweenness(affinity, normalised=True) if few else room.degree(affinity)
     values = {"betweenness" if few else "degree": central}
-    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar, told
+    return room.Graph(table.ids, affinity, groups=room.by_id(table.ids, labels), values=values), similar
 
 
-def _of_many(
-    table: Signatures, similarity: str, sparsify: str, groups: str, recall: float, seed: int
-) -> tuple[Any, dict[str, float | None]]:
+def _of_many(table: Signatures, similarity: str, sparsify: str, groups: str) -> Any:
     from fedkin import graph as room
 
     kind, _, k = sparsify.partition(":")
@@ -173,22 +159,7 @@ def _of_many(
         )
     if groups.partition(":")[0] in ("hierarchical", "bipartition"):
         raise ConfigError(f"--groups {groups} compares all pairs; {len(table.ids)} clients are too many")
-    if len(table.ids) <= _LARGEST_EXACT:
-        return room.knn_graph(table.x, int(k), mutual=kind == "mutual"), {}
-    found = room.approximate_nearest(_single(table.x), int(k), recall=recall, seed=seed)
-    affinity = room.symmetrise(found.graph, mutual=kind == "mutual")
-    if found.recall is None:
-        return affinity, {}
-    return affinity, {"recall": None if isnan(found.recall) else round(found.recall, 3)}
-
-
-def _single(x: Any) -> Any:
-    """`x` in single precision, which takes half the time, if it holds all the numbers exactly."""
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        single = x.astype(np.float32)
-    return single if np.array_equal(single, x) else x
+    return room.knn_graph(table.x, int(k), mutual=kind == "mutual")
 
 
 def _facts(found: Graph, similar: np.ndarray[Any, Any] | None) -> dict[str, Any]:
@@ -257,9 +228,6 @@ def _print(summary: dict[str, Any]) -> None:
     console = make_console()
     groups = summary["groups"]
     how = f"{summary['similarity']}, {summary['sparsify']}"
-    if "recall" in summary:
-        share = summary["recall"]
-        how += ", recall not measured" if share is None else f", {100 * share:.1f} % of the neighbours found"
     console.print(
         f"{summary['clients']} clients, {summary['edges']} edges ({how}), "
         f"{_count(len(groups), 'group')} ({summary['groups_by']}), modularity {summary['modularity']:.3f}",

@@ -17,7 +17,6 @@ array([0.25, 0.25, 0.25, 0.25])
 
 from __future__ import annotations
 
-from fedkin.graph.cells import Approximate, Closest, approximate_nearest, closest
 from fedkin.graph.centrality import (
     betweenness,
     closeness,
@@ -62,7 +61,7 @@ from fedkin.graph.mixing import (
     neighbour_average,
     row_normalise,
 )  # fmt: skip
-from fedkin.graph.neighbours import knn_graph, nearest
+from fedkin.graph.neighbours import Neighbours, knn_graph, nearest, nearest_points
 from fedkin.graph.network import check_network, network
 from fedkin.graph.own import Stage, stage
 from fedkin.graph.picture import draw, force_layout
@@ -140,17 +139,17 @@ from fedkin.graph.stages import (
 from fedkin.graph.table import Signatures, read_signatures
 
 __all__ = [
-    "Approximate", "Cells", "Closest", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments",
+    "Cells", "Difference", "EdgeScores", "Evidence", "Graph", "Interaction", "Moments", "Neighbours",
     "Node", "Placement", "Plan", "Rows", "Signature", "Signatures", "Spread", "Stage", "Verdicts", "across_share",
-    "anchor_similarity", "apart", "approximate_nearest", "ari", "betweenness", "bipartition", "by_id",
-    "canonical", "centrality_stage", "cfl", "check_network", "closeness", "closest", "clump_p", "collaboration_loss",
+    "anchor_similarity", "apart", "ari", "betweenness", "bipartition", "by_id",
+    "canonical", "centrality_stage", "cfl", "check_network", "closeness", "clump_p", "collaboration_loss",
     "collaboration_weights", "components", "control_stage", "coordinates", "cosine", "current_flow_betweenness",
     "current_flow_closeness", "degree", "difference", "distance_stage", "dot", "draw", "edge_scores",
     "eigenvector", "epsilon", "find", "force_layout", "from_networkx", "gamma", "gap_threshold",
     "gradient_step", "group_average", "groups_stage", "hausdorff", "head_response", "hierarchical",
     "interaction", "kmeans", "knn", "knn_graph", "laplacian", "laplacian_step", "learned_rows", "leiden",
     "load_graph", "louvain", "matching", "matching_of", "max_degree", "metropolis", "minimum", "minmax", "modularity",
-    "nearest", "negative_l1", "negative_l2", "neighbour_average", "network", "nmi", "nonnegative",
+    "nearest", "nearest_points", "negative_l1", "negative_l2", "neighbour_average", "network", "nmi", "nonnegative",
     "norm_regularised", "null_p", "oracle", "outlier_p", "pagerank", "pca", "place", "project", "random", "rbf",
     "read_rows", "read_signatures", "read_signed", "recursive_bipartition", "relative_similarity",
     "response_similarity", "row_cosine", "row_normalise", "same_alpha", "same_p", "sampled_betweenness",

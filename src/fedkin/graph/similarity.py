@@ -6,12 +6,13 @@ function says otherwise; sparsifying removes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, as_dense, as_vectors
+from fedkin.graph._check import Array, Labels, as_dense, as_vectors
 
 __all__ = [
     "anchor_similarity", "cosine", "dot", "head_response", "minmax", "negative_l1", "negative_l2", "rbf",
@@ -155,13 +156,15 @@ def row_cosine(w: Any) -> Array:
 def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     """Compare the responses of clients' heads to class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
 
-    r: logits [n, n, C, K]: r[k, l, c] is the output of head k for client l's anchor of class c. owned: bool [n, C].
+    owned: bool [n, C]. r: logits [n, n, C, K]: r[k, l, c] is the output of head k for client l's anchor of class c;
+    or a function r(k, places) that returns those of head k for the anchors at these places among all that are used,
+    np.argwhere(owned), [m, K]: then no array of all pairs and classes is held.
     With q(k, l, c) = cos(r[k, l, c], r[l, l, c]), both heads on l's anchor, a pair's similarity is
     "union": for each class that either owns, the mean of q over owners' anchors; then the mean over classes.
     "shared": the same over classes that both own; 0 if none.
     "rows": the mean of (q(k, l, c) + q(l, k, c)) / 2 over all classes, owned or not (the released code's).
     Only "rows" reads the anchors of classes that a client does not own. Clients that own no class have similarity 0
-    with each other.
+    with each other. More than 5,000 clients: in float32.
 
     >>> heads = np.array([[[1.0, 0], [0, 1]], [[1, 0], [0, -1]]])
     >>> anchors = np.eye(2)[None].repeat(2, 0)
@@ -170,24 +173,56 @@ def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     array([[1., 0.],
            [0., 1.]])
     """
+    own, outputs = _responses(r, owned, match)
+    client, kind = np.nonzero(own)
+    n, every = len(own), np.arange(len(client))
+    first = np.searchsorted(client, np.arange(n + 1))
+    s: Array = np.empty((n, n), _precision(n))
+    itself = np.concatenate([unit(np.asarray(outputs(k, every[first[k] : first[k + 1]]), s.dtype)) for k in range(n)])
+    # Eq. (8) in two halves, one for each direction: s[k, l] has head k's cosines on l's anchors.
+    for k in range(n):
+        logits = np.asarray(outputs(k, every), dtype=s.dtype)
+        length = np.sqrt(np.einsum("mo,mo->m", logits, logits))
+        q = np.einsum("mo,mo->m", logits, itself) / np.where(length > 0, length, 1.0)
+        share = own[k] / 2 if match == "shared" else 1 / (1.0 + own[k])
+        s[k] = np.bincount(client, q * share[kind], n)
+    s += s.T
+    s /= _classes(own, match)
+    np.clip(s, -1.0, 1.0, out=s)
+    return s
+
+
+def _responses(r: Any, owned: Any, match: Match) -> tuple[Any, Callable[[int, Labels], Array]]:
+    """Return (mask [n, C] of the anchors that are used, a function as `response_similarity` says)."""
+    if callable(r):
+        n, classes = np.shape(owned)
+        return _owned(owned, n, classes, match), r
     r = np.asarray(r, dtype=np.float64)
     if r.ndim != 4 or r.shape[0] != r.shape[1] or 0 in r.shape:
         raise GraphError(f"r: expected logits [n, n, C, K], got shape {r.shape}")
     own = _owned(owned, r.shape[0], r.shape[2], match)
-    r = _readable(r, own[None, :, :, None], "r", client_axis=1)
-    u = unit(r)
-    itself = np.einsum("kkcd->kcd", u)
-    q = np.einsum("klcd,lcd->klc", u, itself)
-    return _over_classes(q * own, own.astype(np.float64), match)
+    logits = _readable(r, own[None, :, :, None], "r", client_axis=1)
+
+    def outputs(k: int, places: Labels) -> Array:
+        of_head: Array = logits[k][own][places]
+        return of_head
+
+    return own, outputs
 
 
-def _over_classes(q: Array, own: Array, match: Match) -> Array:
-    """Average q[k, l, c], which is zero where l does not own c, over the classes that `match` names."""
-    both_ways = q + q.transpose(1, 0, 2)
-    owners = own[:, None] + own[None, :]
-    counted = owners > (1 if match == "shared" else 0)
-    per_class = np.where(counted, both_ways / np.maximum(owners, 1), 0.0)
-    return _tidy(per_class.sum(-1) / np.maximum(counted.sum(-1), 1))
+def _classes(own: Any, match: Match) -> Array:
+    """Return the number of classes on which each pair is compared, [n, n], at least 1."""
+    mask = own.astype(np.float32)
+    both: Array = mask @ mask.T
+    if match != "shared":
+        owned = mask.sum(axis=1)
+        both = owned[:, None] + owned - both
+    np.maximum(both, 1, out=both)
+    return both
+
+
+def _precision(n: int) -> Any:
+    return np.float64 if n <= 5000 else np.float32
 
 
 def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union") -> Array:
@@ -205,13 +240,13 @@ def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union")
     if h.ndim != 3 or h.shape[0] != len(w) or h.shape[2] != w.shape[2]:
         raise GraphError(f"H: expected anchors [{len(w)}, C, {w.shape[2]}], got shape {h.shape}")
     own = _owned(owned, len(w), h.shape[1], match)
-    r = np.einsum("kod,lcd->klco", w, _readable(h, own[:, :, None], "H"), optimize=True)
+    anchors = _readable(h, own[:, :, None], "H")[own]
     if b is not None:
         b = as_vectors(b, "b")
         if b.shape != w.shape[:2]:
             raise GraphError(f"b: expected biases {w.shape[:2]}, got shape {b.shape}")
-        r = r + b[:, None, None, :]
-    return response_similarity(r, owned, match=match)
+    bias = np.zeros(w.shape[:2]) if b is None else b
+    return response_similarity(lambda k, places: anchors[places] @ w[k].T + bias[k], owned, match=match)
 
 
 def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
@@ -235,9 +270,11 @@ def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
     u = unit(_readable(h, own[:, :, None], "H"))
     if match == "rows":
         return _tidy(np.stack([np.einsum("cd,led->lce", one, u).max(-1).mean(-1) for one in u]))
-    shared = np.einsum("kcd,lcd->kl", u, u)
-    owners = own[:, None].astype(np.int64) + own[None, :]
-    return _tidy(shared / np.maximum((owners > (1 if match == "shared" else 0)).sum(-1), 1))
+    flat = u.reshape(len(u), -1).astype(_precision(len(u)), copy=False)
+    s: Array = flat @ flat.T
+    s /= _classes(own, match)
+    np.clip(s, -1.0, 1.0, out=s)
+    return s
 
 
 def _owned(owned: Any, n: int, classes: int, match: str) -> Any:

@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import NET
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.methods.blocks import crowd
+from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.stages import (
     ControlStage,
@@ -83,13 +83,13 @@ class FedU(ServerMethod):
         needs_planted(federation, control=how.control, source=how.source)
         # Of those that answered in a round, there may be few of many clients.
         if self.neighbours == "all":
-            crowd.check_all_pairs(clients, control=how.control, source=how.source)
+            neighbours.check_all_pairs(clients, control=how.control, source=how.source)
             self.check_measure(clients)
 
     def check_measure(self, clients: int) -> None:
         """Raise ConfigError for a graph of models that is not made of so many."""
         if self.graph.source not in ("uniform", "planted"):
-            crowd.check_measure(clients, "source", self.graph.source, self.graph.sparsify)
+            neighbours.check_measure(clients, "source", self.graph.source, self.graph.sparsify)
 
     def start(self, server: ServerView[State]) -> None:
         server.state["models"] = {}
@@ -135,10 +135,10 @@ class FedU(ServerMethod):
             wanted = last_layers(server.net.trainable, how.layers)
             start = server.initial if how.vectors == "updates" else None
             vectors = [as_vector(models[id], wanted, start) for id in ids]
-            if len(ids) > crowd.LARGEST:
+            if len(ids) > neighbours.LARGEST:
                 self.check_measure(len(ids))
-                a = crowd.neighbour_affinity(vectors, how.source, how.sparsify, server.key("cells"))
-                return graph.control_stage(how.control)(a, planted=planted, seed=server.key("control"))
+                near = neighbours.neighbour_affinity(vectors, how.sparsify)
+                return graph.control_stage(how.control)(near, planted=planted, seed=server.key("control"))
             a = graph.similarity_stage(how.source)(rows(vectors, how.source))
         a = dense(graph.sparsify_stage(how.sparsify)(a))
         return dense(graph.control_stage(how.control)(a, planted=planted, seed=server.key("control")))

@@ -11,17 +11,16 @@ import torch
 
 from fedkin import graph as g
 from fedkin.errors import ConfigError
-from fedkin.methods.blocks import crowd
+from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.fedu import FedU
-from fedkin.methods.tfl.method import Tfl
-from fedkin.methods.tfl.topology import Topology, learned
+from fedkin.methods.tfl import Tfl, Topology, learned
 from methods.flt_world import engine_after, grouped, member
 
 
 @pytest.fixture(autouse=True)
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.methods.blocks.crowd.LARGEST", 8)
+    monkeypatch.setattr("fedkin.methods.blocks.neighbours.LARGEST", 8)
 
 
 def vectors(n: int, seed: int = 0) -> tuple[list[Any], Any]:
@@ -35,7 +34,7 @@ def vectors(n: int, seed: int = 0) -> tuple[list[Any], Any]:
 @pytest.mark.parametrize("sparsify", ["knn:5", "mutual:5"])
 def test_neighbours_are_those_of_the_matrix_of_all_pairs(sparsify: str) -> None:
     x, _ = vectors(120)
-    found = crowd.neighbour_affinity(x, "cosine", sparsify, 0)
+    found = neighbours.neighbour_affinity(x, sparsify)
     dense = np.asarray(g.sparsify_stage(sparsify)(g.cosine(torch.stack(x).numpy())))
     assert isinstance(found, sp.csr_array)
     same = (found.toarray() > 0) == (dense > 0)
@@ -50,37 +49,16 @@ def test_models_near_a_common_one_have_the_neighbours_of_the_matrix_of_all_pairs
     labels, common = rng.integers(4, size=300), rng.normal(size=200)
     near = common + spread * (rng.normal(size=(4, 200))[labels] + 0.3 * rng.normal(size=(300, 200)))
     x = [torch.from_numpy(row).float() for row in near]
-    found = crowd.neighbour_affinity(x, "cosine", "knn:10", 0).toarray() > 0
+    found = neighbours.neighbour_affinity(x, "knn:10").toarray() > 0
     truth = np.asarray(g.sparsify_stage("knn:10")(g.cosine(torch.stack(x).double().numpy()))) > 0
     assert (found & truth).sum() > 0.9 * truth.sum()
 
 
-def test_other_names_and_another_order_of_clients_give_the_same_neighbours_and_the_same_centralities() -> None:
-    x, _ = vectors(400)
-    order = np.random.default_rng(1).permutation(400)
-    back = np.argsort(order)
-    others = [x[row] for row in order]
-    one, two = (crowd.neighbour_affinity(each, "cosine", "knn:5", 1) for each in (x, others))
-    np.testing.assert_array_equal(one.toarray(), two[back][:, back].toarray())
-    for control in ("none", "shuffled", "random"):
-        how = Topology(similarity="cosine", epsilon=0.0, control=control, scale="normalised")
-        first, second = learned(x, how, seed=1), learned(others, how, seed=1)
-        np.testing.assert_array_equal(first.edges.toarray(), second.edges[back][:, back].toarray())
-        np.testing.assert_allclose(first.centrality, second.centrality[back], rtol=1e-9)
-        assert len(set(first.centrality.tolist())) > 50
-
-
-def test_a_threshold_holds_among_neighbours_and_other_stages_are_refused_in_words() -> None:
+def test_a_threshold_holds_among_neighbours() -> None:
     x, _ = vectors(60)
-    found = crowd.neighbour_affinity(x, "cosine", "epsilon:0.9", 0)
+    found = neighbours.neighbour_affinity(x, "epsilon:0.9")
     assert found.nnz > 0
     assert found.data.min() >= 0.9
-    for similarity, sparsify, said in (
-        ("dot", "none", "graph.similarity: 'dot' compares all pairs of 60 clients; above 8, .* by 'cosine'"),
-        ("cosine", "gamma:auto", "graph.sparsify: 'gamma:auto' compares all pairs of 60 clients; above 8, take 'none'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            crowd.neighbour_affinity(x, similarity, sparsify, 0)
 
 
 def with_late_ones(n: int) -> Any:
@@ -125,7 +103,7 @@ def test_graphs_of_neighbours_or_clusters_and_of_the_few_that_answered_are_not_r
 def test_a_graph_of_all_pairs_of_too_many_clients_is_refused_before_the_run(
     monkeypatch: pytest.MonkeyPatch, method: Any
 ) -> None:
-    monkeypatch.setattr("fedkin.methods.blocks.crowd.COMPLETE", 11)
+    monkeypatch.setattr("fedkin.methods.blocks.neighbours.COMPLETE", 11)
     with pytest.raises(ConfigError, match=r"method\.graph\.\w+: '\w+' links all pairs of clients, and 12 clients"):
         method.check(with_late_ones(6))
     method.check(grouped(11))
@@ -141,7 +119,7 @@ def test_no_client_is_the_whole_prior_of_many() -> None:
 
 def test_a_step_along_a_sparse_graph_is_that_along_the_same_dense_one() -> None:
     x, _ = vectors(30)
-    weights = crowd.neighbour_affinity(x, "cosine", "knn:4", 0)
+    weights = neighbours.neighbour_affinity(x, "knn:4")
     models = [{"w": row.float(), "seen": torch.tensor(number)} for number, row in enumerate(x)]
     one = mixed(models, laplacian_mixing(weights, None, 0.05, "models"))
     two = mixed(models, laplacian_mixing(weights.toarray(), None, 0.05, "models"))
@@ -174,8 +152,9 @@ def test_tfl_finds_who_is_central_among_neighbours_and_among_clusters() -> None:
 def test_betweenness_of_many_is_estimated_from_some_and_from_all_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = vectors(60)
     how = Topology(similarity="cosine", epsilon=0.0)
+    monkeypatch.setattr("fedkin.methods.tfl.LARGEST_EXACT", 59)
     for sources, exact in ((40, False), (60, True)):
-        monkeypatch.setattr("fedkin.methods.tfl.topology._SOURCES", sources)
+        monkeypatch.setattr("fedkin.methods.tfl.SOURCES", sources)
         one, two = learned(x, how, seed=1), learned(x, how, seed=1)
         np.testing.assert_array_equal(one.centrality, two.centrality)
         assert np.allclose(one.centrality, g.betweenness(one.edges)) is exact

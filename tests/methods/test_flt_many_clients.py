@@ -14,19 +14,15 @@ from fedkin import graph as g
 from fedkin.federation import Federation, Task
 from fedkin.flow import Message
 from fedkin.graph import Plan, Spread, sign
-from fedkin.methods.flt import crowd, relatedness
-from fedkin.methods.flt.averaging import along_edges
-from fedkin.methods.flt.crowd import neighbours
-from fedkin.methods.flt.method import Flt, relate
-from fedkin.methods.flt.newcomers import near_in_a_crowd, nearest
-from fedkin.methods.flt.relatedness import RelatednessSettings
-from fedkin.methods.flt.state import matrix_of, stored
+from fedkin.methods.flt import relatedness
+from fedkin.methods.flt.method import Flt, along_edges, matrix_of, stored
+from fedkin.methods.flt.relatedness import RelatednessSettings, newcomers_of_many, newcomers_relatedness, relate
 from methods.flt_world import assert_equal_models, engine_after, grouped, member, models
 
 
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.methods.flt.crowd.LARGEST", 60)
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.LARGEST", 60)
 
 
 def planted(n: int, k: int, uneven: bool = False, seed: int = 0) -> tuple[list[Any], Any]:
@@ -48,18 +44,16 @@ def test_groups_are_those_of_all_distances_and_edges_are_the_nearest_of_theirs(
     found = relate(sets, how, 7)
     assert g.ari(labels, found.groups) == 1
     assert isinstance(found.adjacency, sp.csr_array)
-    assert found.adjacency.nnz < 240 * 2 * crowd.NEAR
+    assert found.adjacency.nnz < 240 * 2 * relatedness.NEAR
     np.testing.assert_array_equal(found.adjacency.toarray(), found.adjacency.toarray().T)
     between = relatedness.distances(sets, how)
     np.fill_diagonal(between, np.inf)
     weights = found.adjacency.toarray()
     assert (between[weights > 0] < 1.0).all()
     # Nearly every client among the nearest that is near enough is a neighbour.
-    near = np.sort(between, axis=1)[:, crowd.NEAR - 1 : crowd.NEAR]
+    near = np.sort(between, axis=1)[:, relatedness.NEAR - 1 : relatedness.NEAR]
     wanted = (between <= near) & (between < 1.0)
     assert (weights > 0)[wanted].mean() > 0.95
-    assert found.recall is not None
-    assert found.recall > 0.95
     again = relate(sets, how, 7)
     np.testing.assert_array_equal(again.adjacency.toarray(), found.adjacency.toarray())
     np.testing.assert_array_equal(again.groups, found.groups)
@@ -69,7 +63,6 @@ def test_up_to_the_limit_all_distances_are_used_and_nothing_is_sparse() -> None:
     sets, _ = planted(61, 2)
     found = relate(sets, RelatednessSettings(groups=4), 7)
     assert isinstance(found.adjacency, np.ndarray)
-    assert found.recall is None
     np.testing.assert_array_equal(found.drawn, np.arange(61))
 
 
@@ -118,8 +111,8 @@ def test_newcomers_join_the_group_and_the_neighbours_that_all_distances_say(low:
     sets, labels = planted(200, 3)
     made, late, new = sets[:150], sets[150:160], sets[160:]
     how = RelatednessSettings(groups=4, gamma=1.0)
-    rows, joins, closest = near_in_a_crowd(new, made, late, labels[:150], 1.0, how, 0)
-    dense, wanted, _ = nearest(new, made, late, labels[:150], 1.0, how, 0)
+    rows, joins, closest = newcomers_of_many(new, made, late, labels[:150], 1.0, how, 0)
+    dense, wanted, _ = newcomers_relatedness(new, made, late, labels[:150], 1.0, how, 0)
     np.testing.assert_array_equal(joins, wanted)
     assert rows.shape == dense.shape
     assert (dense[rows.toarray() > 0] > 0).all()
@@ -128,8 +121,8 @@ def test_newcomers_join_the_group_and_the_neighbours_that_all_distances_say(low:
 
 @pytest.fixture
 def lowest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkin.methods.flt.crowd.LARGEST", 9)
-    monkeypatch.setattr("fedkin.methods.flt.crowd.NEAR", 3)
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.LARGEST", 9)
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.NEAR", 3)
 
 
 def given(average: Any, **how: Any) -> Flt:
@@ -142,7 +135,6 @@ def test_a_whole_run_with_newcomers_goes_along_neighbours(lowest: None, average:
     engine = engine_after(given(average), grouped(15, **more), 1)
     graph = engine.server.graph
     assert set(engine.server.state["adjacency"]) == {"starts", "columns", "weights"}
-    assert 0 < engine.server.info["neighbour_recall"] <= 1
     truth = [engine.setup.federation[id].group for id in graph.ids]
     assert g.ari(truth, graph.labels) == 1
     engine.round(2)
@@ -183,7 +175,7 @@ def test_of_clients_that_are_each_a_group_the_nearest_founder_is_joined_drawn_or
     made, new = sets[:150], [one + 1e-3 for one in sets[:20]]
     how = RelatednessSettings(groups=4, gamma=1.0, control="self")
     labels = np.arange(150)
-    _, joins, closest = near_in_a_crowd(new, made, [], labels, 1.0, how, 0)
+    _, joins, closest = newcomers_of_many(new, made, [], labels, 1.0, how, 0)
     np.testing.assert_array_equal(joins, labels[:20])
     np.testing.assert_array_equal(closest, labels[:20])
 
@@ -191,7 +183,7 @@ def test_of_clients_that_are_each_a_group_the_nearest_founder_is_joined_drawn_or
 def test_groups_without_a_drawn_member_are_passed_over(low: None, recwarn: pytest.WarningsRecorder) -> None:
     sets, labels = planted(200, 1)
     some = np.flatnonzero(labels[:150] > 0)
-    joins, near = crowd.joining(sets[150:], [sets[row] for row in some], labels[some], RelatednessSettings(), 0)
+    joins, near = relatedness.joining(sets[150:], [sets[row] for row in some], labels[some], RelatednessSettings(), 0)
     kept = labels[150:] > 0
     np.testing.assert_array_equal(joins[kept], labels[150:][kept])
     np.testing.assert_array_equal(labels[some][near][kept], labels[150:][kept])
@@ -203,7 +195,7 @@ def test_groups_without_a_drawn_member_are_passed_over(low: None, recwarn: pytes
 def test_newcomers_linked_to_newcomers_only_take_a_model_of_their_own_group(
     lowest: None, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    monkeypatch.setattr("fedkin.methods.flt.crowd.LARGEST", 20 if many else 1000)
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.LARGEST", 20 if many else 1000)
     late = [member(30 + number, "abc"[number % 3], joins=2) for number in range(60)]
     engine = engine_after(given("neighbours"), grouped(24, extra=late), 1)
     before = dict(engine.server.state["model"])
@@ -242,22 +234,23 @@ def test_drawn_clients_keep_their_fitted_places_among_the_others(low: None, monk
     def moving(fitted: Any, settings: Any, seed: int, new: Any = None) -> Any:
         return [one + 5.0 for one in new] if new is not None else [one * 2.0 for one in fitted]
 
-    monkeypatch.setattr("fedkin.methods.flt.crowd.embedded", moving)
-    how, some = RelatednessSettings(groups=4), crowd.drawn(150, 0)
-    places, known = crowd.placed(sets, [sets[row] for row in some], some, how, 0)
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.embedded", moving)
+    how, some = RelatednessSettings(groups=4), relatedness._drawn(150, 0)
+    places, known = relatedness._placed(sets, [sets[row] for row in some], some, how, 0)
     for row, one in enumerate(sets):
         np.testing.assert_array_equal(places[row], one * 2.0 if row in some else one + 5.0)
     np.testing.assert_array_equal(np.concatenate(known), np.concatenate(sets)[some] * 2.0)
     seen: list[Any] = []
+    neighbours_of = relatedness.neighbours_of
 
     def spy(places: Any, *more: Any) -> Any:
         seen.append(places)
-        return neighbours(places, *more)
+        return neighbours_of(places, *more)
 
-    monkeypatch.setattr("fedkin.methods.flt.crowd.neighbours", spy)
-    crowd.spread(sets, [sets[row] for row in some], labels[some], some, 1.0, how, 0)
-    near_in_a_crowd(sets[140:], sets[:140], [], labels[:140], 1.0, how, 0)
-    for every, rows in ((seen[0], some), (seen[1], crowd.drawn(140, 0))):
+    monkeypatch.setattr("fedkin.methods.flt.relatedness.neighbours_of", spy)
+    relatedness._spread(sets, [sets[row] for row in some], labels[some], some, 1.0, how, 0)
+    newcomers_of_many(sets[140:], sets[:140], [], labels[:140], 1.0, how, 0)
+    for every, rows in ((seen[0], some), (seen[1], relatedness._drawn(140, 0))):
         np.testing.assert_array_equal(np.concatenate(every)[rows], np.concatenate(sets)[rows] * 2.0)
 
 

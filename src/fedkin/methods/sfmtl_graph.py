@@ -1,0 +1,423 @@
+"""SFMTL-Graph: heads and class anchors travel; the server finds communities of clients and mixes heads inside them.
+
+Similarity-driven federated multi-task learning with a dynamic task similarity graph (SFMTL-Graph), 2025.
+Equation numbers are the paper's; `docs/methods/sfmtl-graph.md` says where paper, released code and this file differ.
+
+    client   min f_k + lambda g_k,  g_k = mean of |z - anchor of its class|^2                              (5, 6)
+    server   a_kl = max(0, alpha Sim_head + (1 - alpha) Sim_anchor)                                        (7-10)
+             communities: Louvain on a                                                                     (12)
+             anchor <- mean of the community's, weighted by n_k                                            (14)
+             head_k <- head_k - lambda tau sum over the community of a_kl (head_k - head_l)                (15)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin import graph
+from fedkin.codec import Tree
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, phase
+from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
+from fedkin.keys import rng
+from fedkin.learning.aggregate import weighted_mean
+from fedkin.learning.devices import CPU
+from fedkin.learning.ends import End, Given
+from fedkin.learning.losses import Batch, class_means, masked_mean
+from fedkin.learning.net import BodyHead, body_of, head_of
+from fedkin.learning.pulled import PulledEnd
+from fedkin.methods.blocks import neighbours
+from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
+from fedkin.methods.blocks.signatures import Same, SigningMethod, groups_from_test, labels_of
+from fedkin.methods.blocks.stages import (
+    ControlStage,
+    GroupsStage,
+    SparsifyStage,
+    dense,
+    known_stage,
+    needs_planted,
+    planted_labels,
+)
+from fedkin.settings import Settings, span
+from fedkin.views import ClientView, ServerView, View
+
+__all__ = [
+    "AnchoredCrossEntropy", "ClientState", "GraphSettings", "SfmtlGraph", "State", "community_anchors",
+    "community_bodies",
+]  # fmt: skip
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+SENT: Fields = {
+    "head": HEAD, "anchors": Shaped("owned", "width"), "classes": Wholes("owned", below="classes", rising=True),
+    "n": COUNT,
+}  # fmt: skip
+_OWN = ("both", "heads", "anchors")  # similarities of this method, beside those of fedkin.graph
+_OF_NEIGHBOURS = ("louvain", "leiden", "components", "planted", "single", "alone", "same")  # groups of a sparse graph
+
+
+# -- settings, states and the client's loss ---------------------------------------------------------------------------
+
+
+class GraphSettings(Settings):
+    """The server's graph, stage by stage; each can be replaced.
+
+    similarity: "both" (alpha * heads + (1 - alpha) * anchors, the paper's), "heads", "anchors", or a similarity
+    of the heads' weights as vectors ("cosine", "dot", "l1", "l2", "rbf").
+    match: which classes two clients are compared on: "union", "shared", or "rows" (the released code's).
+    sparsify, groups: a stage of `fedkin.graph`, for example "knn:5", "leiden", "hierarchical:4"; groups "same[:alpha]"
+    are found once, from signatures of the clients' samples.
+    control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
+    """
+
+    similarity: Annotated[str, known_stage(graph.similarity_stage, *_OWN)] = "both"
+    match: Literal["union", "shared", "rows"] = "union"
+    sparsify: SparsifyStage = "none"
+    groups: GroupsStage = "louvain"
+    resolution: float = Field(1.0, gt=0)
+    seed: int = Field(0, ge=0, lt=2**32)
+    control: ControlStage = "none"
+
+    @property
+    def from_test(self) -> bool:
+        """Whether clients send signatures from which groups are found."""
+        return self.groups.split(":")[0] == "same"
+
+
+class State(TypedDict):
+    """At the server. same: signatures and groups from the test, None unless `graph.groups` is "same"."""
+
+    same: Same | None
+
+
+class ClientState(TypedDict):
+    """params: the client's own model, {name: tensor}.
+
+    anchors: a feature vector per class [C, d], zero for a class that was never seen. known: which rows are seen [C].
+    """
+
+    params: Params
+    anchors: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class AnchoredCrossEntropy:
+    """f_k + weight * g_k: cross-entropy plus the squared distance of each feature to its class anchor, Eq. (5, 6).
+
+    carry: anchors [C, d] and known [C]; a class without an anchor pulls nothing. With a `rate`, each step
+    moves the anchors of its classes by `rate` towards their mean feature in the batch (a first anchor is that
+    mean itself); without one, the anchors stay.
+    """
+
+    weighted: ClassVar[bool] = True
+
+    weight: float
+    rate: float | None
+
+    def __call__(self, model: BodyHead, batch: Batch, extras: Tree, carry: Tree, /) -> tuple[Tensor, Tree]:
+        anchors, known = carry["anchors"], carry["known"]
+        z = model.features(batch.x)
+        loss = F.cross_entropy(model.head(z), batch.y, reduction="none")
+        distance = (z - anchors[batch.y]).square().sum(1) * known[batch.y]
+        value = masked_mean(loss + self.weight * distance, batch)
+        if self.rate is None:
+            return value, carry
+        mean, count = class_means(z.detach(), batch.y, batch.mask, len(anchors))
+        here = count > 0
+        moved = torch.where(known[:, None], torch.lerp(anchors, mean, self.rate), mean)
+        return value, {"anchors": torch.where(here[:, None], moved, anchors), "known": known | here}
+
+    def written_end(self, given: Given) -> End:
+        """The loss written out for a stack."""
+        return _AnchoredEnd(self, given)
+
+
+class _AnchoredEnd(PulledEnd):
+    """The end of a net with the loss `AnchoredCrossEntropy`."""
+
+    def __init__(self, loss: AnchoredCrossEntropy, given: Given) -> None:
+        super().__init__(given, loss.weight, [member.carry for member in given.members], "anchors")
+        self.rate, self.masks = loss.rate, given.batches.masks
+        self.classes = torch.arange(self.points.shape[1], device=self.points.device)[:, None]
+
+    def moved(self, step: int, z: Tensor, y: Tensor) -> None:
+        if self.rate is None:
+            return
+        active, width = y.shape
+        member = (y[:, None] == self.classes).to(z.dtype) * self.masks[:active, step, None, :width]
+        count = member.sum(2, keepdim=True)
+        mean = torch.bmm(member, z).div_(count.clamp(min=1))
+        anchors, known, here = self.points[:active], self.known[:active, :, None], count > 0
+        moved = torch.where(known, torch.lerp(anchors, mean, self.rate), mean)
+        anchors.copy_(torch.where(here, moved, anchors))
+        known |= here
+
+    def carries(self, places: Sequence[int]) -> list[Tree]:
+        if self.rate is None:
+            return super().carries(places)
+        anchors, known = self.points.to(CPU), self.known.to(CPU)
+        return [{"anchors": anchors[place].clone(), "known": known[place].clone()} for place in places]
+
+
+# -- the method -------------------------------------------------------------------------------------------------------
+
+
+class SfmtlGraph(SigningMethod):
+    """Personal models whose heads are pulled together inside communities of similar clients.
+
+    alpha: weight of head similarity against anchor similarity, Eq. (7).
+    lam: lambda, of the anchor loss (6) and of the head update (15).
+    anchor_weight: weight of the anchor loss if it is to differ from lam.
+    tau: server rate; None: lr * R, as in the paper.
+    share: what is exchanged inside communities, beside anchors: the "head", by Eq. (15), as in the paper; the "body",
+    as its members' mean weighted by samples, and no head; or the "model", which is both. "body" and "model" are ours.
+    anchors: "exponential" (moved by `anchor_rate` every step) or "mean" (exact class means after training).
+    """
+
+    name: ClassVar[str] = "sfmtl-graph"
+    title: ClassVar[str] = "SFMTL-Graph"
+    paper: ClassVar[str] = "SFMTL-Graph, 2025"
+    kind: ClassVar[Literal["personalised"]] = "personalised"
+    travels: ClassVar[str] = "head, anchors of owned classes, counts (and body); down: those of the community"
+    needs_classes: ClassVar[bool] = True
+
+    alpha: float = Field(0.49, ge=0, le=1)
+    lam: float = Field(0.03, ge=0)
+    anchor_weight: float | None = Field(None, ge=0, json_schema_extra=span(0.003, 1))
+    tau: float | None = Field(None, ge=0, json_schema_extra=span(0.01, 4))
+    share: Literal["head", "body", "model"] = "head"
+    anchors: Literal["exponential", "mean"] = "exponential"
+    anchor_rate: float = Field(0.5, gt=0, le=1)
+    graph: GraphSettings = GraphSettings()
+
+    def check(self, federation: Federation) -> None:
+        needs_planted(federation, control=self.graph.control, groups=self.graph.groups)
+
+    def start(self, server: ServerView[State]) -> None:
+        server.state = State(same=None)
+
+    # -- at a client ------------------------------------------------------------------------------------------
+
+    def join(self, client: ClientView[ClientState]) -> None:
+        classes, width = client.task.classes, client.net.width(client.task)
+        client.state["params"] = client.initial
+        client.state["anchors"] = torch.zeros(classes, width, dtype=client.net.dtype)
+        client.state["known"] = torch.zeros(classes, dtype=torch.bool)
+
+    @phase(SENT, {**SENT, "body": BODY})
+    def train(self, client: ClientView[ClientState], message: Message) -> ClientFlow[Message]:
+        """R steps on f_k + lambda g_k, Eq. (6); send the head, the anchors of owned classes, and the body if shared."""
+        state = client.state
+        weight = self.lam if self.anchor_weight is None else self.anchor_weight
+        loss = AnchoredCrossEntropy(weight, self.anchor_rate if self.anchors == "exponential" else None)
+        carry = {"anchors": state["anchors"], "known": state["known"]}
+        fitted = yield from Fit(state["params"], loss, carry=carry)
+        state["params"] = fitted.params
+        if self.anchors == "exponential":
+            state["anchors"], state["known"] = fitted.carry["anchors"], fitted.carry["known"]
+        else:
+            z = yield from Infer(fitted.params, "features")
+            y = client.train.labels()
+            mean, count = class_means(z, y, torch.ones(len(y), dtype=z.dtype), client.task.classes)
+            state["anchors"], state["known"] = mean, count > 0
+        owned = state["known"].nonzero()[:, 0]
+        body = {} if self.share == "head" else {"body": body_of(fitted.params)}
+        head, anchors = head_of(fitted.params), state["anchors"][owned]
+        return Message(head=head, anchors=anchors, classes=owned.tolist(), n=client.size, **body)
+
+    @phase()
+    def update(self, client: ClientView[ClientState], message: Message) -> Message:
+        """Take the community's anchors and what it shares for the next round."""
+        anchors = client.state["anchors"].clone()
+        anchors[message["classes"]] = message["anchors"]
+        client.state["anchors"] = anchors
+        client.state["params"] = {**client.state["params"], **message.get("head", {}), **message.get("body", {})}
+        return Message()
+
+    # -- at the server ------------------------------------------------------------------------------------------
+
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        check_size(len(sampled), self.graph)  # before anybody has trained for nothing
+        if self.graph.from_test:
+            held = server.state["same"]
+            server.state["same"] = yield from groups_from_test(server, held, sampled, self.graph.groups)
+        replies = yield from Ask("train", {id: Message() for id in sampled})
+        if not replies:
+            return
+        ids = tuple(sorted(replies))
+        in_order = [replies[id] for id in ids]
+        # a_kl (7), and the communities of that graph (12).
+        weights, labels = self.communities(server, ids, self.affinity(server, in_order))
+        # Anchors: the community's mean (14). Heads: a step towards the community's other heads (15).
+        new: dict[str, Sequence[Any]] = {}
+        mixing = None
+        if self.share != "body":
+            tau = server.training.lr * server.training.local if self.tau is None else self.tau
+            mixing = laplacian_mixing(weights, labels, self.lam * tau, "heads")
+            new["head"] = mixed([reply["head"] for reply in in_order], mixing)
+        if self.share != "head":
+            new["body"] = community_bodies(dict(zip(ids, in_order, strict=True)), labels)
+        new["anchors"] = community_anchors(in_order, labels, server.task.classes)
+        server.graph = graph.Graph(ids, weights, groups=graph.by_id(ids, labels), round=server.round, mixing=mixing)
+        downloads = {id: {name: values[k] for name, values in new.items()} for k, id in enumerate(ids)}
+        yield from Ask("update", {id: Message(**downloads[id], classes=replies[id]["classes"]) for id in ids})
+
+    def affinity(self, server: ServerView[State], replies: Sequence[Message]) -> Any:
+        """a_kl = max(0, similarity) [n, n], symmetric, zero diagonal, Eq. (7).
+
+        Of more than 5,000 clients a csr_array that links each with its nearest only, K of them for knn:K, else 16.
+        """
+        how = self.graph
+        if len(replies) <= neighbours.LARGEST:
+            return dense(graph.sparsify_stage(how.sparsify)(similarity(server, replies, how, self.alpha)))
+        if how.similarity not in _OWN:
+            return neighbours.neighbour_affinity(head_vectors(replies), how.sparsify)
+        return neighbours.sparsified(similarity(server, replies, how, self.alpha), how.sparsify)
+
+    def communities(self, server: ServerView[State], ids: Sequence[str], weights: Any) -> tuple[Any, Labels]:
+        """(the graph after the control [n, n], community of each client [n]), Eq. (12)."""
+        how, planted = self.graph, planted_labels(server, ids)
+        changed = graph.control_stage(how.control)(weights, planted=planted, seed=server.key("control"))
+        weights = changed if len(ids) > neighbours.LARGEST else dense(changed)
+        if how.from_test:
+            return weights, labels_of(server.state["same"], ids)
+        find = graph.groups_stage(how.groups)
+        return weights, find(weights, seed=how.seed, resolution=how.resolution, planted=planted)
+
+    # -- the model that a client uses ---------------------------------------------------------------------------
+
+    def offer(self, server: ServerView[State], id: str) -> Message:
+        return Message()
+
+    def use(self, client: ClientView[ClientState], message: Message) -> Params:
+        return client.state["params"]
+
+    def class_vectors(self, view: View[Any]) -> ClassVectors | None:
+        return ClassVectors(view.state["anchors"], view.state["known"]) if "anchors" in view.state else None
+
+
+# -- the graph, Eq. (7-10) --------------------------------------------------------------------------------------------
+
+
+def similarity(server: ServerView[Any], replies: Sequence[Message], how: GraphSettings, alpha: float) -> Array:
+    """Similarity [n, n] of the clients that sent these replies: alpha Sim_head (8) + (1 - alpha) Sim_anchor (10)."""
+    if how.similarity not in _OWN:
+        return graph.similarity_stage(how.similarity)(neighbours.points(head_vectors(replies)))
+    anchors, owned = stacked_anchors(server, replies, how.match)
+    alpha = {"both": alpha, "heads": 1.0, "anchors": 0.0}[how.similarity]
+    s = graph.response_similarity(head_outputs(server, replies, anchors, owned, how.match), owned, match=how.match)
+    s *= alpha
+    s += (1 - alpha) * graph.anchor_similarity(anchors.numpy(), owned, match=how.match)
+    return s
+
+
+def head_vectors(replies: Sequence[Message]) -> list[Tensor]:
+    """Each head's parameters as one vector [d]."""
+    return [torch.cat([tensor.flatten() for _, tensor in sorted(reply["head"].items())]) for reply in replies]
+
+
+def stacked_anchors(
+    server: ServerView[Any], replies: Sequence[Message], match: str
+) -> tuple[Tensor, npt.NDArray[np.bool_]]:
+    """(anchors [n, C, d], owned [n, C]); rows of classes that a client does not own are zero.
+
+    For the released code's `match="rows"`, which compares these rows too, they hold what they hold there: the
+    common random start, rows of unit length.
+    """
+    classes, width = server.task.classes, replies[0]["anchors"].shape[1]
+    anchors = torch.zeros(len(replies), classes, width, dtype=torch.float64)
+    if match == "rows":
+        start = rng(server.seed, "", 0, "anchors").normal(size=(classes, width))
+        anchors[:] = torch.from_numpy(start / np.linalg.norm(start, axis=1, keepdims=True))
+    owned = np.zeros((len(replies), classes), dtype=bool)
+    for k, reply in enumerate(replies):
+        anchors[k, reply["classes"]] = reply["anchors"].double()
+        owned[k, reply["classes"]] = True
+    return anchors, owned
+
+
+def head_outputs(
+    server: ServerView[Any], replies: Sequence[Message], anchors: Tensor, owned: Any, match: str
+) -> Callable[[int, Labels], Array]:
+    """What head k says of some of the anchors [n, C, d] that are used: [m, outputs]; see `response_similarity`."""
+    module = server.net.scratch().eval()
+    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    used = anchors[torch.from_numpy(np.ones_like(owned) if match == "rows" else owned)].to(server.net.dtype)
+
+    def outputs(k: int, rows: Labels) -> Array:
+        with torch.no_grad():
+            for name, tensor in replies[k]["head"].items():
+                places[name].copy_(tensor)
+            asked = used if len(rows) == len(used) else used[torch.from_numpy(rows)]
+            return np.asarray(module.head(asked).numpy())
+
+    return outputs
+
+
+def check_size(clients: int, how: GraphSettings) -> None:
+    """Raise ConfigError for settings that need more than neighbours where a round has more than 5,000 clients."""
+    if clients <= neighbours.LARGEST:
+        return
+    neighbours.check_all_pairs(clients, control=how.control)
+    if clients > neighbours.COMPLETE:
+        raise ConfigError(
+            f"run.per_round: {clients:,} clients in a round; SFMTL-Graph compares all pairs of their heads, of at most "
+            f"{neighbours.COMPLETE:,} clients: let fewer take part in a round"
+        )
+    if how.similarity not in _OWN:
+        neighbours.check_measure(clients, "similarity", how.similarity, how.sparsify)
+    neighbours.check_measure(clients, "similarity", "cosine", how.sparsify)
+    if how.groups.partition(":")[0] not in _OF_NEIGHBOURS:
+        raise ConfigError(
+            f"method.graph.groups: {how.groups!r} compares all pairs of {clients:,} clients; above "
+            f"{neighbours.LARGEST:,}, take {', '.join(map(repr, _OF_NEIGHBOURS))}"
+        )
+
+
+# -- means inside communities -----------------------------------------------------------------------------------------
+
+
+def community_anchors(replies: Sequence[Message], labels: Labels, classes: int) -> list[Tensor]:
+    """For each client, the n_k-weighted mean anchor of its owned classes over its community, Eq. (14).
+
+    A class is averaged over the members that own it.
+    """
+    width = replies[0]["anchors"].shape[1]
+    anchors: list[Tensor] = [reply["anchors"] for reply in replies]
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label).tolist()
+        total = torch.zeros(classes, width, dtype=torch.float64)
+        count = torch.zeros(classes, 1, dtype=torch.float64)
+        for k in members:
+            total[replies[k]["classes"]] += replies[k]["n"] * replies[k]["anchors"].double()
+            count[replies[k]["classes"]] += replies[k]["n"]
+        for k in members:
+            rows = replies[k]["classes"]
+            anchors[k] = (total[rows] / count[rows]).to(replies[k]["anchors"].dtype)
+    return anchors
+
+
+def community_bodies(replies: Mapping[str, Message], labels: Labels) -> list[Params]:
+    """For each client, the n_k-weighted mean body of its community, as Eq. (14) for anchors; ours.
+
+    labels: community of each client [n], in the order of `replies`. A client alone has its own body, bit for bit.
+    """
+    members: dict[int, list[str]] = {}
+    for id, label in zip(replies, labels.tolist(), strict=True):
+        members.setdefault(label, []).append(id)
+    means = {
+        label: weighted_mean({id: replies[id]["body"] for id in ids}, {id: float(replies[id]["n"]) for id in ids})
+        for label, ids in members.items()
+    }
+    return [means[label] for label in labels.tolist()]

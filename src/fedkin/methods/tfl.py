@@ -1,0 +1,280 @@
+"""TFL: a graph of the clients, learned from their models, says who is central; lambda is pulled towards them.
+
+Ma, Li, Peng. Beyond the federation: topology-aware federated learning for generalization to unseen clients. ICML 2024.
+Equation numbers are the paper's; `docs/methods/tfl.md` says what it leaves open and how that is closed here.
+
+    min over theta, max over lambda of  sum_k lambda_k f_k(theta) - q D(lambda | p)                        (6)
+    W_kl = similarity of theta_k and theta_l, 0 below epsilon;  p = softmax(centrality of W)               (4)
+    theta  <- mean of the models of m clients drawn by lambda                                              (7)
+    lambda <- projection on the simplex of  lambda + eta_lambda (f_k(theta) - q dD / dlambda_k)            (7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NotRequired
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin import graph
+from fedkin.errors import ConfigError
+from fedkin.federation import Federation
+from fedkin.flow import Ask, ClientFlow, Fit, Message, Params, ServerFlow, phase
+from fedkin.forms import NET
+from fedkin.keys import rng
+from fedkin.methods.blocks import minimax, neighbours
+from fedkin.methods.blocks.minimax import Minimax, entropy, figure, filled, mean, tensors_by_id
+from fedkin.methods.blocks.stages import ControlStage, SimilarityStage, needs_planted, planted_labels
+from fedkin.methods.blocks.vectors import Layers, as_vector, last_layers, rows
+from fedkin.settings import Settings, span
+from fedkin.views import ClientView, ServerView
+
+__all__ = ["Learned", "State", "Tfl", "Topology", "centralities", "divergence_slope", "grouped", "learned", "sketched"]
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+LARGEST_EXACT = 1000  # clients up to which betweenness is exact; of more it is estimated from SOURCES of them
+SOURCES = 200
+_LARGEST_WRITTEN_OUT = 1000  # clients up to which a graph of clusters is recorded client by client
+_KL_FLOOR = 1e-3
+
+
+class Topology(Settings):
+    """How the graph of clients is made, Eq. (4).
+
+    similarity: "dot", "cosine", "l1", "l2" or "rbf", min-max scaled over pairs; of `vectors`: the clients' "weights",
+    or their "updates" (weights minus those they were sent). layers: "all", or how many of the last.
+    sketch: vectors are first hashed into this many numbers (count sketch), which keeps inner products in expectation.
+    epsilon: pairs below it have no edge. every: rounds from one graph to the next.
+    clusters: number of k-means groups of vectors; the graph then joins groups, and the members of a group share its
+    centrality. centrality: with "raw" or "normalised" `scale` (betweenness, degree and current flow have both);
+    `weighted` by the edges' similarity, whose inverse is an edge's length. temperature: of the softmax that makes the
+    prior. control: replace the learned graph: "random", "uniform", "oracle", "shuffled", "self"; "none" keeps it.
+    """
+
+    similarity: SimilarityStage = "dot"
+    vectors: Literal["weights", "updates"] = "weights"
+    layers: Layers = "all"
+    sketch: int | None = Field(None, ge=1)
+    epsilon: float = Field(0.4, ge=0, le=1)
+    every: int = Field(5, ge=1)
+    clusters: int | None = Field(None, ge=1)
+    centrality: Literal["betweenness", "degree", "closeness", "eigenvector", "current-flow"] = "betweenness"
+    scale: Literal["raw", "normalised"] = "raw"
+    weighted: bool = False
+    temperature: float = Field(1.0, gt=0)
+    control: ControlStage = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """edges [n, n] between clients, centrality [n] of each, and its cluster [n] where clusters were asked for."""
+
+    edges: Any
+    centrality: Array
+    clusters: Labels | None
+
+
+class State(minimax.State):
+    """params, lam, drawn: as in `blocks.minimax`.
+
+    vectors: of each client that ever answered, what the graph compares of its last model, {id: [d]}.
+    prior: p_k of each client in the last graph, {id: 0-d float64 tensor}; absent before the first graph.
+    """
+
+    vectors: NotRequired[dict[str, Tensor]]
+    prior: NotRequired[dict[str, Tensor]]
+
+
+class Tfl(Minimax):
+    """min over theta, max over lambda of sum_k lambda_k f_k(theta) - q D(lambda | p), p = softmax(centrality), Eq. (6).
+
+    eta_lambda: rate of lambda; 0 leaves it as it is, and nothing is sent for losses. q: weight of the divergence.
+    divergence: "euclidean", |lambda - p|^2 / 2, or "kl", KL(lambda | p) with entries of at least 1e-3.
+    """
+
+    name: ClassVar[str] = "tfl"
+    title: ClassVar[str] = "TFL"
+    paper: ClassVar[str] = "Ma et al., ICML 2024"
+    kind: ClassVar[Literal["global"]] = "global"
+    travels: ClassVar[str] = "the whole model, down and up; the new one down again for its loss"
+
+    eta_lambda: float = Field(0.01, ge=0, json_schema_extra=span(1e-3, 1))
+    q: float = Field(0.1, ge=0, json_schema_extra=span(0.01, 10))
+    divergence: Literal["euclidean", "kl"] = "euclidean"
+    graph: Topology = Topology()
+
+    def check(self, federation: Federation) -> None:
+        needs_planted(federation, control=self.graph.control)
+        check_size(len(federation.seen), self.graph)
+
+    @phase(params=NET)
+    def train(self, client: ClientView, message: Message) -> ClientFlow[Message]:
+        """theta_k: descend f_k from theta on the client's own samples, Eq. (7)."""
+        fitted = yield from Fit(message.params)
+        return Message(params=fitted.params)
+
+    def round(self, server: ServerView[State], sampled: Sequence[str]) -> ServerFlow[None]:
+        # m clients, drawn by lambda, train; theta is the mean of their models.
+        drawn = self.drawn(server, sampled)
+        old = server.state["params"]
+        replies = yield from Ask("train", {id: Message(params=old) for id in drawn})
+        models = {id: reply.params for id, reply in replies.items()}
+        new = mean(models, drawn)
+        if new is None:
+            return
+        server.state["params"] = new
+        # Every f rounds, the graph of all clients met so far, Eq. (4); its centrality gives the prior p.
+        self.remember(server, models, old)
+        if "prior" not in server.state or server.round % self.graph.every == 0:
+            self.learn_topology(server)
+        prior = filled(server.state["prior"], server.clients)
+        # lambda <- projection of lambda + eta_lambda dF / dlambda, Eq. (6, 7).
+        if self.eta_lambda > 0:
+            losses = yield from self.heard(server, new, sampled)
+            if losses is not None:
+                slope = divergence_slope(self.weights(server), prior, self.divergence)
+                self.ascend(server, self.eta_lambda * (losses - self.q * slope))
+        server.info = {
+            "prior_entropy": figure(entropy(prior)), "prior_largest": figure(float(prior.max())),
+            **self.lambda_figures(server),
+        }  # fmt: skip
+
+    def remember(self, server: ServerView[State], models: Mapping[str, Params], old: Params) -> None:
+        """Keep what the graph compares of each client's last model; these were trained from `old`."""
+        names = last_layers(server.net.trainable, self.graph.layers)
+        start = old if self.graph.vectors == "updates" else None
+        vectors = {id: as_vector(models[id], names, start) for id in sorted(models)}
+        if self.graph.sketch is not None:
+            vectors = sketched(vectors, self.graph.sketch, server.seed)
+        server.state["vectors"] = {**server.state.get("vectors", {}), **vectors}
+
+    def learn_topology(self, server: ServerView[State]) -> None:
+        """Renew the graph, Eq. (4), and the prior p = softmax(centrality)."""
+        known = server.state["vectors"]
+        ids = tuple(id for id in server.clients if id in known)
+        found = learned(
+            [known[id] for id in ids], self.graph, planted=planted_labels(server, ids),
+            seed=server.key("clusters"), control_seed=server.key("control"),
+        )  # fmt: skip
+        prior = graph.softmax(found.centrality, self.graph.temperature)
+        server.state["prior"] = tensors_by_id(ids, prior)
+        lam = dict(zip(server.clients, self.weights(server).tolist(), strict=True))
+        server.graph = graph.Graph(
+            ids,
+            found.edges,
+            groups=None if found.clusters is None else graph.by_id(ids, found.clusters),
+            round=server.round,
+            values={"centrality": found.centrality, "prior": prior, "lambda": np.array([lam[id] for id in ids])},
+        )
+
+
+def divergence_slope(weights: Array, prior: Array, divergence: str) -> Array:
+    """dD / dlambda [K]; a constant added to all entries would change nothing after the projection.
+
+    >>> divergence_slope(np.array([0.75, 0.25]), np.array([0.5, 0.5]), "euclidean")
+    array([ 0.25, -0.25])
+    """
+    if divergence == "euclidean":
+        return weights - prior
+    return np.asarray(np.log(np.maximum(weights, _KL_FLOOR) / np.maximum(prior, _KL_FLOOR)))
+
+
+# -- the graph, Eq. (4) -----------------------------------------------------------------------------------------------
+
+
+def check_size(clients: int, how: Topology) -> None:
+    """Raise ConfigError for what is not computed of so many clients; a graph of clusters has as many as it says."""
+    if how.clusters is not None:
+        return
+    neighbours.check_all_pairs(clients, control=how.control)
+    neighbours.check_measure(clients, "similarity", how.similarity)
+    unbounded = how.scale == "raw" and how.centrality in ("betweenness", "degree", "current-flow")
+    if clients > neighbours.LARGEST and unbounded:
+        raise ConfigError(
+            f"method.graph.scale: 'raw' {how.centrality} of {clients:,} clients with a few neighbours each differs by "
+            "so much that the prior would be one client; set scale = 'normalised', and method.graph.temperature"
+        )
+
+
+def learned(
+    vectors: Sequence[Tensor], how: Topology, *, planted: Any = None, seed: int = 0, control_seed: int = 0
+) -> Learned:
+    """The graph of n clients with these vectors [d]; planted: their true groups [n], for the control "oracle".
+
+    Of more than 5,000 clients, each is linked with its nearest only.
+    """
+    many = len(vectors) > neighbours.LARGEST
+    if many and how.clusters is None:
+        edges: Any = neighbours.neighbour_affinity(vectors, f"epsilon:{how.epsilon}")
+        edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
+        return Learned(edges, centralities(edges, how, seed), None)
+    # Of very many clients the vectors themselves: points at their places would take a matrix of all pairs.
+    x = neighbours.points(vectors) if many else rows(vectors, how.similarity)
+    labels = np.arange(len(vectors))
+    if how.clusters is not None:
+        labels = grouped(x, how.clusters, seed)
+        x = np.stack([x[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
+        planted = None  # the control's nodes are clusters
+    edges = graph.epsilon(graph.minmax(graph.similarity_stage(how.similarity)(x)), how.epsilon)
+    edges = graph.control_stage(how.control)(edges, planted=planted, seed=control_seed)
+    central = centralities(edges, how, seed)[labels]
+    if how.clusters is None:
+        return Learned(edges, central, None)
+    return Learned(_between_members(np.asarray(edges), labels), central, labels)
+
+
+def centralities(edges: Any, how: Topology, seed: int = 0) -> Array:
+    """Centrality [n] of each node of the graph [n, n].
+
+    Betweenness of more than 1,000 nodes is estimated from shortest paths that start at 200 of them, unless weighted.
+    """
+    normalised = how.scale == "normalised"
+    match how.centrality:
+        case "betweenness" if edges.shape[0] > LARGEST_EXACT and not how.weighted:
+            return graph.sampled_betweenness(edges, SOURCES, seed=seed, normalised=normalised)[0]
+        case "betweenness":
+            return graph.betweenness(edges, weighted=how.weighted, normalised=normalised)
+        case "degree":
+            return graph.degree(edges, weighted=how.weighted) * (1 if normalised else max(edges.shape[0] - 1, 1))
+        case "closeness":
+            return graph.closeness(edges, weighted=how.weighted)
+        case "current-flow":
+            return graph.current_flow_betweenness(edges, weighted=how.weighted, normalised=normalised)
+        case _:
+            return graph.eigenvector(edges)
+
+
+def grouped(x: Array, clusters: int, seed: int) -> Labels:
+    """k-means labels [n] of the rows of x [n, d], numbered by falling size; the order of the rows does not matter."""
+    # k-means starts from rows that it draws by number: in the order of their lengths the draw knows no client.
+    order = np.argsort(np.square(x).sum(axis=1), kind="stable")
+    centred = x - x.mean(axis=0)
+    labels = np.empty(len(x), dtype=np.int64)
+    labels[order] = graph.kmeans(centred[order], min(clusters, len(x)), seed=seed)
+    return graph.canonical(labels)
+
+
+def _between_members(edges: Array, labels: Labels) -> Any:
+    """The clusters' edges, between all of their members; no edges where there are too many clients."""
+    if len(labels) > _LARGEST_WRITTEN_OUT:
+        return sp.csr_array((len(labels), len(labels)))
+    return edges[np.ix_(labels, labels)]
+
+
+def sketched(vectors: Mapping[str, Tensor], size: int, seed: int) -> dict[str, Tensor]:
+    """Vectors [d] as vectors [size]: each coordinate, with a random sign, is added to one of `size` numbers.
+
+    Places and signs depend on the seed only, so that vectors of different rounds can be compared.
+    """
+    length = len(next(iter(vectors.values())))
+    draw = rng(seed, "", 0, "sketch")
+    place = torch.from_numpy(draw.integers(size, size=length))
+    sign = torch.from_numpy(2.0 * draw.integers(2, size=length) - 1)
+    return {id: v.new_zeros(size).index_add(0, place, v * sign.to(v.dtype)) for id, v in vectors.items()}
