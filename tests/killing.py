@@ -183,7 +183,6 @@ def prepare() -> None:
     """Import what the commands import, so that a forked child has it; nothing is computed, no thread is begun."""
     import pyarrow.parquet
     import sklearn.decomposition
-    import sklearn.manifold
     import torch._dynamo
     from sklearn.datasets import load_digits
 
@@ -195,7 +194,7 @@ def prepare() -> None:
     import fedkin.running.leave_out
     import fedkin.running.tuning
 
-    assert all((pyarrow.parquet, sklearn.decomposition, sklearn.manifold, torch._dynamo, load_digits, fedkin.cli))
+    assert all((pyarrow.parquet, sklearn.decomposition, torch._dynamo, load_digits, fedkin.cli))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
 
@@ -209,10 +208,6 @@ def _act(words: Sequence[str], said: Path, count: Path, at: int | None, temporar
                 os.dup2(file.fileno(), number)
         os.environ["TMPDIR"] = str(temporary)
         time.perf_counter = lambda: 0.0
-        # The report's pictures by principal components: half of a command's time is t-SNE's.
-        import fedkin.analysis.projection
-
-        fedkin.analysis.projection._FEW = 10**9
         counter = _Counter(at)
         sys.addaudithook(counter)
         _count_fsync(counter)

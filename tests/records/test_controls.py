@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedkin.analysis.added import added
+from fedkin.analysis.intervals import added
 from fedkin.errors import ConfigError
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from fedkin.analysis.embeddings import Cloud, Features, measure, read_features
-from fedkin.analysis.hierarchy import Tree, tree
-from fedkin.analysis.overlap import class_overlap, correlation, mean_by_level
-from fedkin.analysis.projection import project, separation
+from fedkin.analysis.figures import Tree, class_overlap, correlation, mean_by_level, separation, tree
 
 __all__ = [
-    "Cloud", "Features", "Tree", "class_overlap", "correlation", "mean_by_level", "measure", "project",
-    "read_features", "separation", "tree",
+    "Cloud", "Features", "Tree", "class_overlap", "correlation", "mean_by_level", "measure", "read_features",
+    "separation", "tree",
 ]  # fmt: skip

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import optimize, special
 
 from fedkin.analysis.intervals import LEVEL, Interval, normal, wilson
 
 __all__ = ["Bin", "Calibration", "DecisionCurve", "brier", "calibration", "curve", "decision_curve", "probabilities"]
 
 Values = npt.NDArray[np.float64]
-_STEPS = 50
 # A risk of exactly 0 or 1 has no logit.
 _EDGE = 1e-12
 
@@ -153,25 +152,19 @@ def _separated(at: Values, y: Values) -> bool:
 
 
 def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | None:
-    """Coefficients and their standard errors by Newton's method with halved steps; None if it does not converge."""
+    """Coefficients of the largest likelihood and their standard errors; None if it has no maximum."""
 
-    def likelihood(w: Values) -> float:
+    def loss(w: Values) -> tuple[float, Values]:
         eta = x @ w + offset
-        return float((y * eta - np.logaddexp(0, eta)).sum())
+        return float((np.logaddexp(0, eta) - y * eta).sum()), x.T @ (special.expit(eta) - y)
 
-    w = np.zeros(x.shape[1])
-    for _ in range(_STEPS):
+    def hessian(w: Values) -> Values:
         p = special.expit(x @ w + offset)
-        slope, bend = x.T @ (y - p), (x * (p * (1 - p))[:, None]).T @ x
-        try:
-            step = np.linalg.solve(bend, slope)
-            errors = np.sqrt(np.diag(np.linalg.inv(bend)))
-        except np.linalg.LinAlgError:
-            return None
-        if np.abs(step).max() < 1e-10 * max(1.0, float(np.abs(w).max())):
-            return (np.asarray(w), np.asarray(errors)) if np.isfinite(errors).all() else None
-        size, now = 1.0, likelihood(w)
-        while likelihood(w + size * step) < now - 1e-12 * abs(now) and size > 1e-6:
-            size /= 2
-        w = w + size * step
-    return None
+        return np.asarray((x * (p * (1 - p))[:, None]).T @ x)
+
+    found = optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
+    try:
+        errors = np.sqrt(np.diag(np.linalg.inv(hessian(found.x))))
+    except np.linalg.LinAlgError:
+        return None
+    return (np.asarray(found.x), errors) if np.isfinite(errors).all() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from scipy import stats
 
 __all__ = [
-    "LEAST_BLOCKS", "Diagram", "Friedman", "critical_difference", "diagram", "friedman", "groups_within", "holm",
-    "mean_ranks", "nemenyi", "wilcoxon_holm",
+    "LEAST_BLOCKS", "Diagram", "critical_difference", "diagram", "friedman", "groups_within", "holm", "mean_ranks",
+    "wilcoxon_holm",
 ]  # fmt: skip
 
 # With fewer federations or seeds, Wilcoxon's test cannot have a p-value of 5 % or less, whatever the figures are, and
@@ -20,30 +21,21 @@ __all__ = [
 LEAST_BLOCKS = 6
 
 
-class Friedman(NamedTuple):
-    """Friedman's test of "all methods have equal ranks": chi-squared with k - 1 degrees of freedom, and its p-value."""
-
-    statistic: float
-    p: float
-
-
 class Diagram(NamedTuple):
     """The numbers of a critical-difference diagram (Demsar, 2006).
 
-    methods: names, best mean rank first. ranks: their mean ranks, 1 is best. friedman: the test of all, None for two
-    methods. difference: Nemenyi's critical difference of mean ranks, None if `test` is "wilcoxon". groups: runs of
-    neighbouring methods that are not told apart, each at least 2 and none inside another. blocks: federations or seeds.
-    p: p-values of pairs after Holm's correction, [k, k] in the order of `methods`; None if `test` is "nemenyi".
+    methods: names, best mean rank first. ranks: their mean ranks, 1 is best. friedman: p-value of the test of all.
+    difference: Nemenyi's critical difference of mean ranks. groups: runs of neighbouring methods that are not told
+    apart, each at least 2 and none inside another. p: Wilcoxon's p-values of pairs after Holm's correction, [k, k] in
+    the order of `methods`. For two methods, friedman and difference are None and the groups are by p.
     """
 
     methods: tuple[str, ...]
     ranks: tuple[float, ...]
-    friedman: Friedman | None
+    friedman: float | None
     difference: float | None
     groups: tuple[tuple[str, ...], ...]
-    blocks: int
-    test: str
-    p: npt.NDArray[np.float64] | None = None
+    p: npt.NDArray[np.float64]
 
 
 def holm(p: Any) -> list[float]:
@@ -70,19 +62,16 @@ def mean_ranks(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
     return np.asarray(stats.rankdata(-table if higher else table, axis=1).mean(0))
 
 
-def friedman(values: Any) -> Friedman:
-    """Friedman's test (1937) with its correction for ties; values [blocks, methods], 3 methods at least.
+def friedman(values: Any) -> float:
+    """The p-value of Friedman's test (1937) of "all methods have equal ranks"; values [blocks, 3 methods or more].
 
-    >>> round(friedman([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]).p, 3)
+    >>> round(friedman([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]), 3)
     0.097
     """
     table = _table(values)
-    if table.shape[1] < 3:
-        raise ValueError(f"Friedman's test needs at least 3 methods, got {table.shape[1]}; use wilcoxon_holm")
     if all(len(set(row)) == 1 for row in table.tolist()):
-        return Friedman(0.0, 1.0)
-    found = stats.friedmanchisquare(*table.T)
-    return Friedman(float(found.statistic), float(found.pvalue))
+        return 1.0
+    return float(stats.friedmanchisquare(*table.T).pvalue)
 
 
 def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float:
@@ -95,40 +84,19 @@ def critical_difference(methods: int, blocks: int, alpha: float = 0.05) -> float
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
 
 
-def nemenyi(values: Any, higher: bool = True) -> npt.NDArray[np.float64]:
-    """P-values [k, k] of Nemenyi's test (1963) of each pair of methods: at most alpha beyond `critical_difference`.
-
-    values: [blocks, methods]. The p-values are already for all pairs together.
-
-    >>> bool(nemenyi([[3.0, 2.0, 1.0]] * 10)[0, 2] < 0.001)
-    True
-    """
-    ranks, (blocks, k) = mean_ranks(values, higher), _table(values).shape
-    gaps = np.abs(ranks[:, None] - ranks[None, :]) / math.sqrt(k * (k + 1) / (6 * blocks))
-    return np.asarray(stats.studentized_range.sf(gaps * math.sqrt(2), k, np.inf))
-
-
 def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
     """P-values [k, k] of Wilcoxon's signed-rank test of each pair of methods, after Holm's correction; 1 with itself.
 
     values: [blocks, methods]. Differences of 0 are left out; a pair without any other has p-value 1.
     """
     table = _table(values)
-    k = table.shape[1]
-    pairs = [(a, b) for a in range(k) for b in range(a + 1, k)]
-    raw = [_wilcoxon(table[:, a] - table[:, b]) for a, b in pairs]
-    found = np.ones((k, k))
+    pairs = list(combinations(range(table.shape[1]), 2))
+    gaps = [table[:, a] - table[:, b] for a, b in pairs]
+    raw = [float(stats.wilcoxon(gap[gap != 0]).pvalue) if gap.any() else 1.0 for gap in gaps]
+    found = np.ones((table.shape[1], table.shape[1]))
     for (a, b), p in zip(pairs, holm(raw), strict=True):
         found[a, b] = found[b, a] = p
     return found
-
-
-def _wilcoxon(gaps: npt.NDArray[np.float64]) -> float:
-    left = gaps[gaps != 0]
-    if not len(left):
-        return 1.0
-    # Ties make the exact distribution wrong: scipy then takes the normal one by itself.
-    return float(stats.wilcoxon(left).pvalue)
 
 
 def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
@@ -163,21 +131,18 @@ def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05)
     """
     if len(values) < 2 or len({len(row) for row in values.values()}) != 1:
         raise ValueError("values: at least 2 methods with equally many federations or seeds are needed")
-    names = list(values)
-    table = _table(np.array([list(values[name]) for name in names], dtype=np.float64).T)
+    table = _table(np.array(list(values.values()), dtype=np.float64).T)
     ranks = mean_ranks(table, higher)
-    order = sorted(range(len(names)), key=lambda at: (ranks[at], names[at]))
+    order = sorted(range(len(ranks)), key=lambda at: (ranks[at], list(values)[at]))
     table, ranks = table[:, order], ranks[order]
-    methods, least = tuple(names[at] for at in order), tuple(float(rank) for rank in ranks)
-    if len(names) == 2:
-        p = wilcoxon_holm(table)
-        runs = groups_within(least, p <= alpha)
-        named = tuple(tuple(methods[at] for at in run) for run in runs)
-        return Diagram(methods, least, None, None, named, len(table), "wilcoxon", p)
-    tested, gap = friedman(table), critical_difference(len(names), len(table), alpha)
-    apart = np.abs(ranks[:, None] - ranks[None, :]) > gap if tested.p <= alpha else np.zeros((len(names),) * 2, bool)
-    named = tuple(tuple(methods[at] for at in run) for run in groups_within(least, apart))
-    return Diagram(methods, least, tested, gap, named, len(table), "nemenyi")
+    methods, p = tuple(list(values)[at] for at in order), wilcoxon_holm(table)
+    if len(methods) == 2:
+        tested, gap, apart = None, None, p <= alpha
+    else:
+        tested, gap = friedman(table), critical_difference(len(methods), len(table), alpha)
+        apart = np.abs(ranks[:, None] - ranks[None, :]) > (gap if tested <= alpha else np.inf)
+    groups = tuple(tuple(methods[at] for at in run) for run in groups_within(ranks.tolist(), apart))
+    return Diagram(methods, tuple(ranks.tolist()), tested, gap, groups, p)
 
 
 def _table(values: Any) -> npt.NDArray[np.float64]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.analysis.added import added
+from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records.metrics import largest_epsilon, privacy_sentence
 from fedkin.report.drawing import evenly

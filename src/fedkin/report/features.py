@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.analysis.embeddings import Cloud, Features, read_features
-from fedkin.analysis.projection import project, separation
+from fedkin.analysis.figures import axes, project, separation, tsne
 from fedkin.errors import RunError
 from fedkin.report.drawing import evenly
 from fedkin.report.packing import pack
@@ -19,8 +19,11 @@ from fedkin.report.reading import Run
 
 __all__ = ["FeatureBudget", "features_of"]
 
+Points = npt.NDArray[np.float64]
+_Places = dict[tuple[int, int], Points]
+
 _ROUNDS = 6
-_POINTS = 5000  # of all projections of a page: t-SNE takes some seconds for this number
+_POINTS = 5000  # of all pictures of a page: t-SNE takes some seconds for this number
 _LEAST, _MOST = 200, 2000
 _HEADS = 100
 # For all runs of a page together: rounds, and cells of the heads' matrices.
@@ -30,61 +33,74 @@ _CELLS = 400_000
 
 @dataclass(frozen=True)
 class FeatureBudget:
-    """Limits: points of each projection, rounds of each run, clients of each matrix of heads.
+    """Limits: points of each picture, rounds of each run, clients of each matrix of heads.
 
-    t-SNE is computed for the runs of one seed.
+    Pictures are made for the runs of one seed, by principal components or by t-SNE.
     """
 
     points: int
     seed: int
     rounds: int = _ROUNDS
     heads: int = _HEADS
+    tsne: bool = False
 
     @classmethod
-    def shared(cls, runs: Sequence[Run]) -> FeatureBudget:
+    def shared(cls, runs: Sequence[Run], tsne: bool) -> FeatureBudget:
         """Equal parts for each round of each run of the lowest seed, as if all of them had features and anchors."""
         seed = min(run.seed for run in runs)
         rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
         kept = [(run.seed, min(len(run.features), rounds)) for run in runs]
         count = 2 * sum(number for of, number in kept if of == seed)
         heads = isqrt(_CELLS // max(1, sum(number for _, number in kept)))
-        return cls(
-            min(_MOST, max(_LEAST, _POINTS // max(1, count))), seed, rounds, max(2, min(_HEADS, heads))
-        )  # fmt: skip
+        points = min(_MOST, max(_LEAST, _POINTS // max(1, count)))
+        return cls(points, seed, rounds, max(2, min(_HEADS, heads)), tsne)
 
 
 def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
     """The page's data of a run's features, with clients numbered as in `ids`; None if none were recorded.
 
-    Every kept round has its clouds (positions by t-SNE, starting from the previous round) with silhouettes by class,
-    planted and found group, and the similarity of heads. `drawn` is false for seeds that have only these figures.
+    Every kept round has its clouds with silhouettes by class, planted and found group, and the similarity of heads.
+    Positions are along the principal axes of the last round's points; t-SNE starts from the previous round.
+    `drawn` is false for seeds that have only figures.
     """
     if not run.features:
         return None
     number = {id: i for i, id in enumerate(ids)}
     drawn = run.seed == budget.seed
-    before: dict[str, dict[tuple[int, int], npt.NDArray[np.float64]]] = {}
+    kept = evenly(sorted(run.features), budget.rounds)
+    last = _read(run, kept[-1], number)
+    before: dict[str, _Places] = {}
     rounds = []
-    for round in evenly(sorted(run.features), budget.rounds):
-        found = read_features(run.features[round])
-        strangers = [id for id in found.ids if id not in number]
-        if strangers:
-            raise RunError(
-                f"{run.features[round]}: features of client {strangers[0]!r}, which the run does not have; is the file "
-                "another run's? Put the run's own back, or remove it"
-            )
-        place = [number[id] for id in found.ids]
-        entry: dict[str, Any] = {"round": round, "clouds": {}, "heads": _heads(found, place, run, budget.heads)}
-        for name, cloud in (("features", found.features), ("anchors", found.anchors)):
+    for round in kept:
+        features = last if round == kept[-1] else _read(run, round, number)
+        place = [number[id] for id in features.ids]
+        clouds: dict[str, Any] = {}
+        for name in ("features", "anchors"):
+            cloud, final = getattr(features, name), getattr(last, name)
             if cloud is None:
                 continue
-            few = _few(cloud, budget.points)
-            entry["clouds"][name] = {
-                "separation": _separations(run, found, cloud, round),
-                **(_drawn(few, place, before.setdefault(name, {})) if drawn else {}),
-            }
-        rounds.append({**entry, "kept": len(found.ids), "clients": found.clients})
-    return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn}
+            clouds[name] = {"separation": _separations(run, features, cloud, round)}
+            if drawn:
+                few = _few(cloud, budget.points)
+                same = final is not None and final.points.shape[1] == few.points.shape[1]
+                at = project(few.points, axes(final.points if same else few.points))
+                clouds[name] |= _drawn(few, place, at, before.setdefault(name, {}) if budget.tsne else None)
+        heads = _heads(features, place, run, budget.heads)
+        rounds.append({
+            "round": round, "clouds": clouds, "heads": heads, "kept": len(features.ids), "clients": features.clients,
+        })  # fmt: skip
+    return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn, "tsne": budget.tsne}
+
+
+def _read(run: Run, round: int, known: Container[str]) -> Features:
+    """The features of a round; raises RunError if they are of clients that the run does not have."""
+    features = read_features(run.features[round])
+    if strangers := [id for id in features.ids if id not in known]:
+        raise RunError(
+            f"{run.features[round]}: features of client {strangers[0]!r}, which the run does not have; is the file "
+            "another run's? Put the run's own back, or remove it"
+        )
+    return features
 
 
 def _few(cloud: Cloud, most: int) -> Cloud:
@@ -95,22 +111,18 @@ def _few(cloud: Cloud, most: int) -> Cloud:
     return Cloud(cloud.client[rows], cloud.label[rows], cloud.points[rows])
 
 
-def _drawn(
-    cloud: Cloud, place: Sequence[int], before: dict[tuple[int, int], npt.NDArray[np.float64]]
-) -> dict[str, Any]:
-    """Positions of the points; `before` holds those of the last round, and receives these."""
+def _drawn(cloud: Cloud, place: Sequence[int], at: Points, before: _Places | None) -> dict[str, Any]:
+    """Positions of the points in -1..1. before: t-SNE's positions of the last round, which are renewed."""
     client = [-1 if c < 0 else place[c] for c in cloud.client.tolist()]
-    keys = list(zip(client, cloud.label.tolist(), strict=True))
-    start = np.array([before[key] for key in keys]) if all(key in before for key in keys) else None
-    found = project(cloud.points, start)
-    before.clear()
-    before.update(zip(keys, found, strict=True))
-    return {
-        "client": client,
-        "label": cloud.label.tolist(),
-        "x": np.round(found[:, 0], 3).tolist(),
-        "y": np.round(found[:, 1], 3).tolist(),
-    }
+    if before is None:
+        at = at / max(float(np.abs(at).max(initial=0.0)), 1e-12)
+    else:
+        keys = list(zip(client, cloud.label.tolist(), strict=True))
+        at = tsne(cloud.points, np.array([before[key] for key in keys]) if all(key in before for key in keys) else at)
+        before.clear()
+        before.update(zip(keys, at, strict=True))
+    x, y = np.round(at, 3).T.tolist()
+    return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
 
 
 def _separations(run: Run, found: Features, cloud: Cloud, round: int) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedkin.analysis.hierarchy import tree
+from fedkin.analysis.figures import tree
 from fedkin.graph import Graph
 from fedkin.report.drawing import blocks, evenly, layout, strongest
 from fedkin.report.following import Follower, moves
@@ -243,7 +243,7 @@ def _numbers(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
     """The hierarchy of the frame's clients: their order, the highest branches, and the matrix in this order if large.
 
-    A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.hierarchy`.
+    A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.figures`.
     """
     found = tree(both)
     ordered = both[np.ix_(found.order, found.order)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.analysis.overlap import class_overlap, correlation, mean_by_level
+from fedkin.analysis.figures import class_overlap, correlation, mean_by_level
 from fedkin.graph import Graph
 from fedkin.report.drawing import blocks, evenly
 from fedkin.report.graphs import LARGEST, GraphBudget, dense

@@ -1,37 +1,26 @@
-"""What tests said of a run's groups, in words: for the report's sentence, its tree of tests, and the terminal."""
+"""What tests said of a run's groups: verdicts, counts, and the tree of tests that the page draws."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any
 
-from fedkin.graph import Evidence, Graph, Node, load_graph
-from fedkin.graph.evidence import MEANINGS, p_text
-from fedkin.records import reading
-from fedkin.report.following import Follower
+from fedkin.graph import Evidence, Graph, Node
+from fedkin.graph.evidence import MEANINGS
 from fedkin.report.packing import NOTHING, pack
 
-__all__ = ["Settled", "Told", "drawn", "in_words", "keepers", "lines", "settled", "terminal"]
+__all__ = ["NEAR", "Settled", "Told", "alone_in", "drawn", "keep_words", "node_of", "settled"]
 
 # Nodes of a drawn tree, rows of the table of groups, and members that a row names.
 _NODES = 63
 _ROWS = 12
 _NAMED = 16
-_LINES = 4
 # The word for groups of several leaves: tests told these apart.
 NEAR = "near"
 _MEANINGS = MEANINGS | {NEAR: "differ, but by too little to pay for the samples lost apart: one model"}
-# What a sentence says of the clients inside a group.
-_INSIDE = {
-    "same": "no test tells the clients apart",
-    NEAR: "the clients differ by too little to pay for separate models",
-    "shares": "the clients differ in how often each class occurs, not in what a class looks like",
-    "offsets": "each client is shifted by itself",
-}
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def _settled(number: int, members: Sequence[str], verdict: str, tests: Evidence 
     return Settled(number, verdict, tuple(members), node, len(members) - len(founders))
 
 
-def _alone(groups: Iterable[Settled]) -> list[str]:
+def alone_in(groups: Iterable[Settled]) -> list[str]:
     """Ids of the clients that are like nobody else."""
     return sorted(id for one in groups if one.verdict == "alone" for id in one.members)
 
@@ -104,157 +93,52 @@ class Told:
         nodes = [tests.nodes[one.node] for one in groups if tests and one.node is not None and one.verdict == "same"]
         least = min((p for node in nodes for p in node.p.values()), default=None)
         clients, placed = sum(len(one.members) for one in groups), sum(one.placed for one in groups)
-        return cls(kinds, len(_alone(groups)), least, clients, placed)
+        return cls(kinds, len(alone_in(groups)), least, clients, placed)
 
 
-def in_words(seeds: Sequence[Told], against: str = "") -> str:
-    """What was found with nothing told, by a run or by one of each seed. against: words about planted groups.
-
-    >>> in_words([Told({"same": 4}, p=0.1)], ", equal to the planted ones")[:60]
-    '4 groups with nothing told, equal to the planted ones: no te'
-    >>> in_words([Told({"same": 1}, alone=1)])
-    '1 group and 1 client alone with nothing told: no test tells its clients apart'
-    >>> in_words([Told({"same": 1}, clients=9000, placed=4000)])[53:]
-    'apart (5,000 of 9,000 clients were tested; the others were placed in a group after that)'
-    """
-    counts = [sum(one.kinds.values()) for one in seeds]
-    low, high = min(counts), max(counts)
-    each = " each time" if len(seeds) > 1 and low == high else ""
-    if not high:
-        return f"no groups found with nothing told{each}{against}: every client is like nobody else{_tested(seeds)}"
-    count = f"{low} to {high}" if low < high else str(high)
-    most = max(one.alone for one in seeds)
-    upto = "up to " if len({one.alone for one in seeds}) > 1 else ""
-    alone = f" and {upto}{most} client{'s' * (most > 1)} alone" if most else ""
-    inside = _inside(seeds, high) + _tested(seeds)
-    return f"{count} group{'s' * (high > 1)}{alone} with nothing told{each}{against}: {inside}"
-
-
-def _tested(seeds: Sequence[Told]) -> str:
-    """How many clients the tests saw, in brackets, where these are not all."""
-    few = [one for one in seeds if one.placed]
-    if not few:
-        return ""
-    counts = {f"{one.clients - one.placed:,} of {one.clients:,}" for one in few}
-    count = counts.pop() if len(counts) == 1 and len(few) == len(seeds) else "not all"
-    return f" ({count} clients were tested; the others were placed in a group after that)"
-
-
-def _inside(seeds: Sequence[Told], groups: int) -> str:
-    kinds = sum((Counter(one.kinds) for one in seeds), Counter[str]())
-    known = [one.p for one in seeds if one.p is not None]
-    words = {kind: _INSIDE.get(kind, f"the verdict is {kind}") for kind in kinds}
-    if "same" in words and known:
-        words["same"] += f" (smallest {p_text(min(known))})"
-    if len(kinds) > 1:
-        return ", ".join(f"in {kinds[kind] if len(seeds) == 1 else 'some'} {said}" for kind, said in words.items())
-    (only,) = words.values()
-    return only.replace("the clients", "the clients inside each" if groups > 1 else "its clients")
-
-
-def keepers(rounds: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many clients keep their own model after the last round, if the method says so (`keep_own`)."""
-    count = (rounds[-1].get("figures") or {}).get("keep_own") if rounds else None
-    return count if isinstance(count, int) and not isinstance(count, bool) else None
-
-
-# -- the terminal -----------------------------------------------------------------------------------------------------
-
-
-def terminal(label: str, runs: Mapping[int, tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
-    """Two to six lines about a method's groups, with several seeds one line for each; none without verdicts.
-
-    runs: {seed: (folder, lines of rounds.jsonl)}.
-    """
-    read = {seed: (*_last(folder), keepers(rounds)) for seed, (folder, rounds) in runs.items()}
-    known = {seed: each for seed, each in read.items() if each[0]}
-    if len(runs) == 1:
-        return [line for found, tests, keep in known.values() for line in lines(label, found, tests, keep)]
-    text = [f"{label}, seed {seed}: {in_words([Told.of(each[0], each[1])])}" for seed, each in known.items()]
-    return text if len(text) <= _LINES + 2 else [*text[: _LINES + 1], f"and {len(text) - _LINES - 1} more seeds"]
-
-
-def _last(folder: Path) -> tuple[list[Settled], Evidence | None]:
-    """The groups of a run's last graph, with the report's numbers; empty if it records no verdicts."""
-    paths = reading.files_in(folder / "graphs", "npz")
-    if not paths or not settled(last := load_graph(paths[max(paths)])):
-        return [], None
-    follower, named = Follower(), dict[str, int]()
-    for round in sorted(paths):
-        groups = load_graph(paths[round]).groups
-        named = follower.name(groups) if groups is not None else named
-    return settled(last, named), last.evidence
-
-
-def lines(label: str, found: Sequence[Settled], tests: Evidence | None, keep: int | None) -> list[str]:
-    """Two to six lines about the groups of one run.
-
-    >>> lines("kin", [Settled(0, "same", ("ann", "bob"))], None, 0)[1:]
-    ['  group 1, same: 2 clients', '  no client keeps its own model']
-    """
-    several, alone = [one for one in found if one.verdict != "alone"], _alone(found)
-    room = _LINES - bool(alone)
-    shown = several if len(several) <= room else several[: room - 1]
-    # The lines below have the p-values, and who is alone.
-    told = Told.of(found, None)
-    head = in_words([replace(told, alone=0 if several else told.alone)])
-    text = [f"{label}: {head}", *(f"  {_line(one, tests)}" for one in shown)]
-    if left := several[len(shown) :]:
-        text.append(f"  and {len(left)} more groups with {sum(len(one.members) for one in left)} clients")
-    if alone:
-        text.append(f"  alone: {', '.join(alone[:5])}{f' and {len(alone) - 5} more' if len(alone) > 5 else ''}")
-    if keep is not None:
-        text.append(f"  {_keep(keep)}")
-    return text
-
-
-def _line(one: Settled, tests: Evidence | None) -> str:
-    count, node = len(one.members), _node(one, tests)
-    text = f"group {one.number + 1}, {one.verdict}: {count} client{'s' * (count != 1)}"
-    return text if node is None else f"{text}, {node.least()}"
-
-
-def _said(one: Settled, tests: Evidence | None) -> str:
-    node = _node(one, tests)
-    return "" if node is None else node.said() if node.rejected else node.least()
-
-
-def _node(one: Settled, tests: Evidence | None) -> Node | None:
+def node_of(one: Settled, tests: Evidence | None) -> Node | None:
     """The tests of the whole group; None if its clients were never tested together."""
     node = None if tests is None or one.node is None else tests.nodes[one.node]
     return node if node is not None and node.p else None
 
 
-def _keep(count: int) -> str:
+def keep_words(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """How many clients keep their own model after the last round, if the method says so (`keep_own`)."""
+    count = (rounds[-1].get("figures") or {}).get("keep_own") if rounds else None
+    if not isinstance(count, int) or isinstance(count, bool):
+        return None
     return f"{count} clients keep their own models" if count > 1 else f"{count or 'no'} client keeps its own model"
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 def drawn(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], keep: int | None
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], keep: str | None
 ) -> dict[str, Any] | None:
-    """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts."""
+    """The page's data of a graph's verdicts and tests, with clients numbered; None without verdicts.
+
+    keep: words about clients that keep their own models.
+    """
     found = settled(graph, named)
     if not found:
         return None
     tests = graph.evidence
-    several, alone = [one for one in found if one.verdict != "alone"], _alone(found)
+    several, alone = [one for one in found if one.verdict != "alone"], alone_in(found)
     rows = [
         {"group": one.number, "verdict": one.verdict, "size": len(one.members), "placed": one.placed,
-         "words": _MEANINGS.get(one.verdict, ""), "said": _said(one, tests),
+         "words": _MEANINGS.get(one.verdict, ""), "said": _said(node_of(one, tests)),
          "clients": [number[id] for id in one.members[:_NAMED]]}
         for one in several[:_ROWS]
     ]  # fmt: skip
     return {
-        "words": in_words([Told.of(found, tests)]),
-        "keep": None if keep is None else _keep(keep),
+        "keep": keep,
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(one.members) for one in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
         "tests": None if tests is None else _tree(tests, found, number),
     }
+
+
+def _said(node: Node | None) -> str:
+    return "" if node is None else node.said() if node.rejected else node.least()
 
 
 def _tree(tests: Evidence, found: Sequence[Settled], number: Mapping[str, int]) -> dict[str, Any]:

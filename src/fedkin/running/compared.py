@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.analysis.added import Added, added
+from fedkin.analysis.intervals import Added, added
 from fedkin.analysis.paired import VERDICTS
 from fedkin.records.controls import parted, without_exchange
 from fedkin.records.metrics import largest_epsilon

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedkin.analysis.added import Added
+from fedkin.analysis.intervals import Added
 from fedkin.errors import ConfigError, nearest
 from fedkin.records.files import flat
 from fedkin.records.run import Result, framed

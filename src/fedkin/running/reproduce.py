@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkin.analysis.added import Added, added
+from fedkin.analysis.intervals import Added, added
 from fedkin.errors import ConfigError
 from fedkin.records.controls import changes_of, named
 from fedkin.records.folder import lighten

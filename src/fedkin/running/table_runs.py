@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fedkin.analysis.added import Added, added
+from fedkin.analysis.intervals import Added, added
 from fedkin.records.controls import without_exchange
 from fedkin.records.metrics import value_of
 from fedkin.records.run import Result
