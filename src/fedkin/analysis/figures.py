@@ -1,4 +1,4 @@
-"""The numbers behind the papers' figures: hierarchies (FLT, Fig. 3), overlaps (MAPL, Fig. 3, 4), points in the plane."""
+"""Numbers of the papers' figures: hierarchies (FLT, Fig. 3), overlaps (MAPL, Fig. 3, 4), points in the plane."""
 
 from __future__ import annotations
 

@@ -111,9 +111,9 @@ def compare(
 ) -> None:
     """Run several methods on the same federations and print mean and spread over seeds."""
     from fedkin.records.controls import with_controls
-    from fedkin.report.headline import chosen_line, validation_in
     from fedkin.report.ranks import blocks_of, tested
     from fedkin.report.tables import comparison
+    from fedkin.report.words import chosen_line, validation_in
     from fedkin.running.compare import compare as run_comparison
     from fedkin.running.compared import table
 

@@ -5,30 +5,24 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
+from fedkin.records.controls import counterpart
 from fedkin.records.metrics import largest_epsilon, privacy_sentence
-from fedkin.report.drawing import evenly
-from fedkin.report.fairness import Gains, entropy, gains, jain
+from fedkin.records.run import Result, find_runs, read_run, unfinished
+from fedkin.report.drawing import evenly, pack_values
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.graphs import GraphBudget, graph_of, undrawn
-from fedkin.report.headline import chosen_on, facts, subject
-from fedkin.report.measures import measures_html
-from fedkin.report.missing import missing_of
-from fedkin.report.packing import pack_values
-from fedkin.report.pairing import counterpart, labels_of, named, titles_of
+from fedkin.report.gains import COUNTED, Gains, entropy, gains_of, jain, sure_of
+from fedkin.report.graphs import GraphBudget, graph_of, sharing_of, undrawn
+from fedkin.report.labels import called, labels_of, titles_of
 from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
-from fedkin.report.reading import Run, find_runs, read_run, unfinished
 from fedkin.report.rerun import rerun
 from fedkin.report.risks import risks_of
-from fedkin.report.sentence import FEDAVG, LOCAL, sentence
-from fedkin.report.sharing import sharing_of
-from fedkin.report.sure import COUNTED, given_of, sure_of, warnings_of
-from fedkin.report.traffic import phases_of
+from fedkin.report.traffic import Phase, measures_html, missing_of, phases_in, phases_of
+from fedkin.report.words import FEDAVG, LOCAL, chosen_on, sentence, subject
 
 __all__ = ["collect"]
 
@@ -37,35 +31,33 @@ _CURVE_POINTS = 400_000
 _CURVE_ROUNDS = 8_000
 
 
-def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
+def collect(places: Sequence[Path], blocks: Blocks = "auto", tsne: bool = False) -> dict[str, Any]:
     """The page's data, of JSON's types only; raises RunError for a folder that does not hold a finished run.
 
-    blocks: over what methods are tested against each other (`fedkin.report.ranks`).
+    blocks: over what methods are tested against each other (`fedkin.report.ranks`). tsne: pictures of features by
+    t-SNE, which takes seconds, in place of principal components.
     """
     runs = _runs(places)
     metric, labels = runs[0].metric, labels_of(runs)
-    gained = [_gains(run, runs) for run in runs]
+    gained = [gains_of(run, runs) for run in runs]
+    phases = [phases_in(run) for run in runs]
     federations = _Federations()
     titles, methods = titles_of(runs, labels), dict(zip(labels, (run.method for run in runs), strict=True))
-    able = {named(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
+    able = {called(run).partition("@")[0] for run in runs if run.method not in (LOCAL, FEDAVG)}
     return {
         "title": str(runs[0].summary.get("name", "run")),
         "scenario": str(runs[0].summary.get("scenario", "")),
         "metric": {"title": metric.title, "higher": metric.higher, "share": metric.share},
-        "sentence": sentence(facts(runs, labels, gained, titles)),
+        "sentence": sentence(runs, labels, gained, titles),
         "methods": [{"label": name, "title": title, "method": methods[name]} for name, title in titles.items()],
         "shown": labels.index(subject(runs, labels)),
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
-        "runs": _each(runs, labels, gained, federations),
+        "runs": _each(runs, labels, gained, phases, federations, tsne),
         "federations": federations.found,
         "table": [_row(name, runs, labels, gained) for name in titles],
-        "phases": [
-            row
-            for name in titles
-            for row in phases_of(name, [run for run, label in zip(runs, labels, strict=True) if label == name])
-        ],
-        "warnings": warnings_of(runs, labels, titles),
+        "phases": phases_of(runs, labels, phases),
+        "warnings": _warnings(runs, labels, titles),
         "missing": missing_of(runs, labels),
         "privacy": [
             {"label": label, "seed": run.seed, "told": privacy_sentence(run.summary["privacy"])}
@@ -79,7 +71,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto") -> dict[str, Any]:
     }
 
 
-def _runs(places: Sequence[Path]) -> list[Run]:
+def _runs(places: Sequence[Path]) -> list[Result]:
     """The runs of these folders, the baselines for comparison first; raises RunError."""
     # One folder may be named twice: directly and within another, or through a link.
     folders = list({folder.resolve(): folder for folder in find_runs(places)}.values())
@@ -96,14 +88,15 @@ def _runs(places: Sequence[Path]) -> list[Run]:
 
 
 def _each(
-    runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None], federations: _Federations
+    runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None], phases: Sequence[Sequence[Phase]],
+    federations: _Federations, tsne: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What the page holds of each run; large runs leave room for each other."""
     budget = GraphBudget.shared(run for run in runs if run.graphs)
-    places_left = FeatureBudget.shared(runs)
-    points = max(2, _CURVE_POINTS // max(1, sum(len(run.clients) for run in runs)))
+    places_left = FeatureBudget.shared(runs, tsne)
+    points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
     found = []
-    for run, label, gain in zip(runs, labels, gained, strict=True):
+    for run, label, gain, sent in zip(runs, labels, gained, phases, strict=True):
         federation = federations.add(run)
         ids = federations.ids(federation)
         found.append(
@@ -112,8 +105,8 @@ def _each(
                 "method": run.method,
                 "seed": run.seed,
                 "federation": federation,
-                "curve": _curve(run, max(20, _CURVE_ROUNDS // len(runs))),
-                "clients": pack_values(run.values, ids, points, run.metric.share),
+                "curve": _curve(run, sent, max(20, _CURVE_ROUNDS // len(runs))),
+                "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "sure": sure_of(run, gain, ids),
                 "risks": risks_of(run),
@@ -126,22 +119,24 @@ def _each(
     return found
 
 
-def _gains(run: Run, runs: Sequence[Run]) -> Gains | None:
-    """Gain over Local, or None without a comparable run of Local."""
-    alone = None if run.method == LOCAL else counterpart(run, runs, LOCAL)
-    if alone is None:
-        return None
-    try:
-        found = gains(run.last_values, alone.last_values, run.metric, run.outcomes, alone.outcomes)
-    except ValueError as error:
-        raise RunError(f"{run.folder} and {alone.folder}: {error}; both must be as they were written") from None
-    return found and replace(found, withheld=run.counts_alone or alone.counts_alone)
+def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    """The warnings of all runs, each with its method and the seeds that have it."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for text in run.summary.get("warnings") or ():
+            found.setdefault((titles[label], text), []).append(run.seed)
+    return [
+        f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
+        for (title, text), seeds in found.items()
+    ]
 
 
-def _ranks(runs: Sequence[Run], blocks: Blocks) -> dict[str, str] | None:
+def _ranks(runs: Sequence[Result], blocks: Blocks) -> dict[str, str] | None:
     """The section of ranks as HTML, or why there is no test; None with one method."""
     found = ranking(entries(runs), runs[0].metric.higher, blocks)
-    return found and {"why": found.why, "html": "" if found.diagram is None else ranks_html(found)}
+    if found is None:
+        return None
+    return {"why": found.why, "html": "" if found.diagram is None else ranks_html(found.diagram, found.what)}
 
 
 class _Federations:
@@ -150,18 +145,19 @@ class _Federations:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
 
-    def add(self, run: Run) -> int:
+    def add(self, run: Result) -> int:
+        clients = run.client_facts.values()
         facts = {
-            "ids": list(run.clients),
-            "planted": [None if (g := c.get("group")) is None else str(g) for c in run.clients.values()],
-            "train": [c.get("n_train") for c in run.clients.values()],
-            "test": [c.get("n_test") for c in run.clients.values()],
-            "labels": [c.get("labels", {}) for c in run.clients.values()],
-            "about": [{key: str(value) for key, value in c.get("about", {}).items()} for c in run.clients.values()],
+            "ids": list(run.client_facts),
+            "planted": [None if (g := c.get("group")) is None else str(g) for c in clients],
+            "train": [c.get("n_train") for c in clients],
+            "test": [c.get("n_test") for c in clients],
+            "labels": [c.get("labels", {}) for c in clients],
+            "about": [{key: str(value) for key, value in c.get("about", {}).items()} for c in clients],
             "classes": run.federation.get("task", {}).get("classes"),
         }
-        if run.unseen:
-            facts["unseen"] = [id in run.unseen for id in run.clients]
+        if unseen := set(run.unseen):
+            facts["unseen"] = [id in unseen for id in run.client_facts]
         if facts not in self.found:
             self.found.append(facts)
         return self.found.index(facts)
@@ -171,14 +167,14 @@ class _Federations:
         return ids
 
 
-def _curve(run: Run, most: int) -> dict[str, list[Any]]:
+def _curve(run: Result, phases: Sequence[Phase], most: int) -> dict[str, list[Any]]:
     """Figures of at most `most` evaluated rounds, against rounds, cumulative bytes and seconds."""
     seconds = {row["round"]: row.get("total") for row in run.timing}
     kept = set(evenly([row["round"] for row in run.rounds if _evaluated(row, run)], most))
     curve: dict[str, list[Any]] = defaultdict(list)
     sent = 0
     # What one peer sends, another receives: adding both directions would count it twice.
-    ways = ("up",) if any(phase.way == "peer" for phase in run.phases) else ("up", "down")
+    ways = ("up",) if any(phase.way == "peer" for phase in phases) else ("up", "down")
     for row in run.rounds:
         sent += sum(row["bytes"][way] for way in ways)
         if row["round"] not in kept:
@@ -197,12 +193,12 @@ def _curve(run: Run, most: int) -> dict[str, list[Any]]:
     return dict(curve)
 
 
-def _evaluated(row: Mapping[str, Any], run: Run) -> bool:
+def _evaluated(row: Mapping[str, Any], run: Result) -> bool:
     """Whether this round has something to draw."""
     return any("mean" in (row.get(name) or {}) for name in (run.metric.name, "unseen")) or bool(row["groups"])
 
 
-def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
+def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequence[Gains | None]) -> dict[str, Any]:
     """A method's row: [mean, sample standard deviation] over its seeds of each figure, None if unknown."""
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
@@ -216,7 +212,7 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
             each["unseen"].append((run.summary.get("unseen") or {}).get("mean"))
             each["gap"].append(run.summary.get("gap"))
         # Only for metrics where higher is better: shares of an error say nothing about fairness.
-        last = list(run.last_values.values()) if run.metric.higher else []
+        last = list(run.values.values()) if run.metric.higher else []
         each["entropy"].append(entropy(last) if last else None)
         each["jain"].append(jain(last) if last else None)
         each["gain"].append(None if gain is None else gain.mean)
@@ -233,27 +229,27 @@ def _row(label: str, runs: Sequence[Run], labels: Sequence[str], gained: Sequenc
     return {
         "label": label,
         "seeds": len(mine),
-        "given": given_of(run for run, _ in mine),
+        "given": list(dict.fromkeys(text for run, _ in mine for text in run.summary.get("given") or ())),
         **{name: _spread(values) for name, values in each.items()},
         "adds": _adds([run for run, _ in mine], runs),
     }
 
 
-def _adds(mine: Sequence[Run], runs: Sequence[Run]) -> list[float] | None:
+def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
     """What communication adds to a method, and half its interval; None without its runs without exchange (@self)."""
     each = {}
     for run in mine:
-        alone = counterpart(run, runs, run.method, "@self")
-        better = None if alone is None else gains(run.last_values, alone.last_values, run.metric)
-        if better is not None:
-            each[run.seed] = better.by_client
+        alone = counterpart(run, runs, run.method, "self")
+        if alone is not None and (better := run.gains(alone)):
+            each[run.seed] = better
     found = added(each) if len(each) == len(mine) else None
     return None if found is None else [found.value, 0.0 if found.high is None else found.high - found.value]
 
 
-def _events(run: Run) -> float | None:
+def _events(run: Result) -> float | None:
     """The least number of events or of other test samples of a client in a risk task; None in other tasks."""
-    each = [min(one.events, len(one) - one.events) for one in run.outcomes.values() if one.events is not None]
+    each = [min(one.events, len(one) - one.events) for id, one in run.outcomes.items()
+            if one.events is not None and id not in run.unseen]  # fmt: skip
     return min(each, default=None)
 
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from fedkin.analysis.embeddings import Cloud, Features, read_features
 from fedkin.analysis.figures import axes, project, separation, tsne
 from fedkin.errors import RunError
-from fedkin.report.drawing import evenly
-from fedkin.report.packing import pack
-from fedkin.report.reading import Run
+from fedkin.records.run import Result
+from fedkin.report.drawing import evenly, pack
 
 __all__ = ["FeatureBudget", "features_of"]
 
@@ -45,7 +44,7 @@ class FeatureBudget:
     tsne: bool = False
 
     @classmethod
-    def shared(cls, runs: Sequence[Run], tsne: bool) -> FeatureBudget:
+    def shared(cls, runs: Sequence[Result], tsne: bool) -> FeatureBudget:
         """Equal parts for each round of each run of the lowest seed, as if all of them had features and anchors."""
         seed = min(run.seed for run in runs)
         rounds = max(1, min(_ROUNDS, _ALL_ROUNDS // max(1, sum(bool(run.features) for run in runs))))
@@ -56,7 +55,7 @@ class FeatureBudget:
         return cls(points, seed, rounds, max(2, min(_HEADS, heads)), tsne)
 
 
-def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
+def features_of(run: Result, ids: Sequence[str], budget: FeatureBudget) -> dict[str, Any] | None:
     """The page's data of a run's features, with clients numbered as in `ids`; None if none were recorded.
 
     Every kept round has its clouds with silhouettes by class, planted and found group, and the similarity of heads.
@@ -92,7 +91,7 @@ def features_of(run: Run, ids: Sequence[str], budget: FeatureBudget) -> dict[str
     return {"rounds": rounds, "allRounds": len(run.features), "drawn": drawn, "tsne": budget.tsne}
 
 
-def _read(run: Run, round: int, known: Container[str]) -> Features:
+def _read(run: Result, round: int, known: Container[str]) -> Features:
     """The features of a round; raises RunError if they are of clients that the run does not have."""
     features = read_features(run.features[round])
     if strangers := [id for id in features.ids if id not in known]:
@@ -125,27 +124,27 @@ def _drawn(cloud: Cloud, place: Sequence[int], at: Points, before: _Places | Non
     return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
 
 
-def _separations(run: Run, found: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
+def _separations(run: Result, found: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
     """Mean silhouettes of the clients' points, in all dimensions: by class, planted group and last found group."""
     own = cloud.client >= 0
     points, ids = cloud.points[own], [found.ids[c] for c in cloud.client[own].tolist()]
     told: dict[str, float | None] = {"class": separation(points, cloud.label[own].tolist())}
     told["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
     graphs = [at for at in run.graphs if at <= round]
-    groups = run.graph(max(graphs)).groups if graphs else None
+    groups = run.graph_at(max(graphs)).groups if graphs else None
     known = [i for i, id in enumerate(ids) if groups and id in groups]
     told["found"] = separation(points[known], [groups[ids[i]] for i in known]) if groups and known else None
     return {name: None if value is None else float(f"{value:.4f}") for name, value in told.items()}
 
 
-def _heads(found: Features, place: Sequence[int], run: Run, most: int) -> dict[str, Any] | None:
+def _heads(found: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
     """Similarity of heads, clients ordered by planted group and classes."""
     if found.heads is None:
         return None
     count = min(len(found.heads), most)
 
     def key(row: int) -> tuple[str, list[str], str]:
-        facts = run.clients[found.ids[row]]
+        facts = run.client_facts[found.ids[row]]
         return str(facts.get("group")), sorted(facts.get("labels", {})), found.ids[row]
 
     order = sorted(range(count), key=key)

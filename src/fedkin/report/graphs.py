@@ -1,4 +1,4 @@
-"""A run's graphs in the form in which the page draws them: a bounded number of rounds, edges and matrix cells."""
+"""The page's data of a run's graphs: rounds as pictures, groups over the rounds, weights beside what clients share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+from scipy import sparse as sp
 
-from fedkin.analysis.figures import tree
+from fedkin.analysis.figures import class_overlap, correlation, mean_by_level, tree
 from fedkin.graph import Graph
-from fedkin.report.drawing import blocks, evenly, layout, strongest
+from fedkin.records.run import Result
+from fedkin.report.drawing import NOTHING, blocks, evenly, layout, pack, strongest
 from fedkin.report.following import Follower, moves
-from fedkin.report.packing import NOTHING, pack
-from fedkin.report.reading import Run
-from fedkin.report.verdicts import drawn, keepers
+from fedkin.report.verdicts import drawn, keep_words
 
-__all__ = ["LARGEST", "GraphBudget", "dense", "graph_of", "undrawn"]
+__all__ = ["LARGEST", "GraphBudget", "dense", "graph_of", "learned_weights", "sharing_of", "undrawn"]
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 LARGEST = 5000  # clients of a graph that is drawn
 # Per run: more rounds do not make the slider clearer, nor more cells a matrix.
@@ -38,6 +40,11 @@ _PICTURES = 400_000
 _ALL_MOVES = 20_000
 # Values that a graph may have for its clients (TFL).
 _VALUES = ("centrality", "prior", "lambda")
+_WEIGHT_ROUNDS = 40
+_WEIGHT_PICTURES = 3
+_WEIGHT_SIDE = 100
+_ALIKE = 0.75  # mean overlap of classes from which clients are treated as having the same
+_ABSENT = 255  # in packed bytes: these two were not both present
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class GraphBudget:
     moves: int
 
     @classmethod
-    def shared(cls, runs: Iterable[Run]) -> GraphBudget:
+    def shared(cls, runs: Iterable[Result]) -> GraphBudget:
         """Equal parts for each run that has graphs."""
         count = max(1, sum(1 for _ in runs))
         cells = _CELLS // count
@@ -75,24 +82,24 @@ class GraphBudget:
         )
 
 
-def undrawn(run: Run, ids: Sequence[str]) -> bool:
+def undrawn(run: Result, ids: Sequence[str]) -> bool:
     """Whether the run has graphs of more clients than the page can draw: their matrices would not fit into memory."""
     return bool(run.graphs) and len(_in_graphs(run, ids)) > LARGEST
 
 
-def _in_graphs(run: Run, ids: Sequence[str]) -> list[int]:
+def _in_graphs(run: Result, ids: Sequence[str]) -> list[int]:
     """Numbers of the clients that are drawn: all of a few, of many those of some graph."""
     if len(ids) <= LARGEST:
         return list(range(len(ids)))
     known: set[str] = set()
     for round in sorted(run.graphs):
-        known.update(run.graph(round).ids)
+        known.update(run.graph_at(round).ids)
         if len(known) > LARGEST:
             break
     return [number for number, id in enumerate(ids) if id in known]
 
 
-def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
+def graph_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
     """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
 
     A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
@@ -104,7 +111,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
         return None
     number = {id: i for i, id in enumerate(ids)}
     # Some methods' graphs hold all clients, not only a round's participants.
-    present = max(len(run.graph(round).ids) for round in {min(run.graphs), max(run.graphs)})
+    present = max(len(run.graph_at(round).ids) for round in {min(run.graphs), max(run.graphs)})
     per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, budget.edges // (2 * present)))
     until = _until(run)
     kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
@@ -115,7 +122,7 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
     frames: list[dict[str, Any]] = []
     # Graphs are read one at a time: each of 1,000 clients is 8 MB.
     for round in sorted(run.graphs):
-        graph = run.graph(round)
+        graph = run.graph_at(round)
         if graph.groups is not None:
             named[round] = follower.name(graph.groups)
         if round in kept:
@@ -130,12 +137,12 @@ def graph_of(run: Run, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any
         "perNode": per_node,
         "frames": frames,
         "allRounds": len(run.graphs),
-        "verdicts": drawn(graph, named.get(round), number, keepers(run.rounds)),
+        "verdicts": drawn(graph, named.get(round), number, keep_words(run.rounds)),
         **_followed(named, until, number, budget),
     }
 
 
-def _until(run: Run) -> dict[int, int]:
+def _until(run: Result) -> dict[int, int]:
     """The last round in which each recorded graph is valid: an unchanged graph is not recorded again."""
     rounds = sorted(run.graphs)
     last = max(int(run.summary["rounds"]), rounds[-1])
@@ -185,14 +192,14 @@ class _Ties:
         self.total = np.zeros((len(clients), len(clients)))
         self.rounds = np.zeros((len(clients), len(clients)))
 
-    def add(self, weights: npt.NDArray[np.float64], clients: npt.NDArray[np.int64]) -> None:
+    def add(self, weights: Array, clients: Indices) -> None:
         scale = float(weights.max())
         own = np.searchsorted(self.clients, clients)
         place = np.ix_(own, own)
         self.total[place] += weights / scale if scale > 0 else 0.0
         self.rounds[place] += 1
 
-    def strongest(self) -> npt.NDArray[np.float64]:
+    def strongest(self) -> Array:
         mean = self.total / np.maximum(self.rounds, 1)
         row, column = strongest(mean, 6)
         kept = np.zeros_like(mean)
@@ -200,7 +207,7 @@ class _Ties:
         return kept
 
 
-def dense(matrix: Any) -> npt.NDArray[np.float64]:
+def dense(matrix: Any) -> Array:
     """A graph's matrix as a writable array."""
     return np.array(matrix if isinstance(matrix, np.ndarray) else sp.csr_array(matrix).toarray(), dtype=np.float64)
 
@@ -240,7 +247,7 @@ def _numbers(graph: Graph) -> dict[str, npt.NDArray[Any]]:
     }  # fmt: skip
 
 
-def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
+def _tree(both: Array, side: int) -> dict[str, Any]:
     """The hierarchy of the frame's clients: their order, the highest branches, and the matrix in this order if large.
 
     A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.figures`.
@@ -254,7 +261,7 @@ def _tree(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
     }
 
 
-def _matrix(both: npt.NDArray[np.float64], side: int) -> dict[str, Any]:
+def _matrix(both: Array, side: int) -> dict[str, Any]:
     """The weights in 1/255 of the range between different clients; means of neighbours if there are many.
 
     few: the values, if there are at most two different ones, so that they are no scale.
@@ -286,3 +293,106 @@ def _history(
         for id, group in named[round].items():
             table[number[id], column] = group
     return table
+
+
+# -- weights beside what clients have in common (MAPL, Fig. 3 and 4) -------------------------------------------------
+
+
+def sharing_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
+    """The page's data: overlap and weights as pictures of a few rounds, and figures of many; None without either.
+
+    `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
+    and overlap over pairs; `until`: the last round in which the last graph was valid.
+    """
+    known = None if not run.graphs or len(ids) > LARGEST else _shared(run, ids)
+    if known is None:
+        return None
+    by, overlap = known
+    number = {id: i for i, id in enumerate(ids)}
+    order = _order(run, ids)
+    rounds = evenly(sorted(run.graphs), _WEIGHT_ROUNDS)
+    shown = evenly(rounds, _WEIGHT_PICTURES)
+    most = max(2, min(_WEIGHT_SIDE, isqrt(budget.pictures // (1 + _WEIGHT_PICTURES))))
+    figures: dict[str, list[Any]] = {name: [] for name in ("round", "none", "some", "all", "correlation")}
+    pictures: list[Array] = []
+    learned = False
+    for round in rounds:
+        graph = run.graph_at(round)
+        weights, learned = learned_weights(graph)
+        place = np.array([number[id] for id in graph.ids])
+        here = overlap[np.ix_(place, place)]
+        told = (round, *mean_by_level(weights, here), correlation(weights, here))
+        for name, value in zip(figures, told, strict=True):
+            figures[name].append(value if name == "round" or value is None else float(f"{value:.4g}"))
+        if round in shown:
+            whole = np.full((len(ids), len(ids)), np.nan)
+            whole[np.ix_(place, place)] = weights
+            # A client's weight to itself may be far larger than any other weight.
+            np.fill_diagonal(whole, np.nan)
+            pictures.append(_small(whole[np.ix_(order, order)], most))
+    side, starts = blocks(overlap[np.ix_(order, order)], most)
+    known_weights = np.concatenate([one[np.isfinite(one)] for one in pictures])
+    low, high = (float(known_weights.min()), float(known_weights.max())) if known_weights.size else (0.0, 0.0)
+    return {
+        "by": by,
+        "directed": learned,
+        "order": order.tolist(),
+        "starts": starts.tolist(),
+        "overlap": _packed(side, 0.0, 1.0),
+        "rounds": shown,
+        "until": max(int(run.summary["rounds"]), rounds[-1]),
+        "low": low,
+        "high": high,
+        "matrices": [_packed(one, low, high) for one in pictures],
+        "figures": figures,
+    }
+
+
+def learned_weights(graph: Graph) -> tuple[Array, bool]:
+    """The weights that a method learned, and whether row i is what client i takes from each (MAPL's W).
+
+    This is the case if the recorded weights are the symmetric mean of the recorded mixing matrix.
+    """
+    weights = dense(graph.weights)
+    if graph.mixing is None:
+        return weights, False
+    mixing = dense(graph.mixing)
+    mean = (mixing + mixing.T) / 2
+    np.fill_diagonal(mean, 0.0)
+    return (mixing, True) if np.allclose(mean, weights, atol=1e-9) else (weights, False)
+
+
+def _shared(run: Result, ids: Sequence[str]) -> tuple[str, Array] | None:
+    """("classes" or "groups", overlap [n, n]): classes if clients differ much in them, else planted groups."""
+    classes = [set(run.client_facts[id].get("labels", {})) for id in ids]
+    overlap = class_overlap(classes)
+    # With few samples some clients lack a class by chance, which is no structure to follow.
+    if all(classes) and len(ids) > 1 and float(overlap[~np.eye(len(ids), dtype=bool)].mean()) < _ALIKE:
+        return "classes", overlap
+    if run.planted is None or len(set(run.planted.values())) < 2:
+        return None
+    return "groups", class_overlap([{run.planted[id]} for id in ids])
+
+
+def _order(run: Result, ids: Sequence[str]) -> Indices:
+    """Clients ordered by planted group, then by their classes."""
+
+    def key(place: int) -> tuple[str, list[str], str]:
+        facts = run.client_facts[ids[place]]
+        return str(facts.get("group")), sorted(facts.get("labels", {})), ids[place]
+
+    return np.array(sorted(range(len(ids)), key=key))
+
+
+def _small(matrix: Array, most: int) -> Array:
+    """At most `most` rows: means of the known values of neighbours, nan if there are none."""
+    known = np.isfinite(matrix)
+    total, _ = blocks(np.where(known, matrix, 0.0), most)
+    share, _ = blocks(known.astype(np.float64), most)
+    return np.where(share > 0, total / np.where(share > 0, share, 1.0), np.nan)
+
+
+def _packed(matrix: Array, low: float, high: float) -> str:
+    """Values in 1/254 of the range."""
+    scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.zeros_like(matrix)
+    return pack(np.where(np.isfinite(matrix), np.round(254 * np.nan_to_num(scaled)), _ABSENT), "u1")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
 from fedkin._version import __version__
+from fedkin.errors import RunError
 from fedkin.graph._page import embedded, library, unpacking
-from fedkin.report.answer import answer_html
-from fedkin.report.sections import section, sections
+from fedkin.records.files import read_json
+from fedkin.report.gains import COUNTED, RULE
+from fedkin.report.risks import HEADS as RISK_HEADS
+from fedkin.report.risks import risk_rows
+from fedkin.report.traffic import missing_tables, traffic_tables
+from fedkin.report.units import megabytes
+from fedkin.report.words import LOCAL
 
-__all__ = ["page"]
+__all__ = ["ADVICE", "Section", "answer_in", "page", "section", "sections"]
 
+Data = Mapping[str, Any]
+
+ADVICE = "advice.json"
 _SCRIPTS = (
     "page.js", "curves.js", "clients.js", "risks.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
     "influence.js", "features.js", "start.js",
@@ -25,7 +36,7 @@ def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
     """The whole report as HTML text, from the data of `collect`, and an advice to begin with (`answer_in`)."""
     parts = sections(data)
     if answer is not None:
-        parts.insert(0, section("answer", "Answer", "Who should train with whom", answer_html(answer)))
+        parts.insert(0, section("answer", "Answer", "Who should train with whom", _answer(answer)))
     return Template(_part("page.html")).substitute(
         version=escape(__version__),
         title=escape(data["title"]),
@@ -74,3 +85,449 @@ def _cautions(warnings: Sequence[str]) -> str:
 
 def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+
+
+# -- sections: texts and tables; the charts' places are empty until the script runs ------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading; `nav` is its name in the table of contents."""
+
+    id: str
+    nav: str
+    html: str
+
+
+def sections(data: Data) -> list[Section]:
+    """The sections for which there are data, in the page's order."""
+    runs = data["runs"]
+    graphs = [run["graph"] for run in runs if run["graph"]]
+    title = data["metric"]["title"][:1].upper() + data["metric"]["title"][1:]
+    # One evaluated round is a point, which the comparison has as figures.
+    curves = any(len(run["curve"].get("round") or ()) > 1 for run in runs)
+    ranks = (data["ranks"] or {}).get("html")
+    # Whether there is something to show, and the section's id, name in the contents, heading and body.
+    known: list[tuple[Any, str, str, str, Callable[[], str]]] = [
+        (curves, "accuracy", title, f"{title} over the rounds", lambda: _CURVES),
+        (True, "comparison", "Comparison", "The methods side by side", lambda: _comparison(data)),
+        (ranks, "ranks", "Ranks", "Which methods are told apart", lambda: str(ranks)),
+        (True, "clients", "Clients", "Client by client", lambda: _clients(data, bool(graphs))),
+        (data["measures"], "measures", "Metrics", "Further metrics", lambda: str(data["measures"])),
+        (_any(runs, "risks"), "risks", "Risks", "Are the risks true, and worth acting on", lambda: _risks(data)),
+        (graphs or _any(runs, "undrawn"), "graph", "Graph", "The client graph", lambda: _GRAPH if graphs else _UNDRAWN),
+        (_any(graphs, "verdicts"), "tests", "Tests", "Why these groups: the tests", lambda: _TESTS),
+        (_any(graphs, "history"), "moves", "Moves", "Who moved group, and when", lambda: _MOVES),
+        (graphs, "matrix", "Matrix", "Similarity of clients", lambda: _MATRIX),
+        (_any(runs, "sharing"), "sharing", "Weights", "Weights, and what clients have in common", lambda: _SHARING),
+        (any(_any(graph["frames"], "values") for graph in graphs), "influence", "Influence",
+         "Influential clients, by region", lambda: _INFLUENCE),
+        (_any(runs, "features"), "features", "Features", "Classes in feature space, and heads", lambda: _FEATURES),
+        (data["phases"], "traffic", "Traffic", "What was sent, once and every round", lambda: _traffic(data)),
+        (data["missing"], "missing", "Missing", "What was lost, refused, or never came", lambda: _missing(data)),
+        (True, "settings", "Settings", "Settings, and how to run this again", lambda: _settings(data)),
+    ]  # fmt: skip
+    return [section(id, nav, heading, body()) for there, id, nav, heading, body in known if there]
+
+
+def _any(parts: Iterable[Data], name: str) -> bool:
+    return any(part[name] for part in parts)
+
+
+def section(id: str, nav: str, heading: str, body: str) -> Section:
+    """A section of the page; `heading` and `body` are HTML."""
+    html = f'<section id="{id}" aria-labelledby="{id}-h"><h2 id="{id}-h">{heading}</h2>\n{body}\n</section>'
+    return Section(id, nav, html)
+
+
+_NO_GAIN = """<p class="note">Gain over training alone is not shown: no run of Local with the same seed, clients and
+settings is among these runs.</p>"""
+_ONLY_LOCAL = """<p class="note">Gain over training alone is shown for methods other than Local, and
+all of these runs are Local's.</p>"""
+
+
+def _clients(data: Data, graphs: bool) -> str:
+    """The choice for the sections below, the gain per client, and the followed client if no graph section has it."""
+    scope = (
+        '<p class="note">All sections from here to the traffic are about this method and seed.</p>' if graphs else ""
+    )
+    none = _NO_GAIN if _kinds(data) - {LOCAL} else _ONLY_LOCAL
+    return _CHOOSER + scope + (_GAIN if _any(data["runs"], "gain") else none) + _CLIENTS + ("" if graphs else _PANEL)
+
+
+def _kinds(data: Data) -> set[str]:
+    """The methods by their own names, whatever their labels."""
+    return {method["method"] for method in data["methods"]}
+
+
+def _table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
+    """Heads as (text, explanation); rows of HTML, whose first cell is the row's heading."""
+    head = "".join(f'<th scope="col" title="{escape(about)}">{escape(text)}</th>' for text, about in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+    return f"{region}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _details(summary: str, body: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+Writer = Callable[[float], str]
+
+
+def _percent(digits: int) -> Writer:
+    return lambda share: f"{100 * share:.{digits}f} %"
+
+
+def _points(sign: str = "") -> Writer:
+    return lambda share: f"{100 * share:{sign}.1f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _plain(digits: int, sign: str = "") -> Writer:
+    return lambda value: f"{value:{sign}.{digits}f}"
+
+
+Column = tuple[str, str, str, Writer]
+
+
+def _columns(metric: Mapping[str, Any]) -> Sequence[Column]:
+    """Key, heading, explanation, and how a value is written."""
+    title, share = metric["title"], metric["share"]
+    value = _percent(1) if share else _plain(4)
+    more, points = (_points("+"), ", in points") if share else (_plain(4, "+"), "")
+    gain = f"{title} above training alone (Local)" if share else f"how much better {title} is than alone (Local)"
+    return (
+        ("mean", "mean", f"mean over clients of test {title} after the last round", value),
+        ("weighted", "weighted", "the same, each client weighted by its number of test samples", value),
+        ("pooled", "pooled", f"{title} over the test samples of all clients together", value),
+        ("worst10", "worst 10 %", f"mean {title} of the worst 10 % of clients", value),
+        ("worst20", "worst 20 %", f"mean {title} of the worst 20 % of clients", value),
+        ("unseen", "unseen", f"mean over clients that never take part of test {title}", value),
+        ("gap", "gap", f"how much worse the unseen clients' mean is than that of the others{points}", more),
+        ("gain", "gain", f"mean over clients of {gain}{points}", more),
+        ("adds", "exchange adds", f"the method minus its @self, ± half the 95 % interval over seeds{points}", more),
+        ("hurt", "worse", "share of clients whose figure is lower than alone, however little", _percent(0)),
+        ("gained", "gained", "clients that surely gained over Local", _count),
+        ("lost", "hurt", "clients that are surely worse than Local", _count),
+        ("apart", "?", "clients that cannot be told apart from Local", _count),
+        ("few", "too few", "clients with too few events or test samples for a verdict", _count),
+        ("events", "least events", "events, or test samples without, of the client that has fewest", _count),
+        ("found", "groups", "groups in the last round's graph", _count),
+        ("ari", "ARI", "agreement of these groups with the planted ones: 1 when equal, 0 as by chance", _plain(2)),
+        ("epsilon", "epsilon", "largest epsilon of any client, for the noise on what it sent ([privacy])", _plain(2)),
+        ("bytes", "sent", "all messages of a run", megabytes),
+        ("std", "std", f"standard deviation over clients{points}", _points() if share else _plain(4)),
+        ("variance", "variance", "variance over clients" + (" of the percentage" if share else ""),
+         _plain(1 if share else 4)),
+        ("entropy", "entropy", f"entropy of clients' shares of {title}, over log n: 1 when all are equal", _plain(3)),
+        ("jain", "Jain's index", f"Jain's index of clients' {_plural(title)}: 1 when all are equal", _plain(3)),
+        ("seconds", "seconds", "of a run, on the machine that ran it", _plain(1)),
+    )  # fmt: skip
+
+
+def _plural(title: str) -> str:
+    return "accuracies" if title == "accuracy" else f"values of {title}"
+
+
+def _comparison(data: Data) -> str:
+    rows = data["table"]
+    shown = [column for column in _columns(data["metric"]) if any(row.get(column[0]) for row in rows)]
+    # Where a mean weighted by samples is the figure over all samples, one column says both.
+    if all(row["weighted"] == row["pooled"] for row in rows):
+        shown = [
+            ("pooled", "weighted", "over all test samples: the mean weighted by them", column[3])
+            if column[0] == "pooled" else column
+            for column in shown if column[0] != "weighted"
+        ]  # fmt: skip
+    titles = _titles(data)
+    cells = [
+        [
+            titles[row["label"]] + _given(row),
+            *(_cell(row.get(key), row["seeds"], key, write) for key, _, _, write in shown),
+        ]
+        for row in rows
+    ]
+    heads = [("method", ""), *((name, about) for _, name, about, _ in shown)]
+    seeds = max(row["seeds"] for row in rows)
+    notes = [f"Mean over {seeds} seeds, with their sample standard deviation."] if seeds > 1 else []
+    if data["chosen"]:
+        title = titles[data["runs"][data["shown"]]["label"]]
+        good = ", so that its figures here are too good on average" if "test" in data["chosen"] else ""
+        notes.append(f"The sentence at the top is about {title}, chosen on {escape(data['chosen'])}{good}.")
+    if any(row["gained"] for row in rows):
+        notes.append(escape(RULE))
+    if data["ranks"] and data["ranks"]["why"]:
+        notes.append(escape(data["ranks"]["why"][:1].upper() + data["ranks"]["why"][1:]) + ".")
+    if not any(row["mean"] for row in rows):
+        notes.append(f"No client has test data, so there is no {data['metric']['title']}.")
+    elif len(rows) > 1 and _kinds(data) != {LOCAL} and not any(row["gain"] for row in rows):
+        like = " with the same seeds, clients and settings" if LOCAL in _kinds(data) else ""
+        notes.append(f"Gain over training alone needs a run of Local{like}.")
+    noised = "".join(
+        f"<li>{titles[one['label']]}, seed {one['seed']}: {escape(one['told'])}</li>" for one in data["privacy"]
+    )
+    about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
+    return (
+        _table(heads, cells, "Comparison of the methods")
+        + f'<p class="note">{" ".join(notes)}</p>'
+        + (f"<h3>Privacy of uploads</h3><ul>{noised}</ul>" if noised else "")
+        + _details("What the columns are", f"<ul>{about}</ul>")
+    )
+
+
+def _titles(data: Data) -> dict[str, str]:
+    return {method["label"]: escape(method["title"]) for method in data["methods"]}
+
+
+def _given(row: Data) -> str:
+    return f"<small>{escape(', '.join(row['given']))}</small>" if row["given"] else ""
+
+
+def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) -> str:
+    if value is None:
+        return '<span class="quiet">–</span>'
+    text = escape(write(value[0]).replace("-", "−"))
+    if seeds == 1 or key in ("bytes", "found", "hurt", "events", *COUNTED):
+        return text
+    return f"{text}<small>± {escape(write(value[1]).lstrip('+').removesuffix(' %'))}</small>"
+
+
+def _risks(data: Data) -> str:
+    note = "Wald’s 95 % intervals"
+    if len(data["seeds"]) > 1:
+        note = "mean over seeds with their standard deviation, 95 % intervals by Rubin’s rules"
+    about = "<b>Brier score</b>: mean squared difference of risk and event. " + " ".join(
+        f"<b>{name}</b>: {text}." for name, text in RISK_HEADS[4:]
+    )
+    return (
+        _table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
+        + f'<p class="note">The last test outcomes of all clients that take part, pooled; {note}. {about} A single '
+        "client’s risks may be less true than those of all together.</p>" + _RISKS
+    )
+
+
+def _traffic(data: Data) -> str:
+    titles = _titles(data)
+    (heads, rows), (all_heads, all_rows) = traffic_tables(data["phases"], titles)
+    silent = [titles[row["label"]] for row in data["table"] if not row["bytes"] or not row["bytes"][0]]
+    return (
+        _table(heads, rows, "What is sent once, and what is sent again and again")
+        + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than half of '
+        "the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the run.</p>"
+        + _chart("traffic-plot", "Bytes of each phase")
+        + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
+        + _details("Every phase as a table", _table(all_heads, all_rows, "Every phase"))
+        + '<p class="note">All messages of a run in their encoded size, graph building included'
+        + (", mean over seeds" if len(data["seeds"]) > 1 else "")
+        + ".</p>"
+    )
+
+
+def _missing(data: Data) -> str:
+    (heads, rows), (named, clients) = missing_tables(data["missing"], _titles(data))
+    return _table(heads, rows, "Messages that are missing") + (
+        '<p class="note">Messages were refused of these clients, or they failed; the first reason of each.</p>'
+        + _table(named, clients, "Clients whose messages were refused, or that failed")
+        if clients
+        else ""
+    )
+
+
+def _settings(data: Data) -> str:
+    again = data["rerun"]
+    texts = [{"name": "experiment.toml", "text": again["experiment"]}] if again["experiment"] else []
+    files = "".join(
+        _details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
+        for one in [*texts, *again["experiments"]]
+    )
+    made = {**again["versions"], **again["machine"]}
+    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in made.items())
+    keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
+    runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
+    heads = [(name, "") for name in ("method", *keys[1:])]
+    title = data["metric"]["title"]
+    gpu = " on the same GPU" if "gpu" in again["machine"] else ""
+    more = "Add --data-root DIR if the data does not lie in ./data. " if again["command"] and again["needsData"] else ""
+    how = (
+        "<p>With the settings below saved as <code>experiment.toml</code>:</p>"
+        f'<pre id="command"><code>{escape(again["command"])}</code></pre>'
+        if again["command"]
+        else "<p>A program in Python handed these samples over, so no command can read them: run that program again. "
+        "The settings are below.</p>"
+    )
+    return (
+        f'{how}<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on '
+        f"the machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
+        + _details("The runs", _table(heads, runs, "The runs"))
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# -- the answer of `fedkin advise`, first on the page: who should train with whom, and how sure that is ----------------
+
+
+def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
+    """The advice that lies beside these runs: in one of these folders; None if there is none, or more than one."""
+    found = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
+    if len(found) != 1:
+        return None
+    told = read_json(found[0])
+    texts = isinstance(told, dict) and all(isinstance(told.get(name), str) for name in ("sentence", "why"))
+    lists = texts and all(isinstance(told.get(name), list) for name in ("notes", "heads", "rows"))
+    if not lists or any(not isinstance(row, list) or len(row) != len(told["heads"]) for row in told["rows"]):
+        raise RunError(f"{found[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
+    return {name: told[name] for name in ("sentence", "why", "notes", "heads", "rows")}
+
+
+def _answer(answer: dict[str, Any]) -> str:
+    """The body of the section: the sentence, a row for each client, and what it rests on."""
+    head = "".join(f'<th scope="col">{_escaped(each)}</th>' for each in answer["heads"])
+    rows = "".join(
+        f'<tr><th scope="row">{_escaped(row[0])}</th>{"".join(f"<td>{_escaped(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in answer["rows"]
+    )
+    notes = "".join(f'<p class="note">{_escaped(note)}</p>' for note in (answer["why"], *answer["notes"]))
+    region = '<div class="scroll" tabindex="0" role="region" aria-label="The advice, client by client">'
+    table = f"{region}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{table}\n{notes}"
+
+
+def _escaped(value: Any) -> str:
+    return escape(str(value))
+
+
+# -- the fixed parts of the sections; the page's script fills them -----------------------------------------------------
+
+
+def _chart(id: str, label: str, more: str = "") -> str:
+    """The place of a chart, which the script draws; more: further CSS classes."""
+    return f'<div class="chart {more}" id="{id}" role="img" aria-label="{label}"></div>'
+
+
+_PANEL = '<aside id="client" tabindex="-1" aria-label="The client that is followed"></aside>'
+
+_CURVES = f"""<div class="controls">
+  <label>Show <select id="curve-y"></select></label>
+  <fieldset id="curve-x"><legend>against</legend></fieldset>
+</div>
+<div class="legend" id="curve-legend" role="group" aria-label="Methods shown"></div>
+{_chart("curves", "Curves of the methods")}
+<p class="note" id="curve-note"></p>"""
+
+_GRAPH = f"""<div class="beside">
+  <div>
+    <div class="controls slider">
+      <button type="button" id="play" aria-label="Play the rounds">▶</button>
+      <input type="range" id="round" min="0" max="0" value="0" aria-label="Round of the graph">
+      <output id="round-text" for="round"></output>
+    </div>
+    {_chart("graph-plot", "Clients as points, strong similarities as lines", "square")}
+    <div class="legend" id="graph-legend"></div>
+    <p class="note" id="graph-note"></p>
+  </div>
+  {_PANEL}
+</div>"""
+
+_MOVES = f"""<p id="moves-text"></p>
+{_chart("history", "Group of each client over the rounds")}
+<p class="note" id="history-note"></p>
+<div class="scroll" id="moves-table" tabindex="0" role="region" aria-label="Clients that moved most"></div>
+<h3 id="communities-head">Groups, round by round</h3>
+<div class="scroll" id="communities" tabindex="0" role="region" aria-labelledby="communities-head"></div>
+<p><button type="button" id="communities-all" aria-pressed="false">All kept rounds</button></p>"""
+
+_TESTS = """<p id="tests-text"></p>
+<div class="scroll" id="verdicts" tabindex="0" role="region" aria-label="Groups and their verdicts"></div>
+<div id="tests-body">
+  <h3 id="tests-head">The tree of tests</h3>
+  <div class="scroll tree" id="tests-tree" tabindex="0" role="region" aria-labelledby="tests-head"></div>
+  <p class="note" id="tests-note"></p>
+</div>"""
+
+_MATRIX = f"""<div class="controls" id="matrix-controls">
+  <label>Ordered by <select id="matrix-order"></select></label>
+</div>
+<p class="note" id="matrix-note"></p>
+<div class="legend" id="matrix-legend"></div>
+{_chart("matrix-plot", "Similarity matrix")}"""
+
+_SHARING = f"""<p id="sharing-text"></p>
+{_chart("sharing-plot", "What clients have in common, and the learned weights after some rounds")}
+<p class="note" id="sharing-note"></p>
+<div class="legend" id="sharing-legend"></div>
+{_chart("sharing-curve", "Mean weight over the rounds, by what two clients have in common", "low")}"""
+
+_RISKS = f"""<div class="legend" id="risks-legend"></div>
+<div class="pair even">
+  <div>
+    <h3>Calibration</h3>
+    {_chart("calibration-plot", "Share of events against predicted risk")}
+  </div>
+  <div>
+    <h3>Decision curve</h3>
+    {_chart("decision-plot", "Net benefit of acting on risks above a threshold")}
+  </div>
+</div>
+<p class="note">For the chosen seed. Calibration: groups of about equal size, by risk; the chosen method has Wilson’s
+95 % intervals. On the dotted line risks are true. Decision curve: events found, less false alarms at the threshold’s
+odds, per test sample (Vickers and Elkin, 2006); a model is of use where it is above both “treat all” and 0.</p>"""
+
+_INFLUENCE = f"""<p id="influence-text"></p>
+<div class="controls" id="influence-controls"><label>Region <select id="influence-by"></select></label></div>
+{_chart("influence-plot", "Centrality of each client, by region")}
+<p class="note" id="influence-note"></p>
+<div class="scroll" id="influence-table" tabindex="0" role="region" aria-label="Influence by region"></div>"""
+
+_FEATURES = f"""<p id="features-text"></p>
+<div class="controls" id="features-controls">
+  <label>Round <select id="features-round"></select></label>
+  <label>Show <select id="features-what"></select></label>
+  <label>Colour by <select id="features-colour"></select></label>
+</div>
+<div class="pair" id="features-body">
+  <div>
+    {_chart("features-plot", "Classes of clients in feature space", "square")}
+    <div class="legend" id="features-legend"></div>
+  </div>
+  <div>
+    <h3>Similarity of heads</h3>
+    {_chart("heads-plot", "Similarity of clients' heads")}
+    <p class="note" id="heads-note"></p>
+    <h3>How far apart kinds of points lie</h3>
+    <div class="scroll" id="features-table" tabindex="0" role="region" aria-label="Silhouettes"></div>
+  </div>
+</div>
+<p class="note" id="features-note"></p>"""
+
+_CHOOSER = """<div class="controls" id="chooser">
+  <label>Method <select id="method"></select></label>
+  <label>Seed <select id="seed"></select></label>
+  <label>Follow client <input id="follow" list="ids" autocomplete="off" placeholder="name" size="14"></label>
+  <datalist id="ids"></datalist>
+  <button type="button" id="unfollow">Clear</button>
+</div>"""
+
+_GAIN = f"""<p id="gain-text"></p>
+{_chart("gain", "Gain over training alone, client by client")}
+<p class="note" id="gain-note"></p>"""
+
+_CLIENTS = """<details id="every-client"><summary>Every client as a table</summary>
+<div class="scroll" id="clients-table" tabindex="0" role="region" aria-label="Every client"></div>
+</details>"""
+
+_UNDRAWN = """<p class="note">The graphs of so many clients are not drawn here. They are in the run's folder
+<code>graphs/</code>; <code>fedkin.graph.load_graph</code> reads them.</p>"""

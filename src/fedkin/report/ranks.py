@@ -7,19 +7,19 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from itertools import combinations
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram, nemenyi, wilcoxon_holm
+from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
 from fedkin.errors import ConfigError, nearest
 from fedkin.records.files import flat
-from fedkin.report.critical import drawing, svg
-from fedkin.report.pairing import named, titles_of
-from fedkin.report.reading import Run
+from fedkin.records.run import Result
+from fedkin.report.labels import called, titles_of
 
-if TYPE_CHECKING:
-    from fedkin.records.run import Result
-
-__all__ = ["BLOCKS", "Blocks", "Entry", "Ranking", "blocks_of", "entries", "ranking", "ranks_html", "tested"]
+__all__ = [
+    "BLOCKS", "Blocks", "Entry", "Ranking", "blocks_of", "drawing", "entries", "pair_rows", "ranking", "ranks_html",
+    "svg", "tested",
+]  # fmt: skip
 
 Blocks: TypeAlias = Literal["auto", "federations", "seeds", "clients"]
 BLOCKS: tuple[Blocks, ...] = get_args(Blocks)
@@ -42,39 +42,34 @@ class Entry(NamedTuple):
 class Ranking(NamedTuple):
     """A comparison of methods over blocks.
 
-    what: what the blocks are, in a sentence. diagram, and the p-values of pairs in its order: None if no test is
-    possible, which `why` then says.
+    what: what the blocks are, in a sentence. diagram: None if no test is possible, which `why` then says.
     """
 
     what: str
     why: str
     diagram: Diagram | None = None
-    nemenyi: Sequence[Sequence[float]] | None = None
-    wilcoxon: Sequence[Sequence[float]] | None = None
 
     def lines(self) -> list[str]:
         """The comparison in a few lines of text."""
         if self.diagram is None:
             return [self.why]
-        ranks = ", ".join(
-            f"{name} {rank:.2f}" for name, rank in zip(self.diagram.methods, self.diagram.ranks, strict=True)
-        )
-        return [f"mean ranks (1 is best): {ranks}", *self.tests(), self.what]
+        pairs = zip(self.diagram.methods, self.diagram.ranks, strict=True)
+        ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in pairs)
+        return [f"mean ranks (1 is best): {ranks}", tests_text(self.diagram), self.what]
 
-    def tests(self) -> list[str]:
-        """What the tests say."""
-        found = self.diagram
-        assert found is not None
-        if found.friedman is None or found.difference is None:
-            p = 1.0 if found.p is None else float(found.p[0, 1])
-            apart = "are told apart" if p <= _ALPHA else "cannot be told apart"
-            return [f"{' and '.join(found.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)})"]
-        said = f"Friedman's test of equal ranks: p {_p(found.friedman.p)}"
-        if found.friedman.p > _ALPHA:
-            return [f"{said}, so that no method can be told apart from another"]
-        near = "; ".join(", ".join(group) for group in found.groups)
-        rest = f"not told apart: {near}" if near else "all are told apart"
-        return [f"{said}; by Nemenyi's critical difference of {found.difference:.2f}, {rest}"]
+
+def tests_text(diagram: Diagram) -> str:
+    """What the tests say."""
+    if diagram.friedman is None:
+        p = float(diagram.p[0, 1])
+        apart = "are told apart" if p <= _ALPHA else "cannot be told apart"
+        return f"{' and '.join(diagram.methods)} {apart} (Wilcoxon's signed-rank test, p {_p(p)})"
+    said = f"Friedman's test of equal ranks: p {_p(diagram.friedman)}"
+    if diagram.friedman > _ALPHA:
+        return f"{said}, so that no method can be told apart from another"
+    near = "; ".join(", ".join(group) for group in diagram.groups)
+    rest = f"not told apart: {near}" if near else "all are told apart"
+    return f"{said}; by Nemenyi's critical difference of {diagram.difference:.2f}, {rest}"
 
 
 def blocks_of(text: str) -> Blocks:
@@ -85,15 +80,15 @@ def blocks_of(text: str) -> Blocks:
     raise ConfigError(f"--blocks {text}: no such kind of blocks; {nearest(text, BLOCKS)}")
 
 
-def entries(runs: Sequence[Run]) -> list[Entry]:
+def entries(runs: Sequence[Result]) -> list[Entry]:
     """The runs by method and federation; runs of a method with other settings on one federation are other methods."""
     where = [_federation(run) for run in runs]
-    taken = Counter((named(run), at, run.seed) for run, at in zip(runs, where, strict=True))
+    taken = Counter((called(run), at, run.seed) for run, at in zip(runs, where, strict=True))
     twice = {name for (name, _, _), times in taken.items() if times > 1}
-    names = titles_of(runs, [named(run) for run in runs])
-    variants = _variants([run for run in runs if named(run) in twice])
+    names = titles_of(runs, [called(run) for run in runs])
+    variants = _variants([run for run in runs if called(run) in twice])
     return [
-        Entry(names[named(run)] + variants.get(id(run), ""), at, run.seed, run.figures.get("mean"), run.last_values)
+        Entry(names[called(run)] + variants.get(id(run), ""), at, run.seed, run.figures.get("mean"), run.values)
         for run, at in zip(runs, where, strict=True)
     ]
 
@@ -109,16 +104,16 @@ def tested(results: Mapping[str, Mapping[int, Result]], blocks: Blocks) -> list[
     return [] if found is None else found.lines()
 
 
-def _federation(run: Run) -> str:
+def _federation(run: Result) -> str:
     kept = {name: run.settings.get(name) for name in _FEDERATION}
     return json.dumps([run.summary.get("scenario"), kept], sort_keys=True, default=str)
 
 
-def _variants(runs: Sequence[Run]) -> dict[int, str]:
+def _variants(runs: Sequence[Result]) -> dict[int, str]:
     """By the run's id in memory: the settings in which it differs from the other runs of its method."""
     found = {}
-    for name in {named(run) for run in runs}:
-        mine = [run for run in runs if named(run) == name]
+    for name in {called(run) for run in runs}:
+        mine = [run for run in runs if called(run) == name]
         tables = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
         paths = [path for path in tables[0] if len({str(table.get(path)) for table in tables}) > 1]
         for run, table in zip(mine, tables, strict=True):
@@ -148,9 +143,7 @@ def ranking(runs: Iterable[Entry], higher: bool, blocks: Blocks = "auto") -> Ran
         more = "; add seeds (--seeds 0-5)" if kind == "seeds" and federations == 1 else ""
         return Ranking("", f"no test of the methods is possible over {counted}: {LEAST_BLOCKS} are needed{more}")
     found = diagram({name: [row[at] for row in table] for at, name in enumerate(methods)}, higher)
-    order = [[row[methods.index(name)] for name in found.methods] for row in table]
-    pairs = None if len(methods) == 2 else nemenyi(order, higher).tolist()
-    return Ranking(f"over {counted}: {_MEANING[kind]}", "", found, pairs, wilcoxon_holm(order).tolist())
+    return Ranking(f"over {counted}: {_MEANING[kind]}", "", found)
 
 
 _MEANING = {
@@ -180,39 +173,43 @@ def _table(every: Sequence[Entry], methods: Sequence[str], kind: Blocks) -> tupl
     return rows, len(cells) - len(rows)
 
 
-def ranks_html(found: Ranking) -> str:
+def ranks_html(diagram: Diagram, what: str) -> str:
     """The body of the report's section: the diagram, what it says, and the p-values of all pairs."""
-    assert found.diagram is not None
-    said = "".join(f"<p>{escape(_capital(text))}.</p>" for text in found.tests())
     picture = ""
-    if found.diagram.difference is not None:
-        named = f"Mean ranks: {', '.join(found.diagram.methods)}"
+    if diagram.difference is not None:
+        label = f"Mean ranks: {', '.join(diagram.methods)}"
         picture = (
             '<div class="scroll" tabindex="0" role="region" aria-label="Critical-difference diagram">'
-            f"{svg(drawing(found.diagram), escape(named))}</div>"
+            f"{svg(drawing(diagram), escape(label))}</div>"
             '<p class="note">Critical-difference diagram (Demšar, 2006): a method’s place is its mean rank, 1 is best. '
             "Methods under one bar cannot be told apart.</p>"
         )
-    return f'{said}{picture}<p class="note">{escape(_capital(found.what))}.</p>{_pairs(found)}'
+    said, about = escape(_capital(tests_text(diagram))), escape(_capital(what))
+    return f'<p>{said}.</p>{picture}<p class="note">{about}.</p>{_pairs(diagram)}'
 
 
-def _pairs(found: Ranking) -> str:
-    if found.diagram is None or found.wilcoxon is None or len(found.diagram.methods) > _MOST_NAMED:
+def pair_rows(diagram: Diagram) -> list[tuple[str, str, str]]:
+    """Of each pair of methods: their names, the difference of their mean ranks, and Wilcoxon's p-value after Holm."""
+    return [
+        (f"{diagram.methods[a]}, {diagram.methods[b]}", f"{diagram.ranks[b] - diagram.ranks[a]:.2f}",
+         _p(float(diagram.p[a][b])).removeprefix("= "))
+        for a, b in combinations(range(len(diagram.methods)), 2)
+    ]  # fmt: skip
+
+
+def _pairs(diagram: Diagram) -> str:
+    if len(diagram.methods) > _MOST_NAMED:
         return ""
-    names, ranks = found.diagram.methods, found.diagram.ranks
-    rows = []
-    for a in range(len(names)):
-        for b in range(a + 1, len(names)):
-            own = "–" if found.nemenyi is None else _p(found.nemenyi[a][b]).removeprefix("= ")
-            cells = (f"{ranks[b] - ranks[a]:.2f}", own, _p(found.wilcoxon[a][b]).removeprefix("= "))
-            body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            rows.append(f'<tr><th scope="row">{escape(names[a])}, {escape(names[b])}</th>{body}</tr>')
-    heads = ("methods", "difference of mean ranks", "p, Nemenyi", "p, Wilcoxon with Holm’s correction")
+    rows = "".join(
+        f'<tr><th scope="row">{escape(names)}</th><td>{apart}</td><td>{escape(p)}</td></tr>'
+        for names, apart, p in pair_rows(diagram)
+    )
+    heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     return (
         "<details><summary>Every pair</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Tests of all pairs of methods">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
     )
 
 
@@ -222,3 +219,90 @@ def _p(value: float) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+# -- the critical-difference diagram as lines and texts, and these as SVG ----------------------------------------------
+
+
+_WIDTH, _EDGE = 760.0, 16.0
+_LETTER, _STEP, _AXIS = 7.2, 22.0, 58.0
+
+
+class Line(NamedTuple):
+    """A line from (x, y) to (x2, y2), with y downwards."""
+
+    x: float
+    y: float
+    x2: float
+    y2: float
+    width: float = 1.0
+
+
+class Text(NamedTuple):
+    """A text whose start, middle or end is at (x, y)."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "middle"
+
+
+class Drawing(NamedTuple):
+    """Lines and texts in a box of this width and height."""
+
+    width: float
+    height: float
+    lines: tuple[Line, ...]
+    texts: tuple[Text, ...]
+
+
+def drawing(found: Diagram) -> Drawing:
+    """The diagram (Demsar, 2006): ranks on an axis, 1 to the left, and a bar under methods that are not told apart."""
+    count = len(found.methods)
+    # Room for the longest name and its rank.
+    side = _EDGE + _LETTER * (max(len(name) for name in found.methods) + 6)
+    left, right = side, max(_WIDTH, side * 2 + 240) - side
+
+    def at(rank: float) -> float:
+        return left + (rank - 1) / (count - 1) * (right - left)
+
+    lines = [Line(left, _AXIS, right, _AXIS, 1.5)]
+    texts = []
+    for whole in range(1, count + 1):
+        lines.append(Line(at(whole), _AXIS - 7, at(whole), _AXIS))
+        texts.append(Text(at(whole), _AXIS - 12, str(whole)))
+    if found.difference is not None:
+        end = min(at(1 + found.difference), right)
+        lines += [Line(left, 18, end, 18, 1.5), Line(left, 13, left, 23), Line(end, 13, end, 23)]
+        texts.append(Text(end + 8, 22, f"critical difference {found.difference:.2f}", "start"))
+    below = _AXIS + 10.0
+    for number, group in enumerate(found.groups):
+        ranks = [found.ranks[found.methods.index(name)] for name in group]
+        y = below + 8 * number
+        lines.append(Line(at(min(ranks)) - 5, y, at(max(ranks)) + 5, y, 4))
+    base = below + 8 * len(found.groups) + 14
+    half = (count + 1) // 2
+    for place, (name, rank) in enumerate(zip(found.methods, found.ranks, strict=True)):
+        first = place < half
+        y = base + _STEP * (place if first else count - 1 - place)
+        end, anchor = (left - 8, "end") if first else (right + 8, "start")
+        lines += [Line(at(rank), _AXIS, at(rank), y), Line(at(rank), y, end, y)]
+        texts.append(Text(end + (-5 if first else 5), y + 4, f"{name} {rank:.2f}", anchor))
+    return Drawing(left + right, base + _STEP * half, tuple(lines), tuple(texts))
+
+
+def svg(made: Drawing, label: str = "", ink: str = "currentColor") -> str:
+    """The drawing as an SVG element; label: what it shows, escaped."""
+    parts = [
+        f'<line x1="{one.x:.1f}" y1="{one.y:.1f}" x2="{one.x2:.1f}" y2="{one.y2:.1f}" stroke="{ink}" '
+        f'stroke-width="{one.width:g}"/>'
+        for one in made.lines
+    ]
+    parts += [
+        f'<text x="{one.x:.1f}" y="{one.y:.1f}" text-anchor="{one.anchor}">{escape(one.text)}</text>'
+        for one in made.texts
+    ]
+    return (
+        f'<svg class="ranks" role="img" aria-label="{label}" viewBox="0 0 {made.width:.0f} {made.height:.0f}" '
+        f'width="{made.width:.0f}" fill="{ink}" font-size="13">{"".join(parts)}</svg>'
+    )

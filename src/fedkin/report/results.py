@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedkin.analysis.intervals import Added
-from fedkin.analysis.intervals import over
+from fedkin.analysis.intervals import Added, over
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, parted

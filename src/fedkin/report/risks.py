@@ -11,7 +11,7 @@ import numpy as np
 
 from fedkin.analysis.calibration import Calibration, brier, calibration, curve, decision_curve, probabilities
 from fedkin.analysis.intervals import Interval, normal
-from fedkin.report.reading import Run
+from fedkin.records.run import Result
 
 __all__ = ["HEADS", "over_seeds", "risk_rows", "risks_of"]
 
@@ -29,13 +29,13 @@ HEADS = (
 )
 
 
-def risks_of(run: Run) -> dict[str, Any] | None:
+def risks_of(run: Result) -> dict[str, Any] | None:
     """Calibration and decision curve over the last test outcomes of all participating clients; None if no risk task.
 
     bins: [mean risk, share of events, its interval, samples] of 2 to 10 groups of about equal size, by risk. slope and
     large: with Wald's intervals, None where there is none. net: the net benefit at the thresholds 0.01 to 0.99.
     """
-    known = [one for one in run.outcomes.values() if one.labels is not None]
+    known = [one for id, one in run.outcomes.items() if one.labels is not None and id not in run.unseen]
     if not known:
         return None
     risks = probabilities(np.concatenate([one.values for one in known]))

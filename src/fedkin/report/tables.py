@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.records.metrics import metric_of, missing_sentence, privacy_sentence
-from fedkin.report.sure import counted
+from fedkin.report.gains import COUNTED
 from fedkin.report.units import megabytes
 from fedkin.tasks import METRICS, Metric
 
@@ -125,7 +125,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> Group:
         "gain": [_share(row["gain"], len(seeds), sign=True) for row in rows],
         "adds": [_sure(row.get("adds")) for row in rows],
         "hurt": ["-" if row["hurt"] is None or row.get("surely") else f"{100 * row['hurt'][0]:.0f} %" for row in rows],
-        "surely": ["-" if not row.get("surely") else counted(row["surely"], whole=True) for row in rows],
+        "surely": ["-" if not row.get("surely") else _counted(row["surely"], whole=True) for row in rows],
         "groups": [_plain(row["found"], 1) + "*" * bool(row.get("given")) for row in rows],
         "ARI": [_plain(row["ari"], 2) for row in rows],
         "epsilon": [_plain(row.get("epsilon"), 2) for row in rows],
@@ -274,3 +274,16 @@ def _sure(value: Mapping[str, float | None] | None) -> str:
 
 def _plain(value: tuple[float, float] | None, digits: int) -> str:
     return "-" if value is None else f"{value[0]:.{digits}f}"
+
+
+def _counted(counts: Mapping[str, float], whole: bool = False) -> str:
+    """Counts of the verdicts in a short cell: gained/hurt/cannot be told apart, and the too few if there are any.
+
+    whole: means over seeds as whole numbers.
+
+    >>> counts = {"gained": 31, "lost": 0.3, "apart": 8.7, "few": 0}
+    >>> _counted(counts), _counted(counts, whole=True)
+    ('31/0.3/8.7', '31/0/9')
+    """
+    shown = [name for name in COUNTED if name != "few" or counts[name]]
+    return "/".join(f"{counts[name]:.{0 if whole else 1}f}".removesuffix(".0") for name in shown)

@@ -1,8 +1,8 @@
-"""Units of what is shown."""
+"""Numbers with their units."""
 
 from __future__ import annotations
 
-__all__ = ["megabytes"]
+__all__ = ["many", "megabytes"]
 
 
 def megabytes(count: float) -> str:
@@ -15,3 +15,12 @@ def megabytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B" if count else "0"
+
+
+def many(number: int, word: str) -> str:
+    """A number with its noun.
+
+    >>> many(1, "client"), many(9000, "client")
+    ('1 client', '9,000 clients')
+    """
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
