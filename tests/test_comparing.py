@@ -15,9 +15,9 @@ from fedkin.errors import ConfigError, RunError
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.records.files import flat
+from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
-from fedkin.report.reading import find_runs, read_run
 from fedkin.running.choices import Choice
 from fedkin.running.compare import compare as by_command
 from fedkin.running.compared import line, table

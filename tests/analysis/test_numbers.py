@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster import hierarchy
-from scipy.spatial.distance import pdist, squareform
+from scipy.spatial.distance import pdist
 from scipy.stats import pearsonr
+from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
-from fedkin.analysis import class_overlap, correlation, mean_by_level, project, separation, tree
+from fedkin.analysis import class_overlap, correlation, mean_by_level, separation, tree
+from fedkin.analysis.figures import axes, project, tsne
 
 
 def similarities(seed: int, n: int) -> np.ndarray:
@@ -85,24 +87,30 @@ def blobs(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 12)) + 20 * labels[:, None], labels
 
 
-def test_projection_keeps_blobs_apart_and_is_the_same_each_time() -> None:
+def test_axes_are_scikit_learns_principal_components() -> None:
     x, labels = blobs()
-    found = project(x)
-    assert found.shape == (40, 2)
+    found = project(x, axes(x))
+    known = PCA(2).fit_transform(x)
+    np.testing.assert_allclose(np.abs(found), np.abs(known), atol=1e-9)
+    assert silhouette_score(found, labels) > 0.3
+    # The same axes for other points: what is near stays near.
+    np.testing.assert_allclose(project(x + 0.001, axes(x)), found, atol=0.01)
+
+
+def test_tsne_keeps_blobs_apart_and_is_the_same_each_time() -> None:
+    x, labels = blobs()
+    found = tsne(x, project(x, axes(x)))
     assert np.abs(found).max() == pytest.approx(1)
-    np.testing.assert_array_equal(found, project(x))
-    for placed in (found, project(x + 0.01, found)):
-        apart = squareform(pdist(placed)) + 9 * np.eye(len(placed))
-        np.testing.assert_array_equal(labels[apart.argmin(1)], labels)
-        assert silhouette_score(placed, labels) > 0.3
+    np.testing.assert_array_equal(found, tsne(x, project(x, axes(x))))
+    assert silhouette_score(found, labels) > 0.3
 
 
 @pytest.mark.parametrize("n", [1, 2, 11, 13])
 def test_few_or_equal_points_have_places(n: int) -> None:
     for x in (np.ones((n, 3)), np.random.default_rng(n).normal(size=(n, 3)), np.zeros((n, 1))):
-        found = project(x)
-        assert found.shape == (n, 2)
-        assert np.isfinite(found).all()
+        for found in (project(x, axes(x)), tsne(x, project(x, axes(x)))):
+            assert found.shape == (n, 2)
+            assert np.isfinite(found).all()
 
 
 @given(seed=st.integers(0, 2**20), n=st.integers(4, 25), kinds=st.integers(1, 4))

@@ -10,8 +10,7 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.records.checking import check
 from fedkin.records.folder import begun, claimed, free
-from fedkin.records.run import read_listed
-from fedkin.report.reading import find_runs
+from fedkin.records.run import find_runs, read_listed
 
 TEXT = 'name = "a"\n[run]\nseed = 1\n'
 

@@ -16,7 +16,7 @@ from fedkin.errors import ConfigError
 from fedkin.records import reading
 from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_spent
 from fedkin.report.collect import collect
-from fedkin.report.sections import sections
+from fedkin.report.page import sections
 from fedkin.report.tables import comparison, one_run
 from fedkin.running.compare import compare, run_experiment
 from fedkin.running.compared import table

@@ -15,11 +15,12 @@ from sklearn.metrics import silhouette_score
 
 from fedkin.analysis import read_features
 from fedkin.graph import Graph, load_graph
+from fedkin.records.run import read_run
 from fedkin.report.collect import collect
 from fedkin.report.features import FeatureBudget, features_of
+from fedkin.report.graphs import learned_weights
 from fedkin.report.page import page
-from fedkin.report.reading import read_run
-from fedkin.report.sharing import learned_weights
+from fedkin.report.traffic import phases_in
 from report.made import make_comparison, make_run
 
 
@@ -84,7 +85,7 @@ def test_once_is_once_a_client_and_in_few_rounds(tmp_path: Path, rows: list[tupl
         "missing": [""] * len(rows),
     }  # fmt: skip
     pq.write_table(pa.table(columns, schema=table.schema), folder / "messages.parquet")
-    (phase,) = read_run(folder).phases
+    (phase,) = phases_in(read_run(folder))
     assert (phase.once, phase.floats) == (once, 2 * len(rows))
 
 
@@ -233,7 +234,7 @@ def test_heads_are_ordered_by_planted_group(data: Any) -> None:
 
 def test_a_small_budget_leaves_whole_clients(place: Path) -> None:
     run = read_run(place / "sfmtl-graph-seed0")
-    found = features_of(run, sorted(run.clients), FeatureBudget(points=10, seed=0))
+    found = features_of(run, sorted(run.client_facts), FeatureBudget(points=10, seed=0))
     assert found is not None
     clients = found["rounds"][0]["clouds"]["features"]["client"]
     assert len(clients) == 9

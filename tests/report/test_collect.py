@@ -14,10 +14,9 @@ import pytest
 from fedkin.errors import RunError
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
-from fedkin.report.drawing import blocks, evenly, layout, strongest
-from fedkin.report.fairness import entropy, jain
+from fedkin.report.drawing import NOTHING, blocks, evenly, layout, strongest
 from fedkin.report.following import Follower, moves
-from fedkin.report.packing import NOTHING
+from fedkin.report.gains import entropy, jain
 from report.made import make_comparison, make_run
 
 
@@ -127,7 +126,7 @@ def test_many_rounds_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
 
 def test_one_run_without_planted_groups_or_local(tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run", planted=False)])
-    assert "Local was not run" in data["sentence"]
+    assert "no like run of Local" in data["sentence"]
     assert "planted" not in data["sentence"]
     assert data["runs"][0]["gain"] is None
     assert data["table"][0]["ari"] is None
@@ -135,7 +134,7 @@ def test_one_run_without_planted_groups_or_local(tmp_path: Path) -> None:
 
 def test_no_test_data(tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run", tested=0)])
-    assert "accuracy is not known" in data["sentence"]
+    assert "8 clients without test data" in data["sentence"]
     assert data["table"][0]["mean"] is None
 
 

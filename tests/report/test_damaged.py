@@ -305,5 +305,5 @@ def test_a_comparison_is_not_resumed_as_a_run(comparison: Path) -> None:
     before = sorted(comparison.iterdir())
     ended = CliRunner().invoke(app, ["run", "--resume", str(comparison)])
     assert isinstance(ended.exception, ConfigError)
-    assert "go on with fedkin compare --resume" in str(ended.exception)
+    assert "continue it with fedkin compare --resume" in str(ended.exception)
     assert sorted(comparison.iterdir()) == before

@@ -104,22 +104,22 @@ def test_command(tmp_path: Path) -> None:
     from fedkin.cli.report import report
 
     make_comparison(tmp_path / "made")
-    report([tmp_path / "made"], None, "auto", None)
+    report([tmp_path / "made"], None, "auto", None, False)
     assert (tmp_path / "made" / "report.html").is_file()
-    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", "auto", None)
+    report([tmp_path / "made" / "local-seed0"], tmp_path / "one" / "local.html", "auto", None, False)
     assert (tmp_path / "one" / "local.html").is_file()
     with pytest.raises(RunError, match="a folder; name the file"):
-        report([tmp_path / "made"], tmp_path, "auto", None)
+        report([tmp_path / "made"], tmp_path, "auto", None, False)
     with pytest.raises(RunError, match="no such run folder"):
-        report([tmp_path / "none"], None, "auto", None)
+        report([tmp_path / "none"], None, "auto", None, False)
 
 
 def test_page_needs_only_the_collected_data(html: str) -> None:
     assert page(data_in(html)) == html
 
 
-@pytest.mark.parametrize(("key", "named"), [("gpu", True), ("card", True), ("cores", False)])
-def test_a_gpu_is_named_also_in_records_of_older_versions(key: str, named: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "named"), [("gpu", True), ("cores", False)])
+def test_a_gpu_is_named(key: str, named: bool, tmp_path: Path) -> None:
     make_run(tmp_path / "made")
     kept = tmp_path / "made" / "summary.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": {key: "H200"}}))

@@ -12,8 +12,7 @@ import pytest
 
 from fedkin.errors import ConfigError
 from fedkin.report.collect import collect
-from fedkin.report.latex import client_table, method_table
-from fedkin.report.paper import write_paper
+from fedkin.report.paper import client_table, method_table, write_paper
 from report.made import make_comparison
 
 

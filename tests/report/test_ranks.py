@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedkin.analysis.ranking import diagram, nemenyi
+from fedkin.analysis.ranking import diagram
 from fedkin.errors import ConfigError
+from fedkin.records.run import find_runs, read_run
 from fedkin.report import write_report
-from fedkin.report.critical import drawing, svg
-from fedkin.report.ranks import Entry, blocks_of, entries, ranking
-from fedkin.report.reading import find_runs, read_run
+from fedkin.report.ranks import Entry, blocks_of, drawing, entries, ranking, svg
 from report.made import make_comparison, make_run
 
 LEVEL = {"kin": 0.9, "flt": 0.85, "local": 0.5}
@@ -35,11 +34,10 @@ def test_seeds_are_the_blocks_of_one_federation_and_clients_are_not() -> None:
     found = ranking(runs, higher=True)
     assert found is not None
     assert found.diagram is not None
-    assert (found.diagram.blocks, found.diagram.methods[-1]) == (7, "local")
+    assert found.diagram.methods[-1] == "local"
     assert found.what.startswith("over 7 seeds: each seed is a block")
     table = [[one.mean or 0.0 for one in runs if one.method == name] for name in found.diagram.methods]
-    assert found.diagram.friedman == pytest.approx(tuple(stats.friedmanchisquare(*table)))
-    assert found.nemenyi == pytest.approx(nemenyi(np.array(table, dtype=float).T))
+    assert found.diagram.friedman == pytest.approx(stats.friedmanchisquare(*table).pvalue)
 
 
 def test_federations_are_blocks_with_the_mean_over_their_seeds() -> None:
@@ -56,8 +54,7 @@ def test_federations_are_blocks_with_the_mean_over_their_seeds() -> None:
     assert found.what.startswith("over 6 federations: each is a mean over its seeds")
     by_seed = ranking(runs, higher=True, blocks="seeds")
     assert by_seed is not None
-    assert by_seed.diagram is not None
-    assert by_seed.diagram.blocks == 18
+    assert by_seed.what.startswith("over 18 seeds")
 
 
 def test_too_few_blocks_give_no_test_however_many_clients_there_are() -> None:
@@ -76,7 +73,7 @@ def test_clients_are_blocks_if_asked_for_and_this_is_said() -> None:
     found = ranking(made(1, 2, clients=30), higher=True, blocks="clients")
     assert found is not None
     assert found.diagram is not None
-    assert found.diagram.blocks == 30
+    assert found.what.startswith("over 30 clients")
     assert "not independent" in found.what
 
 

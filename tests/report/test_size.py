@@ -15,11 +15,11 @@ import pytest
 
 from fedkin.analysis import read_features
 from fedkin.records.files import read_json, write_json
+from fedkin.records.run import read_run
 from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.graphs import GraphBudget
-from fedkin.report.reading import read_run
 from report.made import data_in, make_run
 
 # The drawing library, the scripts and the style.
@@ -66,7 +66,9 @@ def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
     # The same records give the same graphs: once is enough.
     for name in ("graph_of", "sharing_of"):
         real = getattr(collecting, name)
-        once = cache(lambda budget, real=real: real(read_run(thousand), sorted(read_run(thousand).clients), budget))
+        once = cache(
+            lambda budget, real=real: real(read_run(thousand), sorted(read_run(thousand).client_facts), budget)
+        )
         monkeypatch.setattr(collecting, name, lambda run, ids, budget, once=once: once(budget))
     out = write_report([tmp_path / "many"], tmp_path / "report.html")
     data = data_in(out.read_text(encoding="utf-8"))
@@ -86,7 +88,7 @@ def test_all_runs_together_share_one_budget(count: int) -> None:
     assert count * (rounds + 1) * budget.side**2 <= 41 * 200 * 200
     assert count * rounds * 1000 <= 100_000 or rounds == 1
     runs = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8))) for _ in range(count)]
-    features = FeatureBudget.shared(cast(Any, runs))
+    features = FeatureBudget.shared(cast(Any, runs), tsne=False)
     assert count * features.rounds * features.heads**2 <= 400_000
     if count == 1:
         assert (rounds, budget.side, features.rounds, features.heads) == (40, 200, 6, 100)
@@ -94,7 +96,7 @@ def test_all_runs_together_share_one_budget(count: int) -> None:
 
 def test_a_small_budget_keeps_the_last_round_and_some_heads(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", clients=12, rounds=4, features=(2, 4)))
-    few = features_of(run, sorted(run.clients), FeatureBudget(points=10, seed=1, rounds=1, heads=5))
+    few = features_of(run, sorted(run.client_facts), FeatureBudget(points=10, seed=1, rounds=1, heads=5))
     assert few is not None
     assert [entry["round"] for entry in few["rounds"]] == [4]
     assert len(few["rounds"][0]["heads"]["clients"]) == 5
@@ -108,7 +110,7 @@ def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> N
     run = read_run(make_run(tmp_path / "run", clients=60, rounds=6))
     run = replace(run, rounds=[{**row, "sampled": row["sampled"][:2]} for row in run.rounds])
     budget = GraphBudget.shared(cast(Any, range(400)))
-    drawn = graphs.graph_of(run, sorted(run.clients), budget)
+    drawn = graphs.graph_of(run, sorted(run.client_facts), budget)
     assert drawn is not None
     assert sum(len(frame["from"]) for frame in drawn["frames"]) <= budget.edges
 
@@ -117,7 +119,7 @@ def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = read_run(make_run(tmp_path / "run", clients=12, rounds=4))
-    ids, budget = sorted(run.clients), GraphBudget.shared([run])
+    ids, budget = sorted(run.client_facts), GraphBudget.shared([run])
     whole = graphs.graph_of(run, ids, budget)
     monkeypatch.setattr(graphs, "LARGEST", 12)
     more = sorted([*ids, *(f"absent-{number}" for number in range(30)), "zz"])
@@ -141,9 +143,8 @@ def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
 def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(
     thousand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("graphs", "sharing"):
-        monkeypatch.setattr(f"fedkin.report.{module}.LARGEST", 999)
-        monkeypatch.setattr(f"fedkin.report.{module}.dense", lambda matrix: pytest.fail("a matrix of all pairs"))
+    monkeypatch.setattr(graphs, "LARGEST", 999)
+    monkeypatch.setattr(graphs, "dense", lambda matrix: pytest.fail("a matrix of all pairs"))
     text = write_report([thousand], tmp_path / "report.html").read_text(encoding="utf-8")
     run = data_in(text)["runs"][0]
     assert run["graph"] is None

@@ -16,8 +16,8 @@ from fedkin.errors import RunError
 from fedkin.graph import Evidence, Graph, Node, load_graph
 from fedkin.report import write_report
 from fedkin.report.collect import collect
-from fedkin.report.packing import NOTHING
-from fedkin.report.verdicts import Settled, Told, drawn, in_words, keepers, lines, settled, terminal
+from fedkin.report.drawing import NOTHING
+from fedkin.report.verdicts import Settled, Told, drawn, in_words, keep_words, lines, settled, terminal
 from report.made import data_in, make_comparison, make_run
 
 
@@ -115,7 +115,7 @@ def test_records_of_verdicts_without_tests_are_shown(tmp_path: Path) -> None:
     found = verdicts_of(collect([folder]))
     assert found["tests"] is None
     assert {row["said"] for row in found["groups"]} == {""}
-    assert found["words"].endswith("no test tells the clients inside each apart")
+    assert found["words"].endswith("no test tells the clients apart")
 
 
 def test_damaged_tests_are_one_line(place: Path, tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_many_groups_are_counted_not_listed() -> None:
     graph = graph.tested(
         dict.fromkeys(ids, "same"), Evidence(tuple(nodes), {id: 1 + g for id, g in groups.items()}, 0.01)
     )
-    found = drawn(graph, groups, {id: i for i, id in enumerate(ids)}, 0)
+    found = drawn(graph, groups, {id: i for i, id in enumerate(ids)}, None)
     assert found is not None
     assert (len(found["groups"]), found["more"]) == (12, [1488, 2976])
-    said = lines("kin", settled(graph), graph.evidence, 3)
+    said = lines("kin", settled(graph), graph.evidence, "3 clients keep their own models")
     assert len(said) == 6
     assert said[4:] == ["  and 1497 more groups with 2994 clients", "  3 clients keep their own models"]
 
@@ -251,19 +251,19 @@ def test_who_joined_later_is_counted() -> None:
 
 SHARES = "differ in how often each class occurs, not in what a class looks like"
 FOUND: list[tuple[list[Told], str, str]] = [
-    ([Told({"same": 4}, p=0.104)], "4 groups", "no test tells the clients inside each apart (smallest p 0.1)"),
-    ([Told({"same": 1})], "1 group", "no test tells its clients apart"),
+    ([Told({"same": 4}, p=0.104)], "4 groups", "no test tells the clients apart (smallest p 0.1)"),
+    ([Told({"same": 1})], "1 group", "no test tells the clients apart"),
     ([Told({}, 9)], "no groups found", "every client is like nobody else"),
-    ([Told({"shares": 1})], "1 group", f"its clients {SHARES}"),
-    ([Told({"near": 2})], "2 groups", "the clients inside each differ by too little to pay for separate models"),
+    ([Told({"shares": 1})], "1 group", f"the clients {SHARES}"),
+    ([Told({"near": 2})], "2 groups", "the clients differ by too little to pay for separate models"),
     ([Told({"offsets": 1}, 2)], "1 group and 2 clients alone", "each client is shifted by itself"),
     (
         [Told({"same": 2, "shares": 1}, p=0.5)], "3 groups",
         f"in 2 no test tells the clients apart (smallest p 0.5), in 1 the clients {SHARES}",
     ),
     (
-        [Told({"same": 4}, p=0.5), Told({"same": 4}, p=0.02)], "4 groups each time",
-        "no test tells the clients inside each apart (smallest p 0.02)",
+        [Told({"same": 4}, p=0.5), Told({"same": 4}, p=0.02)], "4 groups",
+        "no test tells the clients apart (smallest p 0.02)",
     ),
     (
         [Told({"same": 4}), Told({"shares": 1}, 1)], "1 to 4 groups and up to 1 client alone",
@@ -274,8 +274,7 @@ FOUND: list[tuple[list[Told], str, str]] = [
 
 @pytest.mark.parametrize(("seeds", "count", "said"), FOUND)
 def test_what_was_found_in_words(seeds: list[Told], count: str, said: str) -> None:
-    each = " each time" if count.endswith(" each time") else ""
-    assert in_words(seeds, ", as planted") == f"{count.removesuffix(each)} with nothing told{each}, as planted: {said}"
+    assert in_words(seeds, ", as planted") == f"{count} with nothing told, as planted: {said}"
 
 
 # -- the sentence and the terminal ----------------------------------------------------------------------------
@@ -283,11 +282,10 @@ def test_what_was_found_in_words(seeds: list[Told], count: str, said: str) -> No
 
 def test_the_sentence_says_what_was_found(place: Path) -> None:
     text = collect([place])["sentence"]
-    assert text.startswith("With Kin, ")
+    assert text.startswith("With Kin: ")
     assert re.search(
-        r"; 3 groups and 1 client alone with nothing told where "
-        r"3 were planted \(ARI 0\.\d\d\): no test tells the clients inside each "
-        r"apart \(smallest p 0\.\d+\); ",
+        r"; 3 groups and 1 client alone with nothing told \(ARI 0\.\d\d to the planted ones\): "
+        r"no test tells the clients apart \(smallest p 0\.\d+\); ",
         text,
     )
 
@@ -299,13 +297,13 @@ def test_of_equal_means_the_method_that_says_why_is_told_of(tmp_path: Path) -> N
     for order in (runs, runs[::-1]):
         data = collect(order)
         assert data["table"][0]["mean"] == data["table"][1]["mean"]
-        assert data["sentence"].startswith("With Kin, ")
+        assert data["sentence"].startswith("With Kin, chosen of 2 methods")
         assert data["runs"][data["shown"]]["method"] == "kin"
 
 
 def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path) -> None:
     said = terminal("kin", {0: (place / "kin-seed0", [{"figures": {"keep_own": 0}}])})
-    assert said[0] == "kin: 3 groups with nothing told: no test tells the clients inside each apart"
+    assert said[0] == "kin: 3 groups with nothing told: no test tells the clients apart"
     assert [line.split(",")[0] for line in said[1:4]] == ["  group 1", "  group 2", "  group 3"]
     assert all(re.fullmatch(r"  group \d, same: [34] clients, smallest p .+", line) for line in said[1:4])
     assert said[4:] == ["  alone: site-011", "  no client keeps its own model"]
@@ -320,9 +318,10 @@ def test_the_terminal_has_two_to_six_lines_a_method(place: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "count"),
-    [([], None), ([{}], None), ([{"figures": None}], None), ([{"figures": {"keep_own": 2}}], 2),
+    ("rounds", "words"),
+    [([], None), ([{}], None), ([{"figures": None}], None),
+     ([{"figures": {"keep_own": 2}}], "2 clients keep their own models"),
      ([{"figures": {"keep_own": "two"}}], None), ([{"figures": {"keep_own": True}}], None)],
 )  # fmt: skip
-def test_who_keeps_its_own_model(rounds: list[Any], count: int | None) -> None:
-    assert keepers(rounds) == count
+def test_who_keeps_its_own_model(rounds: list[Any], words: str | None) -> None:
+    assert keep_words(rounds) == words

@@ -16,11 +16,13 @@ _OUT = typer.Option(None, "--out", help="The file to write (default: report.html
 _PAPER = typer.Option(
     None, "--paper", metavar="DIR", help="In place of the page: figures (SVG, PDF) and LaTeX tables into this folder."
 )
+_TSNE = typer.Option(False, "--tsne", help="Pictures of features by t-SNE, which takes seconds, in place of PCA.")
 
 
 def report(
-    runs: list[Path] = _RUNS, out: Path | None = _OUT, blocks: str = BLOCKS, paper: Path | None = _PAPER
-) -> None:
+    runs: list[Path] = _RUNS, out: Path | None = _OUT, blocks: str = BLOCKS, paper: Path | None = _PAPER,
+    tsne: bool = _TSNE,
+) -> None:  # fmt: skip
     """Write one HTML file about finished runs: every method and seed, no network needed to view it."""
     from fedkin.errors import ConfigError, RunError
     from fedkin.report import write_report
@@ -37,5 +39,5 @@ def report(
         return
     if out is not None and out.is_dir():
         raise RunError(f"--out {out}: a folder; name the file to write, for example {out / 'report.html'}")
-    written = write_report(runs, out if out is not None else runs[0] / "report.html", kind)
+    written = write_report(runs, out if out is not None else runs[0] / "report.html", kind, tsne)
     console.print(f"report:  {written}")

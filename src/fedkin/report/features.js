@@ -86,8 +86,9 @@ function featuresText(all, entry, cloud) {
   const alone = all.rounds.length === 1 ? " Set run.embeddings_every to see earlier rounds." : "";
   $("features-text").textContent = `Round ${entry.round}: ${CLOUDS[what]}, ${what === "features" ? "each client’s under its own model" : "as its clients keep them"}.${alone}`;
   const shown = cloud.x ? new Set(cloud.client.filter((client) => client >= 0)).size : 0;
-  $("features-note").textContent = (cloud.x ? "A point is one class of one client, placed by t-SNE: near points are similar, but larger distances have no meaning. Each round starts from the positions of the previous one. " :
-    "t-SNE is drawn for the runs of one seed only: choose the lowest seed. ") +
+  const placed = all.tsne ? "placed by t-SNE: near points are similar, but larger distances have no meaning. Each round starts from the positions of the previous one. " :
+    "placed along the two principal components of the last round’s points. ";
+  $("features-note").textContent = (cloud.x ? `A point is one class of one client, ${placed}` : "Pictures are drawn for the runs of one seed only: choose the lowest seed. ") +
     (cloud.x && shown < entry.clients ? `${shown} of ${many(entry.clients, "client")}, drawn at random, are shown. ` : "") +
     "The table has mean silhouettes in all dimensions, from −1 to 1: high if points of one kind are close together and far from the others.";
 }

@@ -24,9 +24,7 @@ def rerun(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, Any]:
     labelled = any(run.label for run in runs)
     command, experiment = "", ""
     if not any(_handed_over(run) for run in runs):
-        command, experiment = (None if labelled else _comparison([run.folder or Path() for run in runs])) or _single(
-            runs
-        )
+        command, experiment = (None if labelled else _comparison(runs)) or _single(runs)
     return {
         "command": command,
         "experiment": experiment,

@@ -84,10 +84,11 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
 def _unseen(mine: Sequence[Result]) -> str:
     """The mean over clients that never took part."""
     means = [(run.summary.get("unseen") or {}).get("mean") for run in mine]
-    if None in means:
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(means):
         return ""
     count = max(len(run.unseen) for run in mine)
-    return f"{_value(statistics.fmean(means), mine[0].metric)} for {many(count, 'unseen client')}"
+    return f"{_value(statistics.fmean(known), mine[0].metric)} for {many(count, 'unseen client')}"
 
 
 def _groups(mine: Sequence[Result]) -> str:
