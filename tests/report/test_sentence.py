@@ -87,5 +87,5 @@ def test_a_better_method_is_named_and_one_that_is_better_by_a_hair_is_not() -> N
 
 def test_unseen_clients() -> None:
     seen = [run_of(unseen=("a", "b"), summary={"unseen": {"mean": mean}}) for mean in (0.5, 0.6)]
-    assert words._unseen(seen) == "55.0 % for 2 unseen clients"
-    assert words._unseen([*seen, run_of()]) == ""
+    assert words._unseen(seen, 0.7) == "mean accuracy 55.0 % over 2 unseen clients, 70.0 % over the others"
+    assert words._unseen([*seen, run_of()], 0.7) == ""

@@ -41,7 +41,7 @@ def sentence(
     if count > 1:
         head += f", chosen of {count} methods on {chosen_on(runs, labels)}"
     parts = [
-        f"{head}: {_who_gains(mine, gains, mean)}", _unseen(mine), _groups(mine), _sent(mine, runs),
+        f"{head}: {_who_gains(mine, gains, mean)}", _unseen(mine, mean), _groups(mine), _sent(mine, runs),
         _rival(mine[0].metric, mean, {titles[label]: other for label, other in others.items()}),
     ]  # fmt: skip
     return "; ".join(part for part in parts if part) + "."
@@ -81,14 +81,16 @@ def _mean_gain(gains: Sequence[Gains], metric: Metric) -> str:
     return f"{text} (95 % interval over {'seeds' if several else 'clients'} {ends})"
 
 
-def _unseen(mine: Sequence[Result]) -> str:
+def _unseen(mine: Sequence[Result], mean: float | None) -> str:
     """The mean over clients that never took part."""
     means = [(run.summary.get("unseen") or {}).get("mean") for run in mine]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(means):
         return ""
     count = max(len(run.unseen) for run in mine)
-    return f"{_value(statistics.fmean(known), mine[0].metric)} for {many(count, 'unseen client')}"
+    metric = mine[0].metric
+    text = f"mean {metric.title} {_value(statistics.fmean(known), metric)} over {many(count, 'unseen client')}"
+    return text if mean is None else f"{text}, {_value(mean, metric)} over the others"
 
 
 def _groups(mine: Sequence[Result]) -> str:
