@@ -36,8 +36,7 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.scoring import roc_auc
 from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
-from fedkin.running.experiment import Experiment
-from fedkin.running.settings import RunSettings
+from fedkin.running.experiment import Experiment, RunSettings
 
 Array = npt.NDArray[np.float64]
 

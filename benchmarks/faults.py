@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from fedkin.methods import METHODS
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import load
-from fedkin.running.loop import Result
+from fedkin.running.loop import Result, run_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = {"faults.dropout": 0.3, "faults.garbage": 0.05}

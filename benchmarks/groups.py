@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 
 TABLE: dict[str, Any] = {
     "name": "groups",

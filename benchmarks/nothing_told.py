@@ -34,7 +34,7 @@ import fedkin
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation
 from fedkin.running.loop import Result
-from fedkin.running.tuning import HoldOut, held_out
+from fedkin.running.tune import HoldOut, held_out
 
 ROUNDS, STEPS, BATCH = 20, 5, 32
 SEEDS = (0, 1, 2)

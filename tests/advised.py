@@ -11,7 +11,7 @@ from fedkin.advice import Advice, Bench, Plan, advise
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Mlp
 from fedkin.learning.training import Training
-from fedkin.running.settings import RunSettings
+from fedkin.running.experiment import RunSettings
 
 WIDTH = 12
 A, B = (1.0, 0.5, 0.0, -0.5), (-0.5, 0.0, 1.0, 0.5)

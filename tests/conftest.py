@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from fedkin.federation import Federation
-from fedkin.running import own
+from fedkin.running import plugins
 from support import small_federation
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
@@ -28,10 +28,13 @@ def federation() -> Federation:
 @pytest.fixture
 def forgotten(tmp_path: Path) -> Iterator[None]:
     """What a test adds to fedkin's parts, and imports from its own folder, is gone afterwards."""
-    known = {section: dict(kind.known) for section, kind in own.KINDS.items()}
-    files, path, modules = dict(own._FILES), list(sys.path), set(sys.modules)
+    known = {section: dict(kind.known) for section, kind in plugins.KINDS.items()}
+    files, path, modules = dict(plugins._FILES), list(sys.path), set(sys.modules)
     yield
-    for now, before in [(own._FILES, files), *((kind.known, known[section]) for section, kind in own.KINDS.items())]:
+    for now, before in [
+        (plugins._FILES, files),
+        *((kind.known, known[section]) for section, kind in plugins.KINDS.items()),
+    ]:
         now.clear()
         now.update(before)
     sys.path[:] = path

@@ -191,8 +191,8 @@ def prepare() -> None:
     import fedkin.records.checking
     import fedkin.report.collect
     import fedkin.report.page
-    import fedkin.running.leave_out
-    import fedkin.running.tuning
+    import fedkin.running.compare
+    import fedkin.running.tune
 
     assert all((pyarrow.parquet, sklearn.decomposition, torch._dynamo, load_digits, fedkin.cli))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})

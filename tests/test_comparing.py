@@ -18,11 +18,11 @@ from fedkin.records.files import flat
 from fedkin.records.run import find_runs, read_run
 from fedkin.report.collect import collect
 from fedkin.report.ranks import entries
-from fedkin.running.choices import Choice
 from fedkin.running.compare import compare as by_command
-from fedkin.running.compared import line, table
+from fedkin.running.compare import line, table
 from fedkin.running.experiment import Experiment, read_table
-from fedkin.running.sweep import sweep as sweep_by_command
+from fedkin.running.tune import Choice
+from fedkin.running.tune import sweep as sweep_by_command
 from support import small_federation
 from tiny import TABLE
 

@@ -67,6 +67,6 @@ def imports() -> nx.DiGraph[str]:
 def test_no_modules_import_each_other() -> None:
     graph = imports()
     # Not an empty graph by mistake: the settings of a run are looked up in the table of trackers.
-    assert graph.has_edge("fedkin.running.settings", "fedkin.running.trackers")
+    assert graph.has_edge("fedkin.running.experiment", "fedkin.running.trackers")
     assert [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > 1] == []
     assert list(nx.selfloop_edges(graph)) == []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin._version import __version__
 
 if TYPE_CHECKING:
-    from fedkin.comparing import compare, sweep
+    from fedkin.comparing import Comparison, Sweep, compare, sweep
     from fedkin.data import federate
     from fedkin.errors import FedkinError
     from fedkin.federation import Client, Federation, Samples, Task
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from fedkin.learning.training import Training
     from fedkin.records.run import Result
     from fedkin.running.api import run
-    from fedkin.running.comparison import Comparison, Sweep
-    from fedkin.running.loaded import Loaded, load
+    from fedkin.running.model_loader import Loaded, load
 
 _PLACES = {
-    "compare": "fedkin.comparing", "Comparison": "fedkin.running.comparison", "sweep": "fedkin.comparing",
-    "Sweep": "fedkin.running.comparison", "federate": "fedkin.data",
+    "compare": "fedkin.comparing", "Comparison": "fedkin.comparing", "sweep": "fedkin.comparing",
+    "Sweep": "fedkin.comparing", "federate": "fedkin.data",
     "FedkinError": "fedkin.errors", "Client": "fedkin.federation",
     "Federation": "fedkin.federation", "Samples": "fedkin.federation", "Task": "fedkin.federation",
     "Ask": "fedkin.flow", "Fit": "fedkin.flow", "Infer": "fedkin.flow", "Message": "fedkin.flow",
@@ -38,7 +37,7 @@ _PLACES = {
     "phase": "fedkin.flow",
     "metric": "fedkin.learning.measures",
     "Net": "fedkin.learning.net", "Training": "fedkin.learning.training", "run": "fedkin.running.api",
-    "Loaded": "fedkin.running.loaded", "load": "fedkin.running.loaded", "Result": "fedkin.records.run",
+    "Loaded": "fedkin.running.model_loader", "load": "fedkin.running.model_loader", "Result": "fedkin.records.run",
 }  # fmt: skip
 
 _ROOMS = ("analysis", "data", "flow", "forms", "graph", "learning", "methods", "testing")

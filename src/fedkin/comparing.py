@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, field, replace
+from html import escape
 from inspect import isabstract
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import tomli_w
+from pydantic import BaseModel
+
+from fedkin.analysis.intervals import Added
 from fedkin.engines import Faults, Privacy
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
@@ -17,23 +24,239 @@ from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
-from fedkin.records.controls import parted, with_controls
-from fedkin.running.api import AnyModel, metrics_in
-from fedkin.running.at_hand import OfFederation
-from fedkin.running.choices import Choice
-from fedkin.running.compare import OfExperiment, compare_cells, same_plan
-from fedkin.running.comparison import Comparison, Sweep
-from fedkin.running.experiment import Experiment, load, names_a_folder
-from fedkin.running.measuring import check_measures
-from fedkin.running.own import KINDS, add_installed, files_of, placed
-from fedkin.running.own_tables import named_in
+from fedkin.records.controls import controls_of, named, parted, with_controls
+from fedkin.records.files import flat
+from fedkin.records.folder import claimed
+from fedkin.records.run import Result, framed
+from fedkin.running.api import AnyModel, metrics_in, prepared, run
+from fedkin.running.compare import Cells, OfExperiment, compare_cells, differences, line, same_plan, table
+from fedkin.running.experiment import Experiment, assign, load, names_a_folder, taken_changes, without_none
+from fedkin.running.loop import Watcher, check_measures
+from fedkin.running.plugins import KINDS, add_installed, files_of, named_in, placed
 from fedkin.running.progress import Several, titled
 from fedkin.running.seeds import numbers
-from fedkin.running.sweep import rows, sweep_cells, words
+from fedkin.running.tune import Choice, Swept, rows, sweep_cells, words
 from fedkin.settings import choose, expect, parse, place
 from fedkin.untrusted import shown
 
-__all__ = ["compare", "sweep"]
+__all__ = ["Comparison", "OfFederation", "Sweep", "compare", "sweep"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Mapping[str, Mapping[int, Result]]):
+    """The results of a comparison by method and seed. folder, report: of its records, None without `out`."""
+
+    results: Mapping[str, Mapping[int, Result]]
+    folder: Path | None = None
+    report: Path | None = None
+
+    def __getitem__(self, method: str) -> Mapping[int, Result]:
+        if method not in self.results:
+            raise KeyError(f"{method!r}; {nearest(method, self.results)}")
+        return self.results[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per method, as `fedkin.running.compare.table` says."""
+        return table(self.results)
+
+    @property
+    def table(self) -> Any:
+        """A line per method with mean and standard deviation (sd) of each figure over seeds, as compare.csv has it.
+
+        A pandas DataFrame, or an Arrow table where pandas is not installed.
+        """
+        return _frame([line(row) for row in self.rows])
+
+    def difference(self, method: str, other: str) -> Added:
+        """Return how much better a method's clients are than another's with the same seeds: mean and interval.
+
+        low and high are None for one seed. Raises ConfigError if they have no seed or client in common.
+        """
+        found = differences(self[method], self[other])
+        if found is None:
+            raise ConfigError(f"{method} and {other}: no client that was scored in both with the same seed")
+        return found
+
+    def intervals(self, against: str | None = None) -> dict[str, Added]:
+        """Return `difference` of each method from one, by default from "local", or else from the first."""
+        other = against if against is not None else "local" if "local" in self.results else next(iter(self.results))
+        return {method: self.difference(method, other) for method in self.results if method != other}
+
+    def __repr__(self) -> str:
+        seeds = next(iter(self.results.values()))
+        told = ", ".join(f"{row['method']} {_figure(row['mean'])}" for row in self.rows)
+        return f"Comparison({self._metric}, {_counted(len(seeds), 'seed')}: {told})"
+
+    def _repr_html_(self) -> str:
+        return _html(self._metric, self.rows, self.folder, self.report)
+
+    @property
+    def _metric(self) -> str:
+        return next(iter(next(iter(self.results.values())).values())).metric.title
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Sequence[Swept]):
+    """The results of a sweep, one for each method and combination of settings. report: its page, None without `out`."""
+
+    found: Sequence[Swept]
+    folder: Path | None = None
+    report: Path | None = None
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.found[at]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per method and combination, as `fedkin.running.tune.rows` says."""
+        return rows(self.found)
+
+    @property
+    def table(self) -> Any:
+        """A line per method and combination, as sweep.csv has it, in the form of `Comparison.table`."""
+        return _frame([line(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        told = [f"{row['method']} {row['settings']} {_figure(row['mean'])}" for row in rows(self.found[:4])]
+        results = self.found[0].results
+        many = f"{_counted(len(results), 'seed')}, {_counted(len(self.found), 'combination')}"
+        more = ", ..." if len(self.found) > 4 else ""
+        return f"Sweep({next(iter(results.values())).metric.title}, {many}: {', '.join(told)}{more})"
+
+    def _repr_html_(self) -> str:
+        named = [{**row, "method": f"{row['method']}, {row['settings']}"} for row in self.rows]
+        return _html(named[0]["metric"], named, self.folder, self.report)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _frame(lines: Sequence[Mapping[str, Any]]) -> Any:
+    flattened = [flat(one) for one in lines]
+    names = dict.fromkeys(name for one in flattened for name in one)
+    return framed({name: [one.get(name) for one in flattened] for name in names})
+
+
+def _figure(value: tuple[float, float] | None) -> str:
+    return "-" if value is None else f"{value[0]:.3f}" + (f" ± {value[1]:.3f}" if value[1] else "")
+
+
+def _html(metric: str, rows: Sequence[Mapping[str, Any]], folder: Path | None, report: Path | None) -> str:
+    heads = {"mean": metric, "worst10": "worst 10 %", "gain": "gain over local"}
+    shown_heads = [name for name in heads if any(row.get(name) for row in rows)]
+    head = "".join(f"<th>{escape(heads[name])}</th>" for name in shown_heads)
+    body = "".join(
+        f"<tr><th>{escape(row['method'])}</th>"
+        + "".join(f"<td>{_figure(row[name])}</td>" for name in shown_heads)
+        + "</tr>"
+        for row in rows
+    )
+    where = "".join(
+        f"<p>{name}: {escape(str(path))}</p>" for name, path in (("records", folder), ("page", report)) if path
+    )
+    return f"<table><tr><th>method</th>{head}</tr>{body}</table>{where}"
+
+
+# Sections of an experiment file, and the arguments of `fedkin.run` for them.
+_SECTIONS = {"training": "training", "run": "settings", "faults": "faults", "privacy": "privacy"}
+
+
+@dataclass(frozen=True, eq=False)
+class OfFederation(Cells):
+    """Runs on a federation, or on the one that a function makes for a seed.
+
+    given: the methods by name. options: further arguments of `fedkin.run`. controls: which names are those of a control
+    of the method that is given. method: which method it is, once known.
+    """
+
+    federation: Federation | Callable[[int], Federation]
+    given: Mapping[str, Method]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    controls: Mapping[str, str | None] = field(default_factory=dict)
+    method: Method | None = None
+    last: dict[int, Federation] = field(default_factory=dict)
+
+    def for_method(self, name: str) -> Self:
+        base, control = parted(name)
+        control = control or self.controls.get(base)
+        method = self.given[base]
+        made = replace(self, method=method)
+        if (method.name if control is None else named(method.name, control)) != name:
+            made = made.with_changes(**{"run.label": name})
+        if control is None:
+            return made
+        known = controls_of(type(method))
+        if control not in known:
+            have = nearest(control, known) if known else f"{base} exchanges nothing"
+            raise ConfigError(f"{name}: {base} has no control {control!r}; {have}")
+        return made.with_changes(**known[control])
+
+    def with_changes(self, **changes: Any) -> Self:
+        assert self.method is not None
+        options = dict(self.options)
+        table: dict[str, Any] = {"method": self.method.model_dump()}
+        for section, name in _SECTIONS.items():
+            given = options.get(name) or {}
+            table[section] = given.model_dump() if isinstance(given, BaseModel) else copy.deepcopy(dict(given))
+        for path, value in taken_changes(changes)[0].items():
+            section = path.partition(".")[0]
+            if section not in table:
+                raise ConfigError(
+                    f"{path}: of a federation, only {', '.join(table)} can be changed; pass the rest itself"
+                )
+            assign(table, path, value, path)
+            if section != "method":
+                options[_SECTIONS[section]] = table[section]
+            if path == "training.rounds":
+                options["rounds"] = None
+        return replace(self, method=parse(type(self.method), table["method"], "method"), options=options)
+
+    def check(self, cells: Sequence[Self], seed: int) -> None:
+        for cell in cells:
+            assert cell.method is not None
+            prepared(cell.method, self._of(seed), seed=seed, **cell.options)
+
+    def run(self, seed: int, folder: Path | None, *, resume: bool, restart: bool, watcher: Watcher | None) -> Result:
+        assert self.method is not None
+        return run(self.method, self._of(seed), seed=seed, out=folder, restart=restart, watcher=watcher, **self.options)
+
+    def claimed(self, folder: Path, resume: bool, plan: Mapping[str, Any]) -> AbstractContextManager[None]:
+        told = {
+            "federation": self._of(plan["seeds"][0]).name,
+            "methods": {
+                label: {"name": method.name, **without_none(method.model_dump(mode="json"))}
+                for label, method in self.given.items()
+            },
+            **({"controls": dict(self.controls)} if self.controls else {}),
+        }
+        return claimed(folder, tomli_w.dumps(told), resume, plan=plan)
+
+    def planted(self, seed: int) -> bool:
+        return self._of(seed).planted is not None
+
+    def _of(self, seed: int) -> Federation:
+        """The federation of this seed, of which the last is kept."""
+        if isinstance(self.federation, Federation):
+            return self.federation
+        if seed not in self.last:
+            made = self.federation(seed)
+            if not isinstance(made, Federation):
+                raise ConfigError(f"the function of the seed has to return a Federation, and returned {made!r:.80}")
+            self.last.clear()
+            self.last[seed] = made
+        return self.last[seed]
+
 
 Method = ServerMethod | PeerMethod
 OneMethod = str | Method | type[ServerMethod] | type[PeerMethod]

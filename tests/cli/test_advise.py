@@ -13,8 +13,8 @@ from advised import hospitals
 from fedkin.cli import app
 from fedkin.errors import ConfigError, FedkinError
 from fedkin.records.files import read_json
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import load
+from fedkin.running.loop import run_experiment
 
 FAST = ["--set", "training.rounds=3", "--set", "model.hidden=[6]", "--budget", "0.001"]
 

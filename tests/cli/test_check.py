@@ -13,8 +13,8 @@ from fedkin.cli import app
 from fedkin.errors import ConfigError, RunError
 from fedkin.folders import held
 from fedkin.running.api import run as run_in_python
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from support import small_federation
 from tiny import TABLE, CutAt
 

@@ -17,10 +17,10 @@ from fedkin.errors import ConfigError, DataError, MethodError, RunError
 from fedkin.learning.measures import MEASURES
 from fedkin.network.calls import AnsweringLink
 from fedkin.network.mailbox import Mailbox
-from fedkin.running import own
+from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load
 from fedkin.running.flowered import simulated as for_simulation
-from fedkin.running.own import files_of
+from fedkin.running.plugins import files_of
 from fedkin.running.shared_metrics import sendable
 from fedkin.untrusted import toml_of
 from network.called import CalledNetwork
@@ -106,7 +106,7 @@ def test_a_metric_from_the_nodes_own_file_gives_the_numbers_of_a_simulation(tmp_
             "fedkin-yes": True, "fedkin-metric": f"{tmp_path}/own_wrong.py:wrong_share",
         }))  # fmt: skip
     MEASURES.pop("wrong-share")
-    own._FILES.clear()
+    plugins._FILES.clear()
     with pytest.raises(ConfigError, match=r"run\.metrics: no 'wrong-share'"):
         load(path)
     with pytest.raises(ConfigError, match=r"fedkin-metric: own\.py:wrong is not absolute"):

@@ -15,7 +15,7 @@ import tomli_w
 from fedkin.cli import main
 from fedkin.errors import ConfigError
 from fedkin.learning.measures import MEASURES
-from fedkin.running import own
+from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.flowered import in_app
 from network.federations import OWN_METRIC
@@ -115,7 +115,7 @@ def test_an_app_has_metrics_by_name_and_the_servers_own_file(run: Terminal, tmp_
     assert "own_wrong" not in Path("app/fedkin_app/experiment.toml").read_text()
     config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     MEASURES.pop("wrong-share")
-    own._FILES.clear()
+    plugins._FILES.clear()
     plan = in_app(Path("app/fedkin_app/experiment.toml"), config)
     assert plan.run.metrics == ("wrong-share",)
     assert plan.table["own"] == load(Path("asked.toml")).table["own"]

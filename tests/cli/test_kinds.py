@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.cli.setting_types import describe_type, describe_value
-from fedkin.running.own import KINDS
+from fedkin.running.plugins import KINDS
 
 
 def settings(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:

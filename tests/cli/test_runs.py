@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from fedkin.cli import app, main
 from fedkin.errors import RunError
 from fedkin.records.run import listed, listed_difference, read_listed
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt
 
 

@@ -31,10 +31,8 @@ from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.mapl import Mapl
-from fedkin.running.compare import run_experiment
-from fedkin.running.experiment import Experiment
-from fedkin.running.nets import nets_for
-from fedkin.running.settings import RunSettings
+from fedkin.running.experiment import Experiment, RunSettings, nets_for
+from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
 from support import local_site, small_federation, small_setup, stored
 from tiny import TABLE

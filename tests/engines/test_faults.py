@@ -28,8 +28,8 @@ from fedkin.learning.net import Net
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from fedkin.views import ClientView
 from support import small_federation, small_setup
 from tiny import TABLE, CutAt

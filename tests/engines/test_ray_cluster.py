@@ -27,8 +27,8 @@ from fedkin.federation import Federation, Samples
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods import METHODS
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from support import ON_RAY, local_site, small_federation, small_setup
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedkin[ray]'")

@@ -31,8 +31,8 @@ from fedkin.methods.flt import Flt
 from fedkin.methods.given import Given
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
 from support import Losing, Watched, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs

@@ -48,10 +48,9 @@ from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run
 from fedkin.report.collect import collect
-from fedkin.running.choices import Choice
 from fedkin.running.experiment import load
 from fedkin.running.seeds import listed, numbers
-from fedkin.running.tuning import HoldOut
+from fedkin.running.tune import Choice, HoldOut
 from report.made import make_run
 from tiny import TABLE
 

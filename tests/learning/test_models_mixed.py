@@ -14,7 +14,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning import Net, Training
 from fedkin.learning.models import MODELS, Mixed, Mlp, SmallPlain, SmallWide
 from fedkin.methods import METHODS
-from fedkin.running.nets import nets_for
+from fedkin.running.experiment import nets_for
 from fedkin.settings import parse
 
 IDS = [f"client-{k:02d}" for k in range(20)]

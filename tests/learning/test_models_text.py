@@ -52,7 +52,7 @@ def test_a_federation_of_token_ids_runs_and_learns(tmp_path: Path, mode: str) ->
         "training": {"rounds": 8, "local_steps": 25, "batch_size": 32, "lr": 1.0}, "method": {"name": "fedavg"},
         "run": {"mode": mode},
     })  # fmt: skip
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.loop import run_experiment
 
     run_experiment(experiment, tmp_path, tmp_path / mode)
     models = fedkin.load(tmp_path / mode)

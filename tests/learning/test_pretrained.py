@@ -184,9 +184,9 @@ def from_toml(tmp_path: Path, model: dict[str, Any], method: str, **sections: An
 
 
 def test_from_settings_to_predictions_and_a_program(tmp_path: Path, folder: Path) -> None:
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.export import export_model
     from fedkin.running.exported import outputs
-    from fedkin.running.exporting import export_model
+    from fedkin.running.loop import run_experiment
 
     for name, kind in (("adapters", {"adapters": {"rank": 2}}), ("frozen", {"frozen": True})):
         model = {"name": "transformers", "path": str(folder), **kind}
@@ -216,7 +216,7 @@ def test_peers_with_unlike_backbones_share_prototypes_and_heads(tmp_path: Path, 
     experiment = from_toml(tmp_path, model, "mapl", methods={"mapl": {"method": {"augment": {"on": False}}}})
     made = experiment.for_method("mapl")
     assert isinstance(made.model, Mixed)
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.loop import run_experiment
 
     run_experiment(made, tmp_path, tmp_path / "run")
     models = fedkin.load(tmp_path / "run")
@@ -317,7 +317,7 @@ def _quiet() -> Iterator[None]:
 
 
 def test_from_a_table_of_token_ids_with_the_padding_of_the_model(tmp_path: Path, folder: Path) -> None:
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.loop import run_experiment
 
     rows = [f"{row % 2},s{row % 3},{1 + row % 2} 9 8{' 7' * (row % 4)}" for row in range(30)]
     (tmp_path / "texts.csv").write_text("\n".join(["label,site,ids", *rows]))

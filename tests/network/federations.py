@@ -21,7 +21,7 @@ from fedkin.network.link import Left
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop, execute
 from fedkin.running.networked import plan_of, serve
-from fedkin.running.own_tables import taken_in
+from fedkin.running.plugins import taken_in
 from network.memory import MemoryNetwork
 
 NOWHERE = Path("/nonexistent")

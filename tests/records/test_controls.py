@@ -17,9 +17,9 @@ from fedkin.records.controls import controls_of, parted, with_controls
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison
-from fedkin.running.compare import compare, run_experiment
-from fedkin.running.compared import added_by_exchange, table
+from fedkin.running.compare import added_by_exchange, compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs
 
 SMALL: dict[str, Any] = {**TABLE, "training": {**TABLE["training"], "rounds": 3}}

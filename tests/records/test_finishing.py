@@ -8,8 +8,8 @@ from pathlib import Path
 from fedkin.records.checking import check
 from fedkin.records.folder import lighten
 from fedkin.records.run import read_run
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
 

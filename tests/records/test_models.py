@@ -18,8 +18,8 @@ from fedkin.records.checking import check
 from fedkin.records.files import seal_of
 from fedkin.records.models import file_names
 from fedkin.records.run import read_run
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from support import small_federation
 from tiny import TABLE, CutAt, assert_equal_runs
 

@@ -18,9 +18,9 @@ from fedkin.records.metrics import largest_epsilon, privacy_sentence, privacy_sp
 from fedkin.report.collect import collect
 from fedkin.report.page import sections
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import compare, run_experiment
-from fedkin.running.compared import table
+from fedkin.running.compare import compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
 PRIVATE: dict[str, Any] = {**TABLE, "privacy": {"clip": 1.0, "noise": 4.0}}

@@ -22,7 +22,7 @@ from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compared import table
+from fedkin.running.compare import table
 from kinds import federation_of, model_of
 from support import small_federation
 

@@ -13,8 +13,8 @@ import fedkin
 from fedkin.errors import ConfigError, MethodError, RunError
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from support import small_federation
 from tiny import TABLE, reseal
 

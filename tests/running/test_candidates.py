@@ -13,9 +13,8 @@ import pytest
 from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.methods.mapl import Mapl
-from fedkin.running.candidates import RATE, Equal, at_the_border
 from fedkin.running.experiment import Experiment
-from fedkin.running.tuning import HoldOut, best, tune
+from fedkin.running.tune import RATE, Equal, HoldOut, at_the_border, best, tune
 from fedkin.settings import Span, tunables
 from tiny import TABLE, CutAt
 

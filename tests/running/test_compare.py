@@ -11,9 +11,9 @@ import torch
 
 import fedkin
 from fedkin.records.models import Kept
-from fedkin.running.compare import compare, run_experiment
-from fedkin.running.compared import table
+from fedkin.running.compare import compare, table
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from support import small_federation
 from tiny import TABLE
 

@@ -17,8 +17,9 @@ from fedkin import codec
 from fedkin.cli import app
 from fedkin.errors import DataError, RunError
 from fedkin.report.collect import collect
-from fedkin.running.compare import compare, run_experiment
+from fedkin.running.compare import compare
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from report.made import make_comparison
 from tiny import TABLE, CutAt, reseal
 

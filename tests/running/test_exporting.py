@@ -24,7 +24,7 @@ from fedkin.federation import Federation
 from fedkin.federation.encoding import Encoding, profile
 from fedkin.federation.table import as_table
 from fedkin.running import exported
-from fedkin.running.exporting import Columns, export_model
+from fedkin.running.export import Columns, export_model
 from support import module_at
 
 PLAN = {"local_steps": 3, "lr": 0.1}
@@ -202,7 +202,7 @@ def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_without_onnx_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = wards(tmp_path / "run", "days")
-    monkeypatch.setattr("fedkin.running.exporting.find_spec", lambda name: None)
+    monkeypatch.setattr("fedkin.running.export.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'--to onnx needs onnx and onnxscript: pip install "fedkin\[onnx\]"'):
         export_model(models, "north", "onnx", tmp_path / "x.onnx")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
+from fedkin.running.loop import run_experiment
 from tiny import TABLE
 
 

@@ -17,11 +17,9 @@ from fedkin.errors import ConfigError
 from fedkin.methods import METHODS
 from fedkin.records.files import read_json
 from fedkin.report.results import _tuning
-from fedkin.running.candidates import RATE, Equal
 from fedkin.running.experiment import Experiment
-from fedkin.running.guided import Guide
 from fedkin.running.papers import Equally, PaperTable
-from fedkin.running.tuning import HoldOut, best, tune
+from fedkin.running.tune import RATE, Equal, Guide, HoldOut, best, tune
 from fedkin.settings import Span
 from tiny import TABLE, CutAt
 

@@ -16,7 +16,7 @@ import fedkin
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Federation, Samples
 from fedkin.learning.scoring import roc_auc
-from fedkin.running.loaded import Loaded
+from fedkin.running.model_loader import Loaded
 from support import small_federation
 
 PLAN = {"local_steps": 3, "lr": 0.1}

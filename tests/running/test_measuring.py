@@ -19,9 +19,9 @@ from fedkin.federation import Federation
 from fedkin.learning import measures
 from fedkin.records.run import read_run
 from fedkin.report.tables import comparison, one_run
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
-from fedkin.running.trackers.figures import figures_of
+from fedkin.running.loop import run_experiment
+from fedkin.running.trackers import figures_of
 from support import small_federation
 from tiny import TABLE
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import fedkin
-from fedkin.running.compare import run_experiment
+from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import TRACKERS, figures_of, totals_of
 from running.tracking_support import PLAN, cut_and_resumed, expected, tracked
 from support import small_federation

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedkin.cli.commands import app
 from fedkin.errors import ConfigError
 from fedkin.flow import ServerMethod
-from fedkin.running import own_tables
+from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.new import KINDS, write_new
 from tiny import TABLE
@@ -54,7 +54,7 @@ def named_by(printed: str, folder: Path) -> str:
     *_, option, value = shlex.split(command)
     (folder / "e.toml").write_text(tomli_w.dumps(TABLE))
     if option == "--methods":
-        return own_tables.named_in(value.split(","), "method", Path(), "--methods")[0][-1]
+        return plugins.named_in(value.split(","), "method", Path(), "--methods")[0][-1]
     assert option == "--set"
     plan = load(folder / "e.toml", [value])
     return plan.run.metrics[0] if "metrics" in value else plan.scenario.name

@@ -13,9 +13,9 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.running import own, own_tables
-from fedkin.running.compare import run_experiment
+from fedkin.running import plugins
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.loop import run_experiment
 from fedkin.running.networked import settings_of
 from support import small_federation
 
@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Path:
 def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(place: Path) -> None:
     plan = load(place / "e.toml")
     assert plan.method.name == "my-average"
-    digest = own._FILES[str(place / "own_average.py")].digest
+    digest = plugins._FILES[str(place / "own_average.py")].digest
     assert plan.resolved()["own"] == [f"{place / 'own_average.py'}#{digest}"]
     again = Experiment.of(plan.resolved())
     federation = plan.federation(place)
@@ -92,7 +92,7 @@ def test_a_method_of_a_file_gives_what_the_method_gives_and_is_named_as_it_says(
         for method in (again.method, f"{place / 'own_average.py'}:Mine", "fedavg")
     ]
     assert found[0] == found[1] == found[2]
-    assert own.origin(type(plan.method)) == str(place / "own_average.py")
+    assert plugins.origin(type(plan.method)) == str(place / "own_average.py")
 
 
 def test_a_model_of_a_file_and_a_change_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_plain_torch_module_of_a_file_is_a_model_with_its_arguments_as_setting
     (place / "begun.toml").write_text(plan.to_toml())
     again = load(place / "begun.toml")
     assert again.model == plan.model
-    assert own.origin(type(again.model)) == str(place / "own_net.py")
+    assert plugins.origin(type(again.model)) == str(place / "own_net.py")
     setup = again.setup(again.federation(place))
     assert {name: tuple(tensor.shape) for name, tensor in setup.net.initial.items() if "weight" in name} == {
         "body.net.1.weight": (5, 64), "body.net.2.of.weight": (5, 5), "head.weight": (10, 5),
@@ -144,10 +144,10 @@ def test_the_models_of_a_run_with_own_parts_are_loaded_on_request_only(place: Pa
     (place / "own_net.py").write_text(NET)
     plan = load(place / "e.toml", [f"model.name={place}/own_net.py:Plain", "training.rounds=1"])
     run_experiment(plan, place, place / "run")
-    for kind in own.KINDS.values():  # as in a process of its own
+    for kind in plugins.KINDS.values():  # as in a process of its own
         kind.known.pop("Plain", None)
         kind.known.pop("my-average", None)
-    own._FILES.clear()
+    plugins._FILES.clear()
     with pytest.raises(ConfigError, match=r"its model 'Plain' is from .*own_net.py, which is code .* own=True"):
         fedkin.load(place / "run").model()
     models = fedkin.load(place / "run", own=True)
@@ -168,7 +168,7 @@ def test_a_file_that_has_changed_is_refused_where_its_hash_is_noted(place: Path)
 
 
 def test_names_of_several_methods_keep_their_controls(place: Path) -> None:
-    names, files = own_tables.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
+    names, files = plugins.named_in(["fedavg", "own_average.py:Mine@self"], "method", place, "--methods")
     assert names == ["fedavg", "my-average@self"]
     plan = Experiment.of({**TABLE, "method": {"name": "fedavg"}}).with_own(files)
     assert plan.for_method("my-average@self").run.alone
@@ -206,14 +206,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str
     with pytest.raises(ConfigError, match=words) as caught:
         load(tmp_path / "e.toml")
     assert "\n" not in str(caught.value)
-    assert "own_f" not in sys.modules or "my-average" not in own.KINDS["method"].known
+    assert "own_f" not in sys.modules or "my-average" not in plugins.KINDS["method"].known
 
 
 def test_an_alias_is_another_name_of_the_same_part(place: Path) -> None:
     path = place / "own_average.py"
     path.write_text(METHOD + "\n\nDefault = Mine\n")
     both = ["own_average.py:Default", "own_average.py:Mine"]
-    assert own_tables.named_in(both, "method", place, "m")[0] == ["my-average"] * 2
+    assert plugins.named_in(both, "method", place, "m")[0] == ["my-average"] * 2
     path.write_text(METHOD + "\n\nDefault = Mine  # read again\n")
     assert load(place / "e.toml").method.name == "my-average"
     path.write_text(METHOD + "\n\nclass Other(Mine):\n    name: ClassVar[str] = 'my-average'\n")
@@ -254,8 +254,8 @@ def test_a_file_is_read_wherever_a_part_can_be_named(place: Path, monkeypatch: p
     assert [Path(each.partition("#")[0]).name for each in plan.table["own"]] == ["own_stage.py", "own_broad.py"]
 
     monkeypatch.chdir(place)
-    own._FILES.clear()
-    own.KINDS["graph"].known.clear()
+    plugins._FILES.clear()
+    plugins.KINDS["graph"].known.clear()
     changed = Experiment.of({**TABLE, "method": {"name": "sfmtl-graph"}}).with_changes(
         **{"method.graph.groups": "own_stage.py:own_halves", "run.metrics": "balanced-accuracy, own_measure.py:own_one"}
     )
@@ -288,24 +288,27 @@ def test_a_file_that_was_refused_leaves_nothing_behind_and_can_be_mended(place: 
         path.write_text(METHOD + more)
         with pytest.raises(ConfigError, match=says):
             load(place / "e.toml")
-        assert "my-average" not in own.KINDS["method"].known
+        assert "my-average" not in plugins.KINDS["method"].known
         path.write_text(METHOD)
         assert load(place / "e.toml").method.name == "my-average"
 
 
 def test_what_somebody_sent_reads_no_file(place: Path) -> None:
-    path, read = place / "own_average.py", dict(own._FILES)
+    path, read = place / "own_average.py", dict(plugins._FILES)
     with pytest.raises(ConfigError, match=r"method\.name: no 'own_average\.py:Mine'"):
         Experiment.of(TABLE)
     with pytest.raises(ConfigError, match="files are read for an experiment file that you name, only"):
         Experiment.of({**TABLE, "own": [str(path)]})
-    assert read == own._FILES
+    assert read == plugins._FILES
     assert "own_average" not in sys.modules
     with pytest.raises(ConfigError, match="own: files stay where they are: over a network, install own parts"):
         settings_of(load(place / "e.toml"))
 
 
-PROGRAM = "from fedkin.running import own; own.add_installed(); print(own.KINDS['method'].known['my-average'].title)"
+PROGRAM = (
+    "from fedkin.running import plugins; plugins.add_installed(); "
+    "print(plugins.KINDS['method'].known['my-average'].title)"
+)
 
 
 def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ import fedkin
 from fedkin.cli import app
 from fedkin.errors import ConfigError
 from fedkin.learning.measures import MEASURES, Measure, code_of, file_of
-from fedkin.running.choices import Choice
 from fedkin.running.experiment import load, read_table
-from fedkin.running.own import named
-from fedkin.running.own_tables import named_in
-from fedkin.running.tuning import HoldOut, tune
+from fedkin.running.plugins import named, named_in
+from fedkin.running.tune import Choice, HoldOut, tune
 from support import small_federation
 
 pytestmark = pytest.mark.usefixtures("forgotten")

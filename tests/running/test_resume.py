@@ -22,10 +22,8 @@ from fedkin.engines.executors.auto import Auto
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
 from fedkin.records.run import read_run
-from fedkin.running.compare import run_experiment
-from fedkin.running.experiment import Experiment, load
-from fedkin.running.loop import Result, Stop
-from fedkin.running.settings import modern
+from fedkin.running.experiment import Experiment, load, modern
+from fedkin.running.loop import Result, Stop, run_experiment
 from tiny import TABLE, CutAt, assert_equal_runs, reseal
 
 # Files that a whole run of TABLE puts in place, one after another.

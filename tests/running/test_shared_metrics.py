@@ -10,10 +10,10 @@ import tomli_w
 
 from fedkin.errors import ConfigError
 from fedkin.learning.measures import MEASURES, code_of
-from fedkin.running import own
+from fedkin.running import plugins
 from fedkin.running.experiment import load
 from fedkin.running.networked import plan_of, settings_of
-from fedkin.running.own_tables import named_in
+from fedkin.running.plugins import named_in
 from fedkin.running.shared_metrics import check_metrics, read_metrics, sendable, with_metrics
 from fedkin.tasks import Task
 from fedkin.untrusted import toml_of
@@ -51,7 +51,7 @@ def written(folder: Path, **sections: Any) -> Path:
 
 def forget(name: str) -> None:
     MEASURES.pop(name)
-    own._FILES.clear()
+    plugins._FILES.clear()
 
 
 def test_what_is_sent_names_metrics_and_no_file(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_others_send_names_no_file(folder: Path) -> None:
     sent = with_metrics({**TABLE, "run": {"metrics": [f"{folder}/own_wrong.py:wrong_share"]}})
     with pytest.raises(ConfigError, match=r"names a file, and what others send names none"):
         plan_of(settings_of(sent), Task(2, (4,)))
-    assert "own_wrong" not in {Path(path).stem for path in own._FILES}
+    assert "own_wrong" not in {Path(path).stem for path in plugins._FILES}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_own_parts_of_other_kinds_stay_refused(sections: dict[str, Any], folder:
 
 def test_the_code_of_a_metric_is_its_file_whatever_its_line_ends(folder: Path) -> None:
     def hashed(text: bytes) -> str:
-        own._FILES.clear()
+        plugins._FILES.clear()
         MEASURES.pop("wrong-share", None)
         (folder / "own_wrong.py").write_bytes(text)
         named_in([f"{folder}/own_wrong.py:wrong_share"], "metric", folder, "")

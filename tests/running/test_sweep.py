@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from fedkin.errors import ConfigError, RunError
-from fedkin.running.choices import Choice, check_methods, grid
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Stop
-from fedkin.running.sweep import rows, sweep
+from fedkin.running.loop import Stop, run_experiment
+from fedkin.running.tune import Choice, check_methods, grid, rows, sweep
 from tiny import TABLE, CutAt
 
 NOWHERE = Path("nowhere")

@@ -26,7 +26,7 @@ from fedkin.records.run import read_run
 from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.tables import one_run
-from fedkin.running.compared import table
+from fedkin.running.compare import table
 from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
 from support import small_federation

@@ -12,8 +12,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.running.compare import run_experiment
-from fedkin.running.loop import Result
+from fedkin.running.loop import Result, run_experiment
 from fedkin.running.trackers import TensorBoard
 from running.tracking_support import cut_and_resumed, expected, tracked
 from support import small_federation

@@ -15,8 +15,8 @@ import pytest
 
 import fedkin
 from fedkin.errors import ConfigError
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment, load
+from fedkin.running.loop import run_experiment
 from fedkin.running.trackers import Tracking, figures_of
 from running.tracking_support import PLAN, Heard, tracked
 from support import small_federation

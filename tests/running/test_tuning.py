@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation
-from fedkin.running import trying
-from fedkin.running.choices import Choice, grid
 from fedkin.running.experiment import Experiment
-from fedkin.running.tuning import HoldOut, Tried, best, held_out, tune
+from fedkin.running.tune import Choice, HoldOut, Tried, best, grid, held_out, tune
 from support import small_federation
 from tiny import TABLE
 
@@ -119,7 +117,7 @@ def test_a_candidate_that_fails_is_not_chosen_and_is_not_tried_again(
     def never(*args: Any, **more: Any) -> None:
         raise AssertionError("it ran again")
 
-    monkeypatch.setattr(trying, "execute", never)
+    monkeypatch.setattr("fedkin.running.tune.execute", never)
     assert tune(Experiment.of(SHORT), *arguments, resume=True) == found
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedkin.running.compare import run_experiment
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result
+from fedkin.running.loop import Result, run_experiment
 from fedkin.running.trackers import figures_of, totals_of
 from tiny import TABLE, CutAt
 

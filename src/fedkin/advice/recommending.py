@@ -17,9 +17,8 @@ from fedkin.advice.work import Bench
 from fedkin.errors import ConfigError
 from fedkin.learning.models import MODELS
 from fedkin.records.files import write_bytes, write_json
-from fedkin.running.compare import run_experiment
-from fedkin.running.experiment import Experiment
-from fedkin.running.settings import without_none
+from fedkin.running.experiment import Experiment, without_none
+from fedkin.running.loop import run_experiment
 
 __all__ = ["ADVICE", "RECOMMENDED", "recommend", "recommended"]
 

@@ -25,9 +25,8 @@ from fedkin.learning.sgd import infer
 from fedkin.learning.training import Training
 from fedkin.methods.given import Given
 from fedkin.records.files import write_bytes
+from fedkin.running.experiment import RunSettings, nets_for
 from fedkin.running.loop import Result, execute
-from fedkin.running.nets import nets_for
-from fedkin.running.settings import RunSettings
 from fedkin.settings import parse
 
 __all__ = ["Bench", "Work", "method_of", "trained"]

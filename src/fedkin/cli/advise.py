@@ -98,8 +98,7 @@ def advise(
 
 
 def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int | None) -> Experiment:
-    from fedkin.running.changes import changed
-    from fedkin.running.experiment import Experiment, load
+    from fedkin.running.experiment import Experiment, changed, load
 
     more = [*changes, *([f"run.seed={seed}"] if seed is not None else [])]
     if data.suffix == ".toml":
@@ -107,7 +106,7 @@ def _experiment(data: Path, told: dict[str, Any], changes: list[str], seed: int 
         if given:
             raise ConfigError(f"{given[0]}: for tables; {data} is an experiment file, which says this in [data]")
         return load(data, more)
-    from fedkin.running.first import Asked, first_experiment
+    from fedkin.running.init_experiment import Asked, first_experiment
 
     first = first_experiment(data, Asked(**{**told, "leave_out": comma_list(told["leave_out"])}))
     table = {**first.table, "training": {**first.table["training"], **_TRAINING}}

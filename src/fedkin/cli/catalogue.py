@@ -40,8 +40,8 @@ def list_names(
     if name is not None:
         check_name(kind, name)
     with quiet_interrupts():
-        from fedkin.running.own import KINDS as PARTS
-        from fedkin.running.own import add_installed
+        from fedkin.running.plugins import KINDS as PARTS
+        from fedkin.running.plugins import add_installed
     section = _SECTIONS[kind]
     add_installed()
     parts = PARTS[section].known
@@ -82,7 +82,7 @@ def _presets(name: str | None, json: bool) -> None:
 
 def _find(parts: Mapping[str, Any], name: str, section: str) -> tuple[str, Any]:
     """Return a part and its name, given its name or FILE.py:CLASS."""
-    from fedkin.running.own_tables import named_in
+    from fedkin.running.plugins import named_in
     from fedkin.settings import choose
 
     if section == "metric":
@@ -106,7 +106,7 @@ def _facts(part: Any, kind: str) -> dict[str, str]:
 
 def _origin(part: Any) -> str:
     """Return the file or package of a part; empty for fedkin's own."""
-    from fedkin.running.own import origin
+    from fedkin.running.plugins import origin
 
     return "" if (where := origin(part)) == "fedkin" else where
 

@@ -67,7 +67,7 @@ def init(
         _look(data, options, leave_out, data_root, json)
         return
     from fedkin.folders import write_new
-    from fedkin.running.first import Asked, first_experiment
+    from fedkin.running.init_experiment import Asked, first_experiment
 
     first = first_experiment(data, Asked(**options, leave_out=comma_list(leave_out)))
     write_new(out, first.text.encode(), "name another file: --out")
@@ -90,7 +90,7 @@ def _look(path: Path, options: dict[str, Any], leave_out: str, data_root: Path |
                 )
         _print_federation(load(path).federation(data_root if data_root is not None else Path("data")), json)
         return
-    from fedkin.running.first import Asked, first_experiment, inspected_table, kind_of, table_source
+    from fedkin.running.init_experiment import Asked, first_experiment, inspected_table, kind_of, table_source
 
     asked = Asked(**options, leave_out=comma_list(leave_out))
     if kind_of(path) not in ("csv", "parquet"):

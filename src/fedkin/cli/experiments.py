@@ -43,10 +43,8 @@ from fedkin.records.files import read_json
 from fedkin.running.seeds import listed, numbers
 
 if TYPE_CHECKING:
-    from fedkin.running.candidates import Equal
-    from fedkin.running.choices import Choice
     from fedkin.running.experiment import Experiment
-    from fedkin.running.tuning import Tried
+    from fedkin.running.tune import Choice, Equal, Tried
     from fedkin.tasks import Metric
 
 __all__ = ["compare", "data_root_of", "finish_run", "run", "start_or_resume", "tune"]
@@ -65,7 +63,7 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Print where the time went."),
 ) -> None:
     """Run one experiment and write its records, summary and report."""
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.loop import run_experiment
 
     if seed is not None:
         changes = [*changes, f"run.seed={seed}"]
@@ -115,7 +113,7 @@ def compare(
     from fedkin.report.tables import comparison
     from fedkin.report.words import chosen_line, validation_in
     from fedkin.running.compare import compare as run_comparison
-    from fedkin.running.compared import table
+    from fedkin.running.compare import table
 
     kind = blocks_of(blocks)
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
@@ -160,7 +158,7 @@ def _compare_leaving_out(
 ) -> None:  # fmt: skip
     """Leave out one group after another: one report per group, and one table. No groups: each group."""
     from fedkin.report.tables import left_out
-    from fedkin.running.leave_out import leave_out
+    from fedkin.running.compare import leave_out
 
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
@@ -236,8 +234,8 @@ def tune(
     json: bool = JSON,
 ) -> None:  # fmt: skip
     """Choose settings per method, judged on held-out training data; writes tuned.toml for `compare`."""
-    from fedkin.running.tuning import HoldOut
-    from fedkin.running.tuning import tune as run_tuning
+    from fedkin.running.tune import HoldOut
+    from fedkin.running.tune import tune as run_tuning
 
     plan, folder = start_or_resume(experiment, changes, rounds, out, resume, restart, "plan.json", methods)
     searches = bool(choices) or equal is not None or rates is not None or halving or optuna
@@ -254,7 +252,7 @@ def tune(
     else:
         plan, names, seed_list = _methods_and_seeds(plan, methods, seeds)
         if grid:
-            from fedkin.running.choices import Choice
+            from fedkin.running.tune import Choice
 
             cells = [Choice.parse(text, "--grid") for text in grid]
             _run_grid(plan, names, cells, seed_list, data_root_of(folder, data_root, False), folder, restart, json)
@@ -292,7 +290,7 @@ def _run_grid(
     """Run every combination of settings; print a table and write a plot and sweep.csv."""
     from fedkin.report.sweeping import draw
     from fedkin.report.tables import comparison
-    from fedkin.running.sweep import rows, sweep, words
+    from fedkin.running.tune import rows, sweep, words
 
     with stop_on_signals(folder) as stop:
         progress = ProgressOfSeveral(stop, json)
@@ -319,7 +317,7 @@ def _run_grid(
 def _planned_grid(folder: Path) -> tuple[list[str], list[int], list[Choice]]:
     """Return methods, seeds and grid of the sweep in a folder."""
     from fedkin.records import reading
-    from fedkin.running.choices import Choice
+    from fedkin.running.tune import Choice
 
     plan = _read_plan(folder, reading.Sweep, "tune --grid")
     cells = [Choice(path, tuple(values), method) for method, path, values in plan["grid"]]
@@ -329,9 +327,7 @@ def _planned_grid(folder: Path) -> tuple[list[str], list[int], list[Choice]]:
 def _planned_tuning(folder: Path) -> tuple[list[str], list[int], Any, list[Choice] | Equal]:
     """Return methods, seeds, what is held out, and the candidates of the tuning in a folder."""
     from fedkin.records import reading
-    from fedkin.running.candidates import Equal
-    from fedkin.running.choices import Choice
-    from fedkin.running.tuning import HoldOut
+    from fedkin.running.tune import Choice, Equal, HoldOut
 
     plan = _read_plan(folder, reading.Trials, "tune")
     candidates: list[Choice] | Equal
@@ -350,8 +346,7 @@ def _candidates(
     choices: Sequence[str], equal: str | None, rates: str | None, halving: bool, optuna: bool
 ) -> list[Choice] | Equal:
     """Return the candidates that the options describe; raises ConfigError."""
-    from fedkin.running.candidates import Equal
-    from fedkin.running.choices import Choice
+    from fedkin.running.tune import Choice, Equal
 
     if bool(choices) == (equal is not None) or ((rates is not None or halving or optuna) and equal is None):
         raise ConfigError(
@@ -365,8 +360,7 @@ def _tuning_table(
     results: Mapping[str, Sequence[Tried]], metric: Metric, plan: Experiment, candidates: Sequence[Choice] | Equal
 ) -> Table:
     """Return one row per candidate; the chosen one names its settings at the border of what was tried."""
-    from fedkin.running.candidates import Equal, at_the_border
-    from fedkin.running.tuning import best
+    from fedkin.running.tune import Equal, at_the_border, best
 
     table = Table("method", "settings", f"{metric.title}, held out", "", box=None)
     for name, tried in results.items():
@@ -411,7 +405,7 @@ def start_or_resume(
     """
     from fedkin.records.folder import free
     from fedkin.running.experiment import load
-    from fedkin.running.own_tables import named_in
+    from fedkin.running.plugins import named_in
 
     if restart and resume is None:
         raise ConfigError("--restart goes with --resume DIR: a run without a folder begins at round 0")
@@ -507,7 +501,7 @@ def data_root_of(folder: Path, given: Path | None, resume: bool) -> Path:
 
 def _methods_and_seeds(plan: Any, methods: str | None, seeds: str | None) -> tuple[Any, list[str], list[int]]:
     """Return the experiment, its methods and seeds by these options; without them those of the experiment."""
-    from fedkin.running.own_tables import named_in
+    from fedkin.running.plugins import named_in
 
     names, files = named_in(listed(methods or plan.method.name, "--methods"), "method", Path(), "--methods")
     return plan.with_own(files), names, numbers(seeds) if seeds is not None else [plan.run.seed]

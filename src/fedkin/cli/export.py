@@ -32,8 +32,8 @@ _OUT = typer.Option(
 
 def export(run: Path = _RUN, client: str | None = _CLIENT, to: Form = _TO, out: Path | None = _OUT) -> None:
     """Write a client's model as files that need no fedkin: a frame in, predictions out."""
-    from fedkin.running.exporting import ENDINGS, export_model
-    from fedkin.running.loaded import load
+    from fedkin.running.export import ENDINGS, export_model
+    from fedkin.running.model_loader import load
 
     models = load(run)
     known = models.known(client)

@@ -95,8 +95,10 @@ def _own(spec: str, kind: str) -> str:
     in_file = ".py:" in spec
     if spec.partition(":")[0] in BUILT_IN[kind] or not (in_file or entry_points(group="fedkin.graph")):
         return spec
-    from fedkin.running.own import add_installed  # which imports torch
-    from fedkin.running.own_tables import named_in
+    from fedkin.running.plugins import (
+        add_installed,  # which imports torch
+        named_in,
+    )
 
     add_installed()
     return named_in([spec], "graph", Path(), f"--{kind}")[0][0] if in_file else spec

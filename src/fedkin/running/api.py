@@ -32,14 +32,10 @@ from fedkin.methods import METHODS
 from fedkin.records.folder import claimed
 from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
-from fedkin.running.compare import read_finished
-from fedkin.running.loop import Result, Watcher, execute
-from fedkin.running.measuring import check_measures
-from fedkin.running.nets import nets_for, public_from
-from fedkin.running.own import add_installed, files_of
-from fedkin.running.own_tables import named_in, stages_in, stages_of
+from fedkin.running.experiment import RunSettings, modern, nets_for, public_from, without_none
+from fedkin.running.loop import Result, Watcher, check_measures, execute, read_finished
+from fedkin.running.plugins import add_installed, files_of, named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
-from fedkin.running.settings import RunSettings, modern, without_none
 from fedkin.running.trackers import Tracker, Tracking
 from fedkin.settings import Settings, choose, expect, parse, place
 from fedkin.untrusted import shown, toml_of

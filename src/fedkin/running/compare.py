@@ -1,102 +1,158 @@
-"""Several methods on the same federations for each seed: runs, new or read from their folders."""
+"""Several methods on the same federations for each seed: runs, new or read from their folders, and a row per method."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
+
+from fedkin.analysis.intervals import Added, added
+from fedkin.analysis.paired import VERDICTS
 from fedkin.data.dataset import Dataset
-from fedkin.errors import ConfigError, RunError
+from fedkin.data.scenarios.base import GROUP, groups_of
+from fedkin.errors import ConfigError, RunError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.folders import held
 from fedkin.records import reading
-from fedkin.records.controls import named, parted
-from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json, say
-from fedkin.records.folder import tidy, untidy
-from fedkin.records.models import Kept
-from fedkin.records.recorder import ANEW
-from fedkin.records.run import read_run
-from fedkin.running.compared import line, table
+from fedkin.records.controls import named, parted, without_exchange
+from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json
+from fedkin.records.metrics import largest_epsilon
+from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Watcher, execute
+from fedkin.running.loop import Watcher, lasting, run_experiment
 
 __all__ = [
-    "Cells",
-    "OfExperiment",
-    "compare",
-    "compare_cells",
-    "finished",
-    "lasting",
-    "read_finished",
-    "run_experiment",
-    "same_plan",
-]
+    "Cells", "OfExperiment", "added_by_exchange", "compare", "compare_cells", "differences", "leave_out", "line",
+    "same_plan", "table", "without_group",
+]  # fmt: skip
 
 
-def run_experiment(
-    experiment: Experiment,
-    data_root: Path,
-    folder: Path | None = None,
-    *,
-    resume: bool = False,
-    restart: bool = False,
-    watcher: Watcher | None = None,
-    dataset: Dataset | None = None,
-) -> Result:
-    """Run one experiment; a finished run in `folder` is read instead of run again.
+def line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `table` for CSV: the seeds as text, and mean and standard deviation of each figure."""
+    return {
+        name: dict(zip(("mean", "sd"), value, strict=True)) if isinstance(value, tuple)
+        else " ".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in row.items()
+    }  # fmt: skip
 
-    Data and settings are checked before the folder is made. restart: whether a run in `folder` that is damaged, so that
-    it can neither be read nor be gone on with, begins anew at round 0; else it is refused.
+
+def differences(mine: Mapping[int, Result], theirs: Mapping[int, Result]) -> Added | None:
+    """Return how much better one method's clients are than another's with the same seeds (see `added`)."""
+    return added({seed: result.gains(theirs[seed]) for seed, result in mine.items() if seed in theirs})
+
+
+def added_by_exchange(name: str, results: Mapping[str, Mapping[int, Result]]) -> Added | None:
+    """Return what communication adds to a method: the method minus its control without exchange, NAME@self.
+
+    It is 0 for Local and for the control itself; None if the control was not run.
     """
-    if folder is not None and (done := finished(experiment, folder, resume, restart)) is not None:
-        return done
-    dataset = dataset if dataset is not None else experiment.data.dataset(data_root)
-    setup = experiment.setup(experiment.scenario.federation(dataset, experiment.run.seed), data_root)
-    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
-        return execute(
-            setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
-            watcher=watcher, restart=restart, model=experiment.model,
-        )  # fmt: skip
+    alone = without_exchange(name, results)
+    return None if alone is None else differences(results[name], alone)
 
 
-def lasting(result: Result) -> Result:
-    """The result without its models in memory, if its folder has them: they are read from there when asked for."""
-    if result.folder is None or isinstance(result.models, Kept):
-        return result
-    with suppress(RunError):
-        kept = Kept(result.folder)
-        return replace(result, models=kept) if len(kept) == len(result.models) else result
-    return result
+def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
+    """Return a row per method: mean and spread (sample standard deviation) over seeds of the runs' figures.
+
+    metric: the name of the metric. weighted: the mean with the clients' numbers of test samples as weights. pooled:
+    over all test samples together. gain: mean over clients of the metric's gain over Local with the same seed. hurt:
+    share of clients that are worse off than with Local. surely: mean number of clients that gained, lost, cannot be
+    told apart from Local, or have too few events or test samples (`fedkin.analysis.paired`). adds: what communication
+    adds, with the interval of its mean over seeds (`added_by_exchange`). unseen: mean of the metric over unseen
+    clients. gap: how much worse that mean is. epsilon: the largest of any client, under `[privacy]`. bytes_sent: bytes
+    of all messages, each message taken once. metrics: mean, sd and gain of each further metric (`run.metrics`), if any.
+    """
+    rows = []
+    private = any("privacy" in result.summary for by_seed in results.values() for result in by_seed.values())
+    for method, by_seed in results.items():
+        metric = next(iter(by_seed.values())).metric
+        row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
+        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance"):
+            row[name] = _spread([result.summary[metric.name].get(name) for result in by_seed.values()])
+        # The mean of accuracies, weighted by test samples, is that of all samples together.
+        every = [result.summary[metric.name] for result in by_seed.values()]
+        row["weighted"] = _spread([one.get("weighted", one.get("pooled")) for one in every])
+        row["unseen"] = _spread([(result.summary.get("unseen") or {}).get("mean") for result in by_seed.values()])
+        row["gap"] = _spread([result.summary.get("gap") for result in by_seed.values()])
+        for name in ("up", "down"):
+            row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
+        # Between peers, each message is the upload of one and the download of another, but it is sent once.
+        row["bytes_sent"] = _spread([result.sent for result in by_seed.values()])
+        if private:
+            row["epsilon"] = _spread([largest_epsilon(result.summary.get("privacy")) for result in by_seed.values()])
+        for name in ("found", "ari", "ari_mean", "nmi"):
+            row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
+        row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
+        row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
+        if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
+            row["given"] = "; ".join(told)
+        row |= _measured(by_seed, results.get("local") if method != "local" else None)
+        row |= _against_local(method, by_seed, results.get("local"))
+        row["adds"] = _added(method, results)
+        rows.append(row)
+    return rows
 
 
-def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) -> Result | None:
-    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not."""
-    if not (folder / "summary.json").exists():
+def _measured(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    """Return each further metric that all runs have: mean and spread over seeds, and the gain over Local."""
+    every = [result.summary.get("metrics") or {} for result in by_seed.values()]
+    found: dict[str, Any] = {}
+    for name in [name for name in every[0] if all(name in one for one in every)]:
+        spread = _spread([one[name].get("mean") for one in every])
+        if spread is None:
+            continue
+        found[name] = dict(zip(("mean", "sd"), spread, strict=True))
+        alone = [(local[seed].summary.get("metrics") or {}).get(name) for seed in by_seed] if local is not None else []
+        if alone and all(one is not None and one.get("mean") is not None for one in alone):
+            sign = 1 if every[0][name]["higher"] else -1
+            found[name]["gain"] = float(np.mean([sign * (one[name]["mean"] - other["mean"])  # type: ignore[index]
+                                                 for one, other in zip(every, alone, strict=True)]))  # fmt: skip
+    return {"metrics": found} if found else {}
+
+
+def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    if local is None or method == "local":
+        return {"gain": None, "hurt": None, "surely": None}
+    each = [list(result.gains(local[seed]).values()) for seed, result in by_seed.items()]
+    if not all(each):
+        return {"gain": None, "hurt": None, "surely": None}
+    return {
+        "gain": _spread([float(np.mean(values)) for values in each]),
+        "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
+        "surely": _surely([(result, local[seed]) for seed, result in by_seed.items()]),
+    }
+
+
+def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
+    found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
+    return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}
+
+
+def _surely(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float] | None:
+    """Return the mean number of clients of each verdict over the seeds; None if a run has no outcomes."""
+    counts = dict.fromkeys(("gained", "lost", "apart", "few"), 0.0)
+    for result, local in pairs:
+        found = {id: word for id, (_, word) in result.difference(local).items() if id not in result.unseen}
+        if not found:
+            return None
+        for name, word in zip(counts, VERDICTS, strict=True):
+            counts[name] += sum(each == word for each in found.values()) / len(pairs)
+    return {name: round(count, 9) for name, count in counts.items()}
+
+
+def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Return (mean, sample standard deviation or 0 for one value), or None if any value is unknown."""
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
         return None
-    experiment.check_claim(folder, resume)
-    if untidy(folder):
-        with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
-            tidy(folder)
-    return read_finished(folder, restart)
-
-
-def read_finished(folder: Path, restart: bool) -> Result | None:
-    """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
-    try:
-        result = read_run(folder)
-        reading.checked(reading.Finished, result.summary, folder / "summary.json")
-        return result
-    except RunError as error:
-        if not restart:
-            raise RunError(f"{error}; {ANEW}") from None
-        say("%s", f"{error}; beginning anew at round 0")
-        (folder / "summary.json").unlink()
-        return None
+    return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
 
 
 class Cells(Protocol):
@@ -241,3 +297,68 @@ def same_plan(folder: Path, plan: Mapping[str, Any], what: str) -> None:
     place = folder / "plan.json"
     if (folder / "experiment.toml").exists() and place.exists() and read_json(place) != json.loads(json.dumps(plan)):
         raise RunError(f"{place} differs from what to {what}: it must be the same in every option")
+
+
+Results = Mapping[str, Mapping[int, Result]]
+
+
+def without_group(experiment: Experiment, group: str) -> Experiment:
+    """Return the experiment with this group of clients unseen; a source that fits to samples does not use theirs."""
+    if "unseen" in type(experiment.data).model_fields:
+        return experiment.with_changes(**{"data.unseen": [group]})
+    return experiment.with_changes(**{"scenario.unseen": GROUP + group})
+
+
+def leave_out(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    data_root: Path,
+    folder: Path,
+    groups: Sequence[str] | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    watcher: Callable[[str, str, int, int, int], Watcher] | None = None,
+) -> dict[str, Results]:
+    """Run `compare` with each group left out; returns its results by the group that was left out.
+
+    groups: the groups to leave out (None: all groups of the federation). watcher(group, method, seed, runs done, runs
+    in all) returns the watcher of a run. `folder` gets `experiment.toml`, `plan.json`, and for each group a folder of
+    `compare` with its name. Raises ConfigError for an unknown group, or if the experiment itself names unseen clients.
+    """
+    known = _groups(experiment, data_root)
+    for group in groups or ():
+        if group not in known:
+            raise ConfigError(f"--leave-out: no group {group!r}; {nearest(group, known)}")
+    chosen = list(groups or known)
+    places = {group: folder / _folder_of(group) for group in chosen}
+    if len(set(places.values())) < len(places):
+        raise ConfigError(f"--leave-out: {', '.join(chosen)} would share a folder; rename the groups")
+    plans = {group: without_group(experiment, group) for group in chosen}
+    plan = {"methods": list(methods), "seeds": list(seeds), "leave_out": chosen}
+    results: dict[str, Results] = {}
+    with experiment.claimed(folder, resume, data_root, plan):
+        for group, plan_of_group in plans.items():
+            results[group] = compare(
+                plan_of_group, methods, seeds, data_root, places[group], resume=resume, restart=restart,
+                watcher=None if watcher is None else partial(watcher, group),
+            )  # fmt: skip
+    return results
+
+
+def _folder_of(group: str) -> str:
+    """Return the name of a group's folder; a long one is cut, and ends in a hash of the whole."""
+    name = re.sub(r"[^\w.-]+", "-", group)
+    if len(name.encode()) <= 200:
+        return name
+    return f"{name[:40]}-{blake2b(group.encode(), digest_size=8).hexdigest()}"
+
+
+def _groups(experiment: Experiment, data_root: Path) -> list[str]:
+    """Return the groups of the federation if no group is left out."""
+    if experiment.scenario.unseen is not None or getattr(experiment.data, "unseen", None):
+        raise ConfigError(
+            "--leave-out chooses who is unseen: take scenario.unseen and data.unseen out of the experiment"
+        )
+    return groups_of(experiment.with_changes(**{"scenario.pooled": False}).federation(data_root))

@@ -3,41 +3,355 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial, reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import tomli_w
+import torch
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from torch import nn
 
+from fedkin.data import Dataset
 from fedkin.data.scenarios import SCENARIOS, Scenario
 from fedkin.data.sources import SOURCES, Source
 from fedkin.engines import ENGINES, Faults, Privacy, Setup
 from fedkin.engines.calls import check_calls
+from fedkin.engines.roster import Roster
+from fedkin.engines.settings import EngineSettings
 from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
-from fedkin.learning.computing import check_kernels, check_precision
+from fedkin.keys import key
+from fedkin.learning.computing import DEFAULT, Computing, Precision, check_kernels, check_precision
+from fedkin.learning.computing import Source as Kernels
 from fedkin.learning.devices import opened
+from fedkin.learning.measures import MEASURES
 from fedkin.learning.models import MODELS, Model
+from fedkin.learning.models.backbones import Tokens
+from fedkin.learning.net import Net
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.settings import NetworkSettings
 from fedkin.records.controls import changes_of, parted
 from fedkin.records.files import SETTINGS_BYTES, flat
 from fedkin.records.folder import check_claim, claimed
-from fedkin.running.changes import SECTIONS, assign, changed, taken_changes
-from fedkin.running.nets import check_padding, nets_for, public_from
-from fedkin.running.own import add_installed, check_read
-from fedkin.running.own_tables import taken_in
+from fedkin.running.plugins import KINDS, add_installed, check_read, taken_in
 from fedkin.running.presets import missing, preset_or_file
-from fedkin.running.settings import RunSettings, modern, without_none
-from fedkin.running.trackers import check_trackers
+from fedkin.running.trackers import TRACKERS, check_trackers
 from fedkin.settings import choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
-__all__ = ["Experiment", "load", "names_a_folder", "read_table"]
+__all__ = [
+    "SECTIONS", "Experiment", "RunSettings", "assign", "changed", "check_padding", "load", "modern", "names_a_folder",
+    "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
+]  # fmt: skip
+
+
+class RunSettings(EngineSettings):
+    """The section `[run]`: the seed, the engine and its settings (see EngineSettings), and the records of a run.
+
+    engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
+    precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
+    it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
+    "float32" computes in `dtype`. channels_last: compute convolutions on a CPU with channels last, which is faster;
+    nets that cannot do so are computed with channels first. kernels: "numba" computes small convolutions on a CPU by
+    kernels that numba compiles (`fedkin[kernels]`), in float32, where one client at a time is trained.
+    evaluate_every, checkpoint_every: in rounds.
+    embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
+    round always stores them (0: only the last round).
+    models: "last" keeps each client's model after the last round with the run, "none" keeps none. Clients with equal
+    models share a file. models_limit_mb: if all different models together are larger (in MB of 2^20 bytes), none is
+    kept, and a warning says so.
+    metrics: further metrics of each client's model in every evaluation:
+    names of `fedkin list metrics`, or FILE.py:NAME.
+    trackers: trackers of the figures of every round: "tensorboard", "mlflow", "wandb" (a list, or a text with
+    commas).
+    label: what the report calls the method where a comparison gave it another name: "mu=1"; its control is "mu=1@self".
+    """
+
+    seed: int = Field(0, ge=0, lt=10**18)
+    engine: str = "local"
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "float32"
+    channels_last: bool = True
+    kernels: Kernels = "torch"
+    evaluate_every: int = Field(1, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+    embeddings_every: int = Field(0, ge=0)
+    models: Literal["last", "none"] = "last"
+    models_limit_mb: float = Field(4096.0, gt=0)
+    metrics: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()
+    label: str | None = Field(None, max_length=200)
+
+    @field_validator("trackers", "metrics", mode="before")
+    @classmethod
+    def _split_names(cls, names: Any) -> Any:
+        return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+    @field_validator("trackers", "metrics")
+    @classmethod
+    def _known(cls, names: tuple[str, ...], about: ValidationInfo) -> tuple[str, ...]:
+        known: Mapping[str, Any] = TRACKERS if about.field_name == "trackers" else MEASURES
+        for place, name in enumerate(names):
+            if name not in known:
+                raise ValueError(f"no {name!r}; {nearest(name, known)}")
+            if name in names[:place]:
+                raise ValueError(f"{name!r} is there twice")
+        return names
+
+    @field_validator("label")
+    @classmethod
+    def _in_a_line(cls, label: str | None) -> str | None:
+        if label is not None and not printable(label):
+            raise ValueError("expected a text in one line")
+        return label
+
+    @model_validator(mode="after")
+    def _on_cores(self) -> Self:
+        if self.device != "cpu" and self.engine == "ray":
+            raise ValueError(f"engine = 'ray' is for processors; leave it out with device = {self.device!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> Self:
+        if self.precision == "bf16" and self.dtype != "float32":
+            raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
+        if self.kernels == "numba" and (self.dtype, self.precision, self.device) != ("float32", "float32", "cpu"):
+            raise ValueError("kernels = 'numba' is for dtype and precision float32 on the CPU; leave it out")
+        return self
+
+    def keeps_features(self, round: int) -> bool:
+        """Whether `embeddings_every` selects this round."""
+        return self.embeddings_every > 0 and round % self.embeddings_every == 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The torch type of `dtype`."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
+    def computing(self) -> Computing:
+        """How nets are computed."""
+        return Computing(self.precision, self.channels_last, self.kernels)
+
+
+def modern(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run of an older version under today's names, to go on with it."""
+    table = {**table, **{name: _of_path(table[name]) for name in ("data", "model") if name in table}}
+    run = dict(table.get("run", {}))
+    if "dropout" not in run:
+        return table
+    dropout = run.pop("dropout")
+    return {**table, "faults": {"dropout": dropout, **table.get("faults", {})}, "run": run}
+
+
+def _of_path(section: Any) -> Any:
+    """Drop what only has a meaning on the Hub from what is read from a path, beside which it was ignored once."""
+    if not isinstance(section, Mapping):
+        return section
+    made = dict(section)
+    if {made.get("source"), made.get("name")} & {"hub", "transformers"} and made.get("path") is not None:
+        made = {name: item for name, item in made.items() if name not in ("config", "revision")}
+    if isinstance(nets := made.get("nets"), Mapping):
+        made["nets"] = {name: _of_path(net) for name, net in nets.items()}
+    return made
+
+
+def without_none(value: Any) -> Any:
+    """Drop settings that are None, since TOML has no null; a missing setting has its default None."""
+    if isinstance(value, Mapping):
+        return {name: without_none(item) for name, item in value.items() if item is not None}
+    return value
+
+
+def nets_for(
+    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype, computing: Computing = DEFAULT
+) -> tuple[Net, dict[str, Net] | None]:
+    """Return the server's net, and each client's own net (None if all clients have the server's net).
+
+    Different bodies get heads with equal values, so that clients that share heads start from the same one. If all
+    clients have the same body, they share one net.
+    """
+    deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
+    if deal is None:
+        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, computing), None
+    dealt = deal(sorted(federation), seed)
+    made: dict[str, Net] = {}
+    head: nn.Module | None = None
+    for own in sorted({repr(own): own for own in dealt.values()}.items()):
+        name, body = own
+        make = partial(body.build, federation.task)
+        net = Net.build(make, key(seed, "net", name), dtype, computing)
+        if head is None:
+            head = net.module.head
+        elif repr(head) != repr(net.module.head):
+            raise ConfigError(
+                f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
+            )
+        made[name] = Net(net.module.body, head, dtype, computing=computing)
+    nets = {id: made[repr(own)] for id, own in dealt.items()}
+    return nets[min(nets)], nets if len(made) > 1 else None
+
+
+def check_padding(source: Source, nets: Iterable[Net]) -> None:
+    """Raise ConfigError if a net takes another id for padding than the one with which the source fills texts up."""
+    given = getattr(source, "padding", None)
+    if given is None or getattr(source, "tokens", None) is None:
+        return
+    for net in nets:
+        for module in net.module.modules():
+            if isinstance(module, Tokens) and module.padding != given:
+                raise ConfigError(
+                    f"data.padding: texts are filled up with {given}, and padding is {module.padding} to the model; "
+                    f"set data.padding = {module.padding}"
+                )
+
+
+def public_from(data_root: Path) -> Callable[[str], Dataset]:
+    """Return a function that reads the named data sets in this folder, each of them once."""
+
+    @lru_cache(maxsize=4)
+    def public(name: str) -> Dataset:
+        source = parse(choose(SOURCES, name, "the server's data set"), {"source": name}, "the server's data set")
+        dataset: Dataset = source.load(data_root)
+        return dataset
+
+    return public
+
+
+SECTIONS = (
+    "name", "own", "data", "scenario", "model", "training", "method", "methods", "faults", "privacy", "run", "network",
+)  # fmt: skip
+
+_NONE = "none"
+_LOG = logging.getLogger("fedkin")
+
+T = TypeVar("T")
+
+
+class _Change(NamedTuple):
+    """One `--set`: path, value, and the option's text for errors."""
+
+    path: str
+    value: Any
+    option: str
+
+
+def changed(table: Mapping[str, Any], changes: Sequence[str], check: Callable[[dict[str, Any]], T], where: str) -> T:
+    """Apply changes `section.field=value` to a table, and return what `check` makes of it; raises ConfigError.
+
+    none unsets a setting that does not itself know the value "none": the setting then has its default. Another kind of
+    data, scenario, model or method drops the settings in the table that only the former kind has, which is logged.
+    where: the file, for errors.
+    """
+    wanted = [_read_change(change) for change in changes]
+    made = copy.deepcopy(dict(table))
+    for change in wanted:
+        assign(made, change.path, change.value, change.option)
+    made = taken_in(made, Path())
+    _drop_others(made, table, {change.path for change in wanted})
+    try:
+        return check(made)
+    except ConfigError as error:
+        unset = [one.path for one in wanted if one.value == _NONE and _about(error, one.path)]
+        if not unset:
+            raise ConfigError(f"{where}: {error}") from None
+    for path in unset:
+        _unset(made, path)
+    try:
+        return check(made)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def assign(table: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set `section.field` in place; raises ConfigError for a path that does not exist."""
+    *sections, last = path.split(".")
+    if not all([*sections, last]):
+        raise ConfigError(f"{where}: expected section.field=value, got {path!r}")
+    first = (sections or [last])[0]
+    if first not in SECTIONS:
+        whole = "" if sections else f"a setting is named with its section, such as method.{last}; "
+        raise ConfigError(f"{where}: no section {first!r}; {whole}{nearest(first, SECTIONS)}")
+    place = table
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{where}: {section!r} is a value, not a section")
+    place[last] = value
+
+
+def taken_changes(changes: Mapping[str, Any], folder: Path = Path()) -> tuple[dict[str, Any], list[str]]:
+    """Return (changes by path with the names of parts for FILE.py:NAME, the files of these, for `own`).
+
+    Files are relative to `folder`, by default the working folder.
+    """
+    made, own = {}, []
+    for path, value in changes.items():
+        alone: dict[str, Any] = {}
+        assign(alone, path, copy.deepcopy(value), path)
+        known = taken_in(alone, folder)
+        made[path] = reduce(getitem, path.split("."), known)
+        own += known.get("own", [])
+    return made, own
+
+
+def setting_value(text: str, where: str) -> Any:
+    """Read the text of a setting as a TOML value if it is one, else as the text itself; raises ConfigError."""
+    try:
+        text.encode()
+        return toml_of(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except ValueError as error:
+        raise ConfigError(f"{where}: {said(error)}") from None
+
+
+def _read_change(change: str) -> _Change:
+    where, equals, text = change.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {change}: expected section.field=value")
+    option = f"--set {shown(change, 80)}"
+    return _Change(where.strip(), setting_value(text.strip(), option), option)
+
+
+def _about(error: ConfigError, path: str) -> bool:
+    """Whether the value of a setting that there is was refused."""
+    text = str(error)
+    return f"{path}: no " not in text and any(f"{path}{mark}" in text for mark in (":", "."))
+
+
+def _unset(table: dict[str, Any], path: str) -> None:
+    *sections, last = path.split(".")
+    for section in sections:
+        table = table[section]
+    table.pop(last, None)
+
+
+def _drop_others(made: dict[str, Any], before: Mapping[str, Any], given: set[str]) -> None:
+    """Drop, where another kind was chosen, settings of the file that this kind does not have."""
+    for section, (field, registry, _) in KINDS.items():
+        old, new = before.get(section), made.get(section)
+        if f"{section}.{field}" not in given or not isinstance(old, Mapping) or not isinstance(new, dict):
+            continue
+        kind = registry.get(new[field]) if isinstance(new[field], str) else None
+        if kind is None or new[field] == old.get(field):
+            continue
+        touched = {path.split(".")[1] for path in given if path.startswith(f"{section}.")}
+        dropped = [name for name in new if name not in kind.model_fields and name not in touched]
+        for name in dropped:
+            del new[name]
+        if dropped:
+            _LOG.warning("%s", f"{section}.{field} = {new[field]!r}: left out {', '.join(dropped)} of the file, "
+                         f"which are settings of {shown(str(old.get(field)), 80)!r}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -199,12 +513,12 @@ def _name(table: Mapping[str, Any]) -> str:
     return name
 
 
-def _method(table: Mapping[str, Any]) -> ServerMethod | PeerMethod:
-    name, rest = _named(table, "method", "name")
+def _method_section(table: Mapping[str, Any]) -> ServerMethod | PeerMethod:
+    name, rest = _name_and_rest(table, "method", "name")
     return parse(choose(METHODS, name, "method.name"), rest, "method")
 
 
-def _run(table: Mapping[str, Any]) -> RunSettings:
+def _run_section(table: Mapping[str, Any]) -> RunSettings:
     run = parse(RunSettings, _section(table, "run", {}), "run")
     choose(ENGINES, run.engine, "run.engine")
     return run
@@ -239,10 +553,10 @@ def _checked(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "scenario": lambda: _chosen(SCENARIOS, table, "scenario", "name"),
         "model": lambda: _chosen(MODELS, table, "model", "name"),
         "training": lambda: parse(Training, _section(table, "training", {}), "training"),
-        "method": lambda: _method(table),
+        "method": lambda: _method_section(table),
         "faults": lambda: parse(Faults, _section(table, "faults", {}), "faults"),
         "privacy": lambda: parse(Privacy, _section(table, "privacy", {}), "privacy"),
-        "run": lambda: _run(table),
+        "run": lambda: _run_section(table),
         "network": lambda: parse(NetworkSettings, _section(table, "network", {}), "network"),
     }
     parts: dict[str, Any] = {}
@@ -280,7 +594,7 @@ def _wrong_for(table: Mapping[str, Any], method: str, known: Sequence[str]) -> l
     return [f"methods.{method}: {one}" for one in wrong if one not in known]
 
 
-def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
+def _name_and_rest(table: Mapping[str, Any], section: str, field: str) -> tuple[object, dict[str, Any]]:
     """Return (the value of the section's name field, its other fields)."""
     rest = dict(_section(table, section))
     if field not in rest:
@@ -289,5 +603,5 @@ def _named(table: Mapping[str, Any], section: str, field: str) -> tuple[object, 
 
 
 def _chosen(registry: Mapping[str, Any], table: Mapping[str, Any], section: str, field: str) -> Any:
-    name, _ = _named(table, section, field)
+    name, _ = _name_and_rest(table, section, field)
     return parse(choose(registry, name, f"{section}.{field}"), _section(table, section), section)

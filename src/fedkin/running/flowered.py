@@ -22,7 +22,7 @@ from fedkin.network.flower.server_calls import GridCalls
 from fedkin.running.experiment import Experiment, load, read_table
 from fedkin.running.loop import Result, Watcher
 from fedkin.running.networked import serve, settings_of
-from fedkin.running.own import read_own
+from fedkin.running.plugins import read_own
 from fedkin.running.shared_metrics import sendable
 
 __all__ = ["in_app", "played", "simulated", "states_in", "write_app"]

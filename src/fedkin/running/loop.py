@@ -2,40 +2,165 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from fedkin.analysis.embeddings import measure
+from fedkin.data.dataset import Dataset
 from fedkin.engines import ENGINES, Engine, Outcome, Score, Setup
 from fedkin.engines.accounting.clock import Clock
 from fedkin.engines.base import SERVER
 from fedkin.engines.blame import blamed
 from fedkin.engines.failures import TooFew
 from fedkin.engines.setup import Plan
+from fedkin.errors import ConfigError, RunError
+from fedkin.folders import held
 from fedkin.learning.devices import title
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import Model
-from fedkin.records import metrics
-from fedkin.records.files import versions
-from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent
-from fedkin.records.models import About
+from fedkin.records import metrics, reading
+from fedkin.records.files import say, versions
+from fedkin.records.folder import tidy, untidy
+from fedkin.records.metrics import missing_kinds, missing_summary, privacy_spent, worst
+from fedkin.records.models import About, Kept
 from fedkin.records.outcomes import calibration_of, outcomes_of
-from fedkin.records.recorder import Records
-from fedkin.records.run import Result, bytes_by_client
-from fedkin.running.cautions import cautions, given
-from fedkin.running.measuring import check_measures, in_round, measured
-from fedkin.running.settings import RunSettings
+from fedkin.records.recorder import ANEW, Records
+from fedkin.records.run import Result, bytes_by_client, read_run
+from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
 from fedkin.settings import parse
 
-__all__ = ["Result", "Stop", "Watcher", "execute"]
+__all__ = [
+    "Result", "Stop", "Watcher", "cautions", "check_measures", "execute", "finished", "given", "in_round", "lasting",
+    "measured", "read_finished", "run_experiment",
+]  # fmt: skip
+
+
+_ONCE = ("title", "higher", "share", "values")
+
+
+def check_measures(measures: Sequence[Measure]) -> None:
+    """Raise ConfigError for two metrics of one name."""
+    names = [each.name for each in measures]
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise ConfigError(f"metrics: {twice[0]!r} twice")
+
+
+def measured(engine: Engine, scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Return what the summary has of each metric: direction, statistics over the clients that take part, and values.
+
+    values: {client id: value}, also of clients that never took part; None where it is not determined.
+    """
+    unseen = set(engine.everyone.unseen)
+    return {
+        each.name: _described(each, {id: scores[id].further[at] for id in sorted(scores)}, unseen)
+        for at, each in enumerate(engine.setup.measures)
+    }
+
+
+def in_round(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a round's line has of each metric: the statistics over the clients that take part."""
+    return {name: {what: value for what, value in row.items() if what not in _ONCE} for name, row in measured.items()}
+
+
+def _described(measure: Measure, values: Mapping[str, float | None], unseen: Iterable[str]) -> dict[str, Any]:
+    own = [value for id, value in values.items() if id not in unseen]
+    known = np.array([value for value in own if value is not None], dtype=np.float64)
+    sign = 1.0 if measure.higher else -1.0
+    row: dict[str, Any] = {"title": measure.title, "higher": measure.higher, "share": measure.share}
+    if len(known):
+        row |= {
+            "mean": float(known.mean()), "std": float(known.std()), "worst10": sign * worst(sign * known, 0.1),
+            "worst20": sign * worst(sign * known, 0.2),
+        }  # fmt: skip
+    return row | {"clients": len(known), "left_out": len(own) - len(known), "values": dict(values)}
+
+
+# A loss that ends at more than so many times its first value did not just overfit.
+_GROWN = 10.0
+
+
+def given(method: Mapping[str, Any], network: str) -> list[str]:
+    """What was told to a method, from its settings and `run.network`; empty if nothing was.
+
+    >>> given({"clusters": 4}, "complete"), given({"graph": {"groups": "planted"}}, "complete")
+    (['4 groups, given'], ['planted groups, given'])
+    """
+    graph = method.get("graph") or {}
+    graph = graph if isinstance(graph, Mapping) else {}
+    found = []
+    for value in (method.get("clusters"), method.get("groups"), graph.get("groups"), graph.get("clusters")):
+        count = _count(value)
+        if count is not None:
+            found.append(f"{count} group{'' if count == 1 else 's'}, given")
+        elif value == "planted":
+            found.append("planted groups, given")
+    if "oracle" in (method.get("control"), graph.get("control")):
+        found.append("planted graph, given")
+    if network.split(":")[0] == "planted":
+        found.append("planted network, given")
+    return list(dict.fromkeys(found))
+
+
+def _count(value: Any) -> int | None:
+    """The number of groups that a setting names."""
+    if isinstance(value, str):
+        name, _, number = value.partition(":")
+        return int(number) if name in ("hierarchical", "kmeans") and number.isdigit() else None
+    if isinstance(value, (Mapping, list, tuple)):
+        return len(value) or None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def cautions(
+    method: Mapping[str, Any],
+    rounds: int,
+    lines: Sequence[Mapping[str, Any]],
+    scores: Mapping[str, Score],
+    metric: str,
+    precision: str = "float32",
+) -> list[str]:
+    """Warnings about a run, each a sentence with what to do. lines: those of rounds.jsonl; scores: the last ones."""
+    found = []
+    if precision != "float32":
+        found.append(
+            f"bodies of nets were computed in {precision}: compare with runs of the same precision, or set "
+            "run.precision = 'float32'"
+        )
+    warmup, graph = method.get("warmup"), method.get("graph")
+    off = isinstance(graph, Mapping) and graph.get("on") is False
+    if isinstance(warmup, (int, float)) and warmup >= 1 and rounds and warmup >= rounds and not off:
+        found.append(
+            f"the warm-up of {warmup:g} rounds is not shorter than the run of {rounds}, so what follows it never began "
+            "or had one round: set method.warmup lower or training.rounds higher"
+        )
+    losses = [row[metric].get("loss") for row in lines if row.get(metric)]
+    if len(losses) == 1 and rounds > 1:
+        found.append(
+            f"one of {rounds} rounds was evaluated, so that nothing shows whether the run had converged: set "
+            "run.evaluate_every lower"
+        )
+    lost = sorted(id for id, score in scores.items() if score.n and not math.isfinite(score.loss))
+    if lost:
+        named = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        found.append(f"the models of {len(lost)} of {len(scores)} clients diverged ({named}): set training.lr lower")
+    elif len(losses) > 1 and losses[0] and losses[-1] and losses[-1] > _GROWN * losses[0] > 0:
+        found.append(
+            f"the mean test loss grew from {losses[0]:.3g} to {losses[-1]:.3g}: the models diverge or overfit; set "
+            "training.lr or training.rounds lower"
+        )
+    return found
+
 
 T = TypeVar("T", Setup, Plan)
 
@@ -320,3 +445,64 @@ def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def _flops(rounds: list[dict[str, Any]]) -> float | None:
     """Return the operations of all local work; None if an older version recorded some rounds without them."""
     return sum(row["flops"] for row in rounds) if all("flops" in row for row in rounds) else None
+
+
+def run_experiment(
+    experiment: Experiment,
+    data_root: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    restart: bool = False,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+) -> Result:
+    """Run one experiment; a finished run in `folder` is read instead of run again.
+
+    Data and settings are checked before the folder is made. restart: whether a run in `folder` that is damaged, so that
+    it can neither be read nor be gone on with, begins anew at round 0; else it is refused.
+    """
+    if folder is not None and (done := finished(experiment, folder, resume, restart)) is not None:
+        return done
+    dataset = dataset if dataset is not None else experiment.data.dataset(data_root)
+    setup = experiment.setup(experiment.scenario.federation(dataset, experiment.run.seed), data_root)
+    with nullcontext() if folder is None else experiment.claimed(folder, resume, data_root):
+        return execute(
+            setup, experiment.run, name=experiment.name, scenario=experiment.scenario.name, folder=folder,
+            watcher=watcher, restart=restart, model=experiment.model,
+        )  # fmt: skip
+
+
+def lasting(result: Result) -> Result:
+    """The result without its models in memory, if its folder has them: they are read from there when asked for."""
+    if result.folder is None or isinstance(result.models, Kept):
+        return result
+    with suppress(RunError):
+        kept = Kept(result.folder)
+        return replace(result, models=kept) if len(kept) == len(result.models) else result
+    return result
+
+
+def finished(experiment: Experiment, folder: Path, resume: bool, restart: bool) -> Result | None:
+    """Read the run in this folder if it is a finished run of this experiment, as `read_finished`; None if it is not."""
+    if not (folder / "summary.json").exists():
+        return None
+    experiment.check_claim(folder, resume)
+    if untidy(folder):
+        with suppress(RunError), held(folder):  # where it cannot be done, it is read all the same
+            tidy(folder)
+    return read_finished(folder, restart)
+
+
+def read_finished(folder: Path, restart: bool) -> Result | None:
+    """Read a finished run as `read_run`; one that is damaged is made an unfinished one if `restart` says so."""
+    try:
+        result = read_run(folder)
+        reading.checked(reading.Finished, result.summary, folder / "summary.json")
+        return result
+    except RunError as error:
+        if not restart:
+            raise RunError(f"{error}; {ANEW}") from None
+        say("%s", f"{error}; beginning anew at round 0")
+        (folder / "summary.json").unlink()
+        return None

@@ -38,11 +38,8 @@ from fedkin.network.settings import NetworkSettings
 from fedkin.network.status import Progress, Teller
 from fedkin.network.table_profiles import Shared, gathered
 from fedkin.records.files import read_json, write_json
-from fedkin.running.compare import finished
-from fedkin.running.experiment import Experiment
-from fedkin.running.loop import Result, Watcher, execute
-from fedkin.running.nets import nets_for, public_from
-from fedkin.running.settings import RunSettings, without_none
+from fedkin.running.experiment import Experiment, RunSettings, nets_for, public_from, without_none
+from fedkin.running.loop import Result, Watcher, execute, finished
 from fedkin.running.shared_metrics import check_metrics, check_own, read_metrics, with_metrics
 from fedkin.settings import choose, parse
 from fedkin.tasks import Task

@@ -235,8 +235,8 @@ def _taken(kind: str, name: str, module: str, part: str, texts: list[str]) -> st
     if part in {one.asname or one.name for one in others}:
         return f"the file imports {part!r} from elsewhere"
     from fedkin.learning.measures import metric  # these import torch, for which a typo does not wait
-    from fedkin.running.own import KINDS as PARTS
-    from fedkin.running.own import add_installed
+    from fedkin.running.plugins import KINDS as PARTS
+    from fedkin.running.plugins import add_installed
 
     add_installed()
     if name in PARTS[kind].known:

@@ -12,13 +12,10 @@ from pydantic import Field, field_validator, model_validator
 from fedkin.errors import ConfigError, nearest
 from fedkin.methods import METHODS
 from fedkin.records.controls import CONTROLS, controls_of, named, parted
-from fedkin.running.candidates import Equal
-from fedkin.running.changes import taken_changes
-from fedkin.running.experiment import read_table
-from fedkin.running.own import read_own
-from fedkin.running.own_tables import named_in
+from fedkin.running.experiment import read_table, taken_changes
+from fedkin.running.plugins import named_in, read_own
 from fedkin.running.presets import preset_folder
-from fedkin.running.tuning import HoldOut
+from fedkin.running.tune import Equal, HoldOut
 from fedkin.settings import Settings, choose, parse
 from fedkin.untrusted import shown
 

@@ -12,8 +12,7 @@ import tomli_w
 from fedkin.errors import ConfigError
 from fedkin.learning.measures import MEASURES
 from fedkin.running.experiment import Experiment
-from fedkin.running.own import add_installed, files_of, in_file
-from fedkin.running.own_tables import named_in, stages_of
+from fedkin.running.plugins import add_installed, files_of, in_file, named_in, stages_of
 from fedkin.untrusted import shown
 
 __all__ = ["check_metrics", "check_own", "read_metrics", "sendable", "with_metrics"]

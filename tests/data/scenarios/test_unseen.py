@@ -19,8 +19,8 @@ from fedkin.data.scenarios.natural import Domains, Regions
 from fedkin.data.scenarios.shifts import RotatedMasked
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Change, Client, Federation
+from fedkin.running.compare import leave_out, without_group
 from fedkin.running.experiment import Experiment
-from fedkin.running.leave_out import leave_out, without
 from support import small_federation
 from tiny import TABLE
 
@@ -166,7 +166,7 @@ def test_leave_out_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--leave-out: no group 'rot91'; did you mean"):
         leave_out(experiment, ["local"], [0], Path(), tmp_path / "a", ["rot91"])
     with pytest.raises(ConfigError, match=r"take scenario\.unseen and data\.unseen out"):
-        leave_out(without(experiment, "rot0"), ["local"], [0], Path(), tmp_path / "b")
+        leave_out(without_group(experiment, "rot0"), ["local"], [0], Path(), tmp_path / "b")
     alike = experiment.with_changes(**{"scenario.name": "iid"})
     with pytest.raises(ConfigError, match="has one group of clients"):
         leave_out(alike, ["local"], [0], Path(), tmp_path / "c")

@@ -56,7 +56,7 @@ def test_the_same_federation_from_both_runs_to_predictions(tmp_path: Path, kind:
         "model": {"name": "text-mean", "words": 16, "padding": 3}, "training": {"rounds": 1, "lr": 0.1},
         "method": {"name": "fedavg"},
     })  # fmt: skip
-    from fedkin.running.compare import run_experiment
+    from fedkin.running.loop import run_experiment
 
     run_experiment(experiment, tmp_path, tmp_path / "run")
     assert fedkin.load(tmp_path / "run").predict(torch.tensor([IDS[3]])).shape == (1,)

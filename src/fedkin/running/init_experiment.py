@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "First", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]
 
+
 Kind = Literal["csv", "parquet", "npz", "folder", "hub"]
 
 # Nets of convolutions need as many pixels a side.

@@ -25,12 +25,13 @@ from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.models import Kept
-from fedkin.running.own import add_installed, read_own
-from fedkin.running.settings import modern
+from fedkin.running.experiment import modern
+from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
 
 __all__ = ["Loaded", "load"]
+
 
 Values = npt.NDArray[Any]
 _BATCH = 1024

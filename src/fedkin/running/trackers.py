@@ -1,0 +1,397 @@
+"""Trackers of a run's settings and figures: TensorBoard, MLflow, Weights & Biases, or your own object."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import re
+import shutil
+import sys
+import time
+import tomllib
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from fedkin._version import __version__
+from fedkin.engines import Setup
+from fedkin.engines.roster import Roster
+from fedkin.engines.setup import Plan
+from fedkin.errors import ConfigError
+from fedkin.records.files import flat, read_json, write_json
+from fedkin.records.metrics import metric_of
+from fedkin.records.recorder import rounds_so_far
+from fedkin.settings import Settings, choose
+
+__all__ = [
+    "TRACKERS", "MLflow", "PackageTracker", "TensorBoard", "Tracker", "Tracking", "WandB", "check_trackers",
+    "described", "figures_of", "need", "totals_of",
+]  # fmt: skip
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a line of rounds.jsonl that trackers log; unknown figures are left out.
+
+    They are NAME/mean and NAME/worst10 of the task's metric, the mean of the task's further metrics, metrics/NAME with
+    the mean of each in `run.metrics`, loss (on test samples), unseen/mean, gap; groups/found, /ari, /nmi, /modularity;
+    bytes/up and /down of this round; and method/... with the figures of the method.
+    """
+    metric = metric_of(row).name
+    scored = row[metric] or {}
+    found: dict[str, Any] = {f"{metric}/{name}": scored.get(name) for name in ("mean", "worst10")}
+    for name, value in scored.items():
+        if isinstance(value, Mapping):
+            found[f"{name}/mean"] = value.get("mean")
+    found |= {f"metrics/{name}": each.get("mean") for name, each in (row.get("metrics") or {}).items()}
+    found |= {"loss": scored.get("loss"), "unseen/mean": (row.get("unseen") or {}).get("mean"), "gap": row.get("gap")}
+    found |= {f"groups/{name}": (row["groups"] or {}).get(name) for name in ("found", "ari", "nmi", "modularity")}
+    found |= {f"bytes/{way}": row["bytes"][way] for way in ("up", "down")}
+    found |= {f"method/{name}": value for name, value in flat(row.get("figures") or {}).items()}
+    return {name: float(value) for name, value in found.items() if _finite(value)}
+
+
+def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a whole run that the built-in trackers log.
+
+    They are total/seconds, /bytes_up, /bytes_down, /flops, /parameters and /ari_mean.
+    """
+    found = {
+        "seconds": summary["seconds"]["total"],
+        "bytes_up": summary["bytes"]["up"],
+        "bytes_down": summary["bytes"]["down"],
+        "flops": summary["flops"]["local_training"],
+        "parameters": summary["parameters"],
+        "ari_mean": summary["groups"].get("ari_mean"),
+    }
+    return {f"total/{name}": float(value) for name, value in found.items() if _finite(value)}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A tracker of a run; if it raises, one warning is given, and the run goes on without it."""
+
+    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        """Called when a run begins, or is resumed after round `done` (0: from the start).
+
+        settings: all settings of the run, by dotted names such as "training.lr". An interrupted run is resumed from its
+        last checkpoint, so rounds above `done` that were logged before come again, with the same figures.
+        """
+
+    def log(self, round: int, figures: Mapping[str, float]) -> None:
+        """Called after each round with the figures of `figures_of`, all of them finite.
+
+        A round without evaluation has no accuracy.
+        """
+
+    def finish(self, summary: Mapping[str, Any] | None) -> None:
+        """Called at the end of a run with the content of summary.json; None: the run was stopped or failed."""
+
+
+class PackageTracker(Tracker):
+    """A tracker that needs a package, and by default a run folder to write to.
+
+    package: name of the package, which is also the name of the extra that installs it.
+    """
+
+    package: ClassVar[str]
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def home(self) -> Path:
+        """The folder of the run; raises ConfigError if there is none."""
+        if self.folder is None:
+            raise ConfigError(f"trackers: {self.package!r} writes into the run's folder: give the run one (out=...)")
+        return self.folder
+
+    def earlier(self, done: int) -> list[tuple[int, dict[str, float]]]:
+        """Return (round, figures) of rounds 1 to `done`, from the records of a resumed run."""
+        rows = rounds_so_far(self.folder) if self.folder is not None and done else []
+        return [(row["round"], figures_of(row)) for row in rows if row["round"] <= done]
+
+
+def need(*packages: str, extra: str) -> None:
+    """Raise ConfigError naming the extra if one of these packages is not installed."""
+    for package in packages:
+        if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"trackers: {extra!r} needs the package {package}: pip install 'fedkin[{extra}]'")
+
+
+class TensorBoard(PackageTracker):
+    """Event files in the run's folder, under `tensorboard/`."""
+
+    package = "tensorboard"
+
+    def __init__(self, folder: Path | None) -> None:
+        super().__init__(folder)
+        self.place = self.home() / "tensorboard"
+        self.writer: Any = None
+
+    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if not done:
+            for old in self.place.glob("events.out.tfevents.*"):
+                old.unlink()
+        self._age()
+        # Readers drop the rounds of older files from purge_step on, since these rounds come again.
+        self.writer = SummaryWriter(str(self.place), purge_step=done + 1 if done else None)
+        if not done:
+            rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
+            self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", 0)
+
+    def _age(self) -> None:
+        """Rename existing files so that they sort before the next one."""
+        # Readers sort by name, which has the second and the process id. The files of a run that is killed and resumed
+        # within one second would be read in the wrong order.
+        latest = int(time.time())
+        for old in sorted(self.place.glob("events.out.tfevents.*"), reverse=True):
+            *head, stamp, rest = old.name.split(".", 4)
+            latest = min(latest - 1, int(stamp))
+            old.rename(old.with_name(".".join([*head, f"{latest:010d}", rest])))
+
+    def log(self, round: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self.writer.add_scalar(name, value, round)
+        # After a kill, the file must have every round before the checkpoint.
+        self.writer.flush()
+
+    def finish(self, summary: Mapping[str, Any] | None) -> None:
+        if summary is not None:
+            self.log(summary["rounds"], totals_of(summary))
+        self.writer.close()
+
+
+# The largest number of characters in the value of a parameter in MLflow.
+_VALUE = 6000
+
+
+class MLflow(PackageTracker):
+    """A run on the server of MLFLOW_TRACKING_URI, else in `mlflow/mlflow.db` in the run's folder."""
+
+    package = "mlflow"
+
+    def __init__(self, folder: Path | None) -> None:
+        super().__init__(folder)
+        self.uri = os.environ.get("MLFLOW_TRACKING_URI") or None
+        self.place = None if self.uri else self.home() / "mlflow"
+        if self.place is not None:
+            need("mlflow", "sqlalchemy", "alembic", extra="mlflow")
+        self.client: Any = None
+        self.run = ""
+        self.last: dict[str, int] = {}
+
+    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        from mlflow.tracking import MlflowClient
+
+        if self.place is None:
+            self.client = MlflowClient(tracking_uri=self.uri)
+        else:
+            self.place.mkdir(parents=True, exist_ok=True)
+            uri = f"sqlite:///{(self.place / 'mlflow.db').resolve()}"
+            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        kept = self.folder / "mlflow.json" if self.folder is not None else None
+        if kept is not None and kept.exists():
+            self.run = read_json(kept)["run"]
+            known = self.client.get_run(self.run).data.metrics
+            self.last = {key: max(each.step for each in self._history(key)) for key in known}
+            self.client.update_run(self.run, status="RUNNING")
+        else:
+            title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(settings.get("name", settings["federation"]))
+            self.run = self.client.create_run(self._experiment(title), run_name=name).info.run_id
+            self._settings(settings)
+            if kept is not None:
+                write_json(kept, {"run": self.run})
+        # The store may have been unreachable in some of these rounds.
+        for round, figures in self.earlier(done):
+            self.log(round, figures)
+
+    def _experiment(self, title: str) -> str:
+        found = self.client.get_experiment_by_name(title)
+        if found is not None:
+            return str(found.experiment_id)
+        location = (self.place / "artifacts").resolve().as_uri() if self.place is not None else None
+        return str(self.client.create_experiment(title, artifact_location=location))
+
+    def _history(self, key: str) -> Iterable[Any]:
+        return self.client.get_metric_history(self.run, key)  # type: ignore[no-any-return]
+
+    def _settings(self, settings: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        for some in _batches([Param(_plain(key), str(value)[:_VALUE]) for key, value in settings.items()], 100):
+            self.client.log_batch(self.run, params=some)
+
+    def log(self, round: int, figures: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        named = {_plain(key): value for key, value in figures.items()}
+        new = [Metric(key, value, now, round) for key, value in named.items() if round > self.last.get(key, -1)]
+        for some in _batches(new, 1000):
+            self.client.log_batch(self.run, metrics=some)
+
+    def finish(self, summary: Mapping[str, Any] | None) -> None:
+        if summary is not None:
+            self.log(summary["rounds"], totals_of(summary))
+        # MLflow prints the address of the run. On stdout this could break a summary that a program reads.
+        with contextlib.redirect_stdout(sys.stderr):
+            self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
+
+
+def _plain(name: str) -> str:
+    """Return a name that MLflow accepts."""
+    return re.sub(r"[^\w\-. /]", "_", name)[:250]
+
+
+def _batches(items: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
+    """Yield `items` in batches of at most `most`."""
+    return (items[first : first + most] for first in range(0, len(items), most))
+
+
+class WandB(PackageTracker):
+    """A run of Weights & Biases, online or offline by WANDB_MODE.
+
+    Without WANDB_MODE it is online if there are credentials, else offline in the run's folder.
+    """
+
+    package = "wandb"
+
+    def __init__(self, folder: Path | None) -> None:
+        super().__init__(folder)
+        self.kept = folder / "wandb.json" if folder is not None else None
+        self.run: Any = None
+        self.last = -1
+
+    def start(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        import wandb
+
+        known = read_json(self.kept) if self.kept is not None and self.kept.exists() else {}
+        env = os.environ
+        self.run = wandb.init(
+            project=None if env.get("WANDB_PROJECT") else "fedkin",
+            group=None if env.get("WANDB_RUN_GROUP") else str(settings.get("name", settings["federation"])),
+            name=name,
+            id=known.get("run") or uuid.uuid4().hex[:12],
+            resume="allow",
+            dir=str(self.folder) if self.folder is not None else None,
+            config=dict(settings),
+            mode=None if env.get("WANDB_MODE") or _logged_in(wandb) else "offline",
+            # A run that the user has started stays as it is, and nothing is printed.
+            reinit="create_new",
+            settings=wandb.Settings(console="off"),
+        )
+        if self.run.disabled:
+            return
+        if self.kept is not None:
+            write_json(self.kept, {"run": self.run.id})
+        # The step after the last one on the server; offline 0. Figures that were logged in the last seconds before a
+        # kill were neither written nor sent.
+        self.last = self.run.starting_step - 1
+        for round, figures in self.earlier(done):
+            self.log(round, figures)
+        self._supersede()
+
+    def _supersede(self) -> None:
+        """Remove the offline files of the interrupted run, since all rounds are logged again."""
+        own = Path(self.run.dir).parent.resolve()
+        for old in self.folder.glob(f"wandb/offline-run-*-{self.run.id}") if self.folder is not None else ():
+            if old.resolve() != own:
+                shutil.rmtree(old)
+
+    def log(self, round: int, figures: Mapping[str, float]) -> None:
+        if round > self.last:
+            self.run.log(dict(figures), step=round)
+            self.last = round
+
+    def finish(self, summary: Mapping[str, Any] | None) -> None:
+        if summary is not None:
+            self.run.summary.update(totals_of(summary))
+        self.run.finish(exit_code=int(summary is None))
+
+
+def _logged_in(wandb: Any) -> bool:
+    """Whether there are credentials; neither the user nor the network is asked."""
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except TypeError:  # older versions lack these options, and have only the key
+        return bool(os.environ.get("WANDB_API_KEY"))
+
+
+TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Raise ConfigError for an unknown name, or if the package of a tracker is not installed."""
+    for name in names:
+        choose(TRACKERS, name, "trackers")
+        need(name, extra=name)
+
+
+class Tracking:
+    """The trackers of a run, called one after another; a tracker that fails is dropped with a warning."""
+
+    def __init__(self, trackers: Sequence[str | Tracker], folder: Path | None) -> None:
+        self.live: list[tuple[str, Tracker]] = []
+        # Objects are compared by identity: they may have no hash, and equal ones may write to two places.
+        for each in {each if isinstance(each, str) else id(each): each for each in trackers}.values():
+            if isinstance(each, str):
+                check_trackers([each])
+                self.live.append((each, TRACKERS[each](folder)))
+            elif isinstance(each, Tracker) and not isinstance(each, type):
+                self.live.append((type(each).__name__, each))
+            else:
+                raise ConfigError(
+                    f"trackers: expected {', '.join(TRACKERS)}, or objects with start, log and finish; got {each!r}"
+                )
+        self.over = False
+
+    def started(self, settings: Mapping[str, Any], name: str, done: int) -> None:
+        """Pass on that the run begins or is resumed."""
+        self._tell(lambda tracker: tracker.start(settings, name, done))
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Pass on a round; `row` is its line in rounds.jsonl."""
+        if self.live:
+            figures = figures_of(row)
+            self._tell(lambda tracker: tracker.log(row["round"], figures))
+
+    def ended(self, summary: Mapping[str, Any] | None) -> None:
+        """Pass on, once, that the run has ended; with None it was stopped or failed."""
+        if not self.over:
+            self.over = True
+            self._tell(lambda tracker: tracker.finish(summary))
+
+    def _tell(self, act: Callable[[Tracker], None]) -> None:
+        for entry in list(self.live):
+            try:
+                act(entry[1])
+            except Exception as error:
+                self.live.remove(entry)
+                what = f"{type(error).__name__}: {error}"
+                warnings.warn(f"tracker {entry[0]}: {what}; the run goes on without it", RuntimeWarning, stacklevel=4)
+
+
+def described(setup: Setup | Plan, clients: Roster, run: Settings, folder: Path | None) -> dict[str, Any]:
+    """Return all settings of a run by dotted names, from the folder's experiment.toml or, without one, the setup."""
+    kept = folder / "experiment.toml" if folder is not None else None
+    if kept is not None and kept.exists():
+        table = tomllib.loads(kept.read_text(encoding="utf-8"))
+    else:
+        method = {"name": setup.method.name, **setup.method.model_dump(mode="json")}
+        table = {
+            "method": method,
+            "training": setup.training.model_dump(mode="json"),
+            "faults": setup.faults.model_dump(mode="json"),
+            **({"privacy": setup.privacy.model_dump(mode="json")} if setup.privacy.on else {}),
+            "run": run.model_dump(mode="json"),
+        }
+    return flat(table) | {"federation": clients.name, "clients": len(clients), "fedkin": __version__}
