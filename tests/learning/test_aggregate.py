@@ -18,6 +18,8 @@ from fedkin.learning.aggregate import AveragedReplies, Mean, RunningMean, weight
 def by_name(params: dict[str, dict[str, Tensor]], weights: dict[str, float]) -> dict[str, Tensor]:
     """The mean as it is defined: one tensor after another, each over all clients in the order of their ids."""
     ids = sorted(params)
+    if len(ids) == 1:
+        return params[ids[0]]
     total = float(sum(weights[id] for id in ids))
     means = {}
     for name, first in params[ids[0]].items():

@@ -18,20 +18,22 @@ __all__ = ["AveragedReplies", "Mean", "RunningMean", "weighted_mean"]
 class RunningMean:
     """The weighted mean (sum_k w_k x_k) / (sum_k w_k), tensor by tensor, of terms that are added one after another.
 
-    Add the terms in the order of the client ids: the order decides the last bits. Tensors of 16 bits are summed in
-    float32. Integer tensors (counters) take the largest value.
+    Add the terms in the order of the client ids: the order decides the last bits. The mean of one term is that term,
+    bit for bit. Tensors of 16 bits are summed in float32. Integer tensors (counters) take the largest value.
     """
 
     def __init__(self) -> None:
         self.total = 0.0
         self._names: list[str] = []
+        self._only: Params | None = None
         self._dtypes: dict[str, torch.dtype] = {}
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
 
     def add(self, params: Params, weight: float) -> None:
-        """Add a term; its tensors are not needed after that."""
+        """Add a term; its tensors are not needed once there is another one."""
         floats = {name: _widened(tensor) for name, tensor in params.items() if tensor.is_floating_point()}
+        self._only = None if self._names else params
         if not self._names:
             self._names = list(params)
             self._dtypes = {name: params[name].dtype for name in floats}
@@ -48,6 +50,8 @@ class RunningMean:
         """Return the mean of the terms so far; raises MethodError if their weights sum to zero."""
         if not self.total > 0:
             raise MethodError(f"a weighted mean with weights that sum to {self.total:g}")
+        if self._only is not None:
+            return dict(self._only)
         sums = torch._foreach_div(list(self._sums.values()), self.total) if self._sums else []
         means = {
             name: tensor.to(self._dtypes[name]) for name, tensor in zip(self._sums, sums, strict=True)
