@@ -29,7 +29,7 @@ import torch
 from pyarrow.csv import write_csv
 
 from fedkin.advice import Advice, Bench, Plan, Rows, advise
-from fedkin.advice.recommending import recommend
+from fedkin.advice.advising import recommend
 from fedkin.cli.commands import app as command
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.learning.models import Mlp

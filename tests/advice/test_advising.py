@@ -15,7 +15,7 @@ import fedkin.advice.work as work
 from advised import BENCH, LONER, QUICK, A, advised, federation, hospitals
 from fedkin.advice import Advice, Plan, advise
 from fedkin.advice.advising import _judgeable
-from fedkin.advice.folds import Rows
+from fedkin.advice.work import Rows
 from fedkin.errors import ConfigError, DataError, RunError
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.running.api import run

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import fedkin.advice.advising as advising
-import fedkin.advice.budget as budgets
-import fedkin.advice.shapes as shapes
+import fedkin.advice.advising as budgets
+import fedkin.advice.candidates as shapes
 import fedkin.advice.work as work
 from advised import BENCH, A, B, federation
 from fedkin.advice import Advice, Plan, advise
-from fedkin.advice.advising import KEPT
-from fedkin.advice.budget import Budget
+from fedkin.advice.advising import KEPT, Budget
 from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.records.files import read_json

@@ -9,10 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.advice.choice import INFLATED, LEVEL, SURE, SURELY, Judged, Trials, shrunk
-from fedkin.advice.coefficients import alike, coefficients_of, grouped
-from fedkin.advice.folds import Rows, folds_of
-from fedkin.advice.gains import Gain, Marks, gain_over, known, marks_of, outcomes_of
+from fedkin.advice.candidates import alike, coefficients_of, grouped
+from fedkin.advice.choice import (
+    INFLATED,
+    LEVEL,
+    SURE,
+    SURELY,
+    Gain,
+    Judged,
+    Marks,
+    Trials,
+    gain_over,
+    known,
+    marks_of,
+    outcomes_of,
+    shrunk,
+)
+from fedkin.advice.work import Rows, folds_of
 from fedkin.analysis.paired import Outcomes, difference
 from fedkin.federation import Samples, Task
 from fedkin.learning.scoring import roc_auc

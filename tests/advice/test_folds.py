@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.advice.folds import Rows, folds_of
+from fedkin.advice.work import Rows, folds_of
 from fedkin.federation import Samples, Task
 
 RISK = Task(2, (1,), "risk")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fedkin.advice.advising import Plan, advise
-from fedkin.advice.folds import Rows
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.work import Bench
+from fedkin.advice.work import Bench, Rows
 
 __all__ = ["Advice", "Bench", "OfClient", "Plan", "Rows", "advise"]

@@ -1,7 +1,8 @@
-"""From a federation to an advice: folds, candidates, runs, the choice, and the models of the end on test samples."""
+"""From data to an advice: folds, candidates, runs, the choice, and the models of the end on test samples."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -9,21 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
-from fedkin.advice.choice import Judged, Trials
-from fedkin.advice.folds import LATEST, Folds, Rows, folds_of
-from fedkin.advice.gains import Marks, known, marks_of, outcomes_of
+from fedkin.advice.candidates import CANDIDATES, Shape, shapes_of
+from fedkin.advice.choice import Judged, Marks, Trials, known, marks_of, outcomes_of
 from fedkin.advice.result import Advice, OfClient
-from fedkin.advice.shapes import CANDIDATES, Shape, shapes_of
-from fedkin.advice.work import Bench, Work, method_of, trained
+from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained
 from fedkin.analysis.paired import Difference, Outcomes, difference
-from fedkin.errors import ConfigError, DataError, RunError
+from fedkin.data.sources._table import TableSource
+from fedkin.errors import ConfigError, DataError, RunError, nearest
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of
+from fedkin.federation.table import numbers, texts
+from fedkin.learning.models import MODELS
 from fedkin.learning.sgd import infer
-from fedkin.records.files import read_json, write_json
+from fedkin.records.files import read_json, write_bytes, write_json
+from fedkin.running.experiment import Experiment, without_none
+from fedkin.running.loop import run_experiment
 
-__all__ = ["KEPT", "Plan", "advise", "check"]
+__all__ = [
+    "ADVICE", "KEPT", "RECOMMENDED", "Budget", "Plan", "advise", "check", "recommend", "recommended", "rows_of",
+    "without_column",
+]  # fmt: skip
+
 
 # The file that says what the runs in a folder are of.
 KEPT = "advice-plan.json"
@@ -292,3 +301,194 @@ def _advice(
         shape_used, shape.differs, method, rate, local_rate, plan.folds, tuple(rates), judged.stable, missing,
         models, alone.models, shared.models, net,
     )  # fmt: skip
+
+
+# From much to little: (folds, number of rates, share of the rounds).
+_LADDER = ((5, 3, 1.0), (5, 2, 1.0), (4, 2, 1.0), (3, 2, 1.0), (3, 1, 1.0), (3, 1, 0.5), (3, 1, 0.25))
+_PROBE = 4
+# Of the budget, for all that is not measured: the choice, and the report.
+_SHARE = 0.15
+# The recorded runs are of local training and of what is recommended, where some train a second model.
+_RECORDED = 3
+
+
+class Budget:
+    """Minutes that an advice may take, by a clock in seconds; begun: what the clock said at the start (None: now).
+
+    >>> Budget(2.0, clock=lambda: 0.0).left
+    102.0
+    """
+
+    def __init__(
+        self, minutes: float, clock: Callable[[], float] = time.perf_counter, begun: float | None = None
+    ) -> None:
+        if not minutes > 0:
+            raise ConfigError(f"--budget: expected minutes above 0, got {minutes:g}")
+        self.minutes, self._clock = minutes, clock
+        self._begun = self._mark = clock() if begun is None else begun
+        self._after = 0.0
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._begun
+
+    @property
+    def left(self) -> float:
+        """Seconds that can be planned with."""
+        return (1 - _SHARE) * 60 * self.minutes - self.spent
+
+    def plan(self, federation: Federation, bench: Bench, folder: Path | None = None) -> Plan:
+        """The largest plan that the time left is enough for, by the time of a few rounds and of the tests.
+
+        An advice that was begun in `folder` keeps its plan, so that a stop changes nothing. Raises ConfigError for a
+        federation that cannot be advised on.
+        """
+        check(federation)
+        if folder is not None and (folder / KEPT).exists():
+            kept = read_json(folder / KEPT)
+            return Plan(kept["folds"], tuple(kept["factors"]), kept["rounds"])
+        once, each = self._round(federation, bench)
+        tests, kinds = self._tests(federation, bench)
+        every = bench.run.evaluate_every
+        for folds, rates, share in _LADDER:
+            rounds = max(1, round(share * bench.training.rounds))
+            run = once + each * rounds
+            self._after = 2 * run + _RECORDED * rounds * (each + once / every)
+            total = (folds + 1) * tests + folds * rates * kinds * run + self._after
+            if total <= self.left or (folds, rates, share) == _LADDER[-1]:
+                return Plan(folds, Plan().rates[:rates], rounds)
+        raise AssertionError
+
+    def goes_on(self, rate: int) -> bool:
+        """Whether there is time for this rate (its number, from 0): it takes as long as the one before.
+
+        The first rate is always tried.
+        """
+        now = self._clock()
+        took, self._mark = now - self._mark, now
+        return rate == 0 or took + self._after <= self.left
+
+    def _round(self, federation: Federation, bench: Bench) -> tuple[float, float]:
+        """(seconds of a run without rounds, seconds of a round), all clients training alone."""
+        seen = federation.reorder(sorted(federation.seen))
+
+        def run(rounds: int) -> float:
+            few = replace(bench, training=bench.training.model_copy(update={"rounds": rounds}))
+            begun = self._clock()
+            trained(method_of(Shape()), seen, few, bench.training.lr)
+            return self._clock() - begun
+
+        run(1)  # what is made once
+        short, long = run(1), run(_PROBE)
+        each = (long - short) / (_PROBE - 1) if long > short else long / _PROBE
+        return max(0.0, short - each), each
+
+    def _tests(self, federation: Federation, bench: Bench) -> tuple[float, int]:
+        """(seconds to find the candidates, how many of them differ at most)."""
+        task = federation.task
+        own = {id: client.train for id, client in federation.items() if known(task, client.train.labels())[0]}
+        begun = self._clock()
+        found, _ = shapes_of(own, task, bench.seed)
+        # Other folds may tell candidates apart that are equal here.
+        return self._clock() - begun, min(len(found), len(set(found.values())) + 1)
+
+
+def without_column(experiment: Experiment, together: str | None) -> Experiment:
+    """The experiment without this column among the inputs: a patient's number is none."""
+    left = getattr(experiment.data, "leave_out", ())
+    if together is None or not isinstance(experiment.data, TableSource) or together in left:
+        return experiment
+    return experiment.with_changes(**{"data.leave_out": [*left, together]})
+
+
+def rows_of(
+    experiment: Experiment, federation: Federation, data_root: Path, together: str | None = None
+) -> Mapping[str, Rows]:
+    """Of each client's training samples: those with one value of column `together` belong together; and their times.
+
+    Raises ConfigError if there is no such column, or if the data are no table of the clients' own rows.
+    """
+    source = experiment.data
+    if not isinstance(source, TableSource) or experiment.scenario.name != "natural":
+        if together is not None:
+            raise ConfigError("--together: only for tables whose rows are the clients' own (scenario natural)")
+        return {}
+    if together is None and source.time is None:
+        return {}
+    from fedkin.federation.table import columns_of
+
+    table, owner = source.table(data_root)
+    if together is not None and together not in table.column_names:
+        raise ConfigError(f"--together: no column {together!r}; {nearest(together, table.column_names)}")
+    plain = table if source.tokens is None else table.drop_columns([source.tokens])
+    train = np.flatnonzero(~columns_of(plain, source.reading(owner)).held)
+    unit = None
+    if together is not None:
+        values = [repr(value) for value in texts(table, together)]
+        unit = np.unique(np.array(values), return_inverse=True)[1].reshape(-1)[train]
+    when = None if source.time is None else numbers(table, source.time)[train]
+    found = {}
+    for id, client in federation.items():
+        rows = client.train.rows
+        own = np.arange(len(train)) if rows is None else rows.numpy()
+        found[id] = Rows(None if unit is None else unit[own], None if when is None else when[own])
+    return found
+
+
+ADVICE, RECOMMENDED = "advice.json", "recommended.toml"
+
+
+def recommend(
+    experiment: Experiment,
+    data_root: Path,
+    folder: Path,
+    *,
+    budget: Budget | None = None,
+    plan: Plan | None = None,
+    together: str | None = None,
+    told: Callable[[str, int, int], None] = lambda step, done, total: None,
+) -> Advice:
+    """Advise on an experiment's data; writes advice.json, recommended.toml and the runs `local` and `given`.
+
+    budget: how long it may take (None: everything is tried); plan: what to try instead. together: a column whose
+    equal values are never split between folds. What was done in `folder` is not done again.
+    """
+    if getattr(MODELS[experiment.model.name], "deal_bodies", None) is not None:
+        raise ConfigError("advice needs one net for all clients; choose another model than 'mixed'")
+    experiment = without_column(experiment, together)
+    dataset = experiment.data.load(data_root)
+    federation = experiment.scenario.federation(dataset, experiment.run.seed)
+    bench = Bench(experiment.model, experiment.training, experiment.run, experiment.run.seed)
+    rows = rows_of(experiment, federation, data_root, together)
+    if budget is not None and plan is None:
+        told("plan", 0, 1)
+        plan = budget.plan(federation, bench, folder)
+    more = {} if budget is None else {"goes_on": budget.goes_on}
+    found = advise(federation, bench, plan, rows=rows, folder=folder, told=told, **more)
+    final = recommended(experiment, found, plan)
+    write_bytes(folder / RECOMMENDED, _text(found, final).encode())
+    alone = final.with_changes(**{"training.lr": found.own_rate, "method": {"name": "local"}})
+    told("recorded runs", 0, 2)
+    run_experiment(alone, data_root, folder / "local", resume=True, dataset=dataset)
+    told("recorded runs", 1, 2)
+    run_experiment(final, data_root, folder / "given", resume=True, dataset=dataset)
+    told("recorded runs", 2, 2)
+    write_json(folder / ADVICE, found.to_json() | {"heads": found.heads, "rows": found.rows()})
+    return found
+
+
+def recommended(experiment: Experiment, found: Advice, plan: Plan | None) -> Experiment:
+    """The experiment that does what is recommended: its method has the groups, by client."""
+    table = experiment.resolved()
+    table.pop("methods", None)
+    rounds = experiment.training.rounds if plan is None or plan.rounds is None else plan.rounds
+    method: dict[str, Any] = without_none(found.method.model_dump(mode="json"))
+    table["method"] = {"name": found.method.name, **{name: value for name, value in method.items() if value}}
+    table["training"] = {**table["training"], "lr": found.rate, "per_round": "all", "rounds": rounds}
+    return replace(Experiment.of(table), table=table)
+
+
+def _text(found: Advice, final: Experiment) -> str:
+    said = [f"# {line}" for line in (found.sentence, found.why)]
+    return "\n".join(said) + "\n" + tomli_w.dumps(final.resolved())

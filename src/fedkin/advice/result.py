@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkin.advice.candidates import CANDIDATES, Shape
 from fedkin.advice.choice import LEVEL, SURE, SURELY, Estimate
-from fedkin.advice.shapes import CANDIDATES, Shape
 from fedkin.analysis.paired import Difference
 from fedkin.codec import Params
 from fedkin.learning.net import Net

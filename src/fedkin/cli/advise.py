@@ -69,8 +69,7 @@ def advise(
 ) -> None:
     """Who should train with whom, and how sure is that? Judged on held-out training rows; writes an experiment file."""
     begun = perf_counter()  # before imports, which take seconds
-    from fedkin.advice.budget import Budget
-    from fedkin.advice.recommending import RECOMMENDED, recommend
+    from fedkin.advice.advising import RECOMMENDED, Budget, recommend
     from fedkin.folders import held
     from fedkin.report import write_report
 
