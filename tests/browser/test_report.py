@@ -492,7 +492,7 @@ def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(d
         for name in ("local", "fedavg") for lr in (0.1, 0.2)
     ]  # fmt: skip
     draw_sweep(rows, ["training.lr"], tmp_path / "sweep.html", title="a sweep")
-    for name, figures, traces in (("graph", 2, 4), ("tune", 1, 2)):
+    for name, figures, traces in (("graph", 2, 4), ("sweep", 1, 2)):
         resize(driver, 1280)
         driver.get((tmp_path / f"{name}.html").as_uri())
         ready(driver)

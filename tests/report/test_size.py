@@ -19,7 +19,6 @@ from fedkin.records.run import read_run
 from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.graphs import GraphBudget
 from report.made import data_in, make_run
 
 # The drawing library, the scripts and the style.
@@ -66,10 +65,8 @@ def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
     # The same records give the same graphs: once is enough.
     for name in ("graph_of", "sharing_of"):
         real = getattr(collecting, name)
-        once = cache(
-            lambda budget, real=real: real(read_run(thousand), sorted(read_run(thousand).client_facts), budget)
-        )
-        monkeypatch.setattr(collecting, name, lambda run, ids, budget, once=once: once(budget))
+        once = cache(lambda runs, real=real: real(read_run(thousand), sorted(read_run(thousand).client_facts), runs))
+        monkeypatch.setattr(collecting, name, lambda run, ids, runs, once=once: once(runs))
     out = write_report([tmp_path / "many"], tmp_path / "report.html")
     data = data_in(out.read_text(encoding="utf-8"))
     assert len(data["runs"]) == 57
@@ -81,17 +78,16 @@ def test_many_runs_of_a_thousand_clients_stay_below_15_mb(
 
 
 @pytest.mark.parametrize("count", [1, 5, 15, 57, 200])
-def test_all_runs_together_share_one_budget(count: int) -> None:
-    budget = GraphBudget.shared(cast(Any, range(count)))
-    rounds = graphs._affordable(1000, 2, budget)
+def test_all_runs_share_the_page(count: int) -> None:
+    side, rounds = graphs.matrix_side(count), graphs.affordable(1000, 2, count)
     # A tree has a matrix of its own.
-    assert count * (rounds + 1) * budget.side**2 <= 41 * 200 * 200
+    assert count * (rounds + 1) * side**2 <= 41 * 200 * 200
     assert count * rounds * 1000 <= 100_000 or rounds == 1
     runs = [SimpleNamespace(seed=0, features=dict.fromkeys(range(8))) for _ in range(count)]
     features = FeatureBudget.shared(cast(Any, runs), tsne=False)
     assert count * features.rounds * features.heads**2 <= 400_000
     if count == 1:
-        assert (rounds, budget.side, features.rounds, features.heads) == (40, 200, 6, 100)
+        assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)
 
 
 def test_a_small_budget_keeps_the_last_round_and_some_heads(tmp_path: Path) -> None:
@@ -109,22 +105,21 @@ def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> N
     """Few take part in a round, yet the graph holds everyone: the budget is for those that it holds."""
     run = read_run(make_run(tmp_path / "run", clients=60, rounds=6))
     run = replace(run, rounds=[{**row, "sampled": row["sampled"][:2]} for row in run.rounds])
-    budget = GraphBudget.shared(cast(Any, range(400)))
-    drawn = graphs.graph_of(run, sorted(run.client_facts), budget)
+    drawn = graphs.graph_of(run, sorted(run.client_facts), runs=400)
     assert drawn is not None
-    assert sum(len(frame["from"]) for frame in drawn["frames"]) <= budget.edges
+    assert sum(len(frame["from"]) for frame in drawn["frames"]) <= 200_000 / 400
 
 
 def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = read_run(make_run(tmp_path / "run", clients=12, rounds=4))
-    ids, budget = sorted(run.client_facts), GraphBudget.shared([run])
-    whole = graphs.graph_of(run, ids, budget)
+    ids = sorted(run.client_facts)
+    whole = graphs.graph_of(run, ids)
     monkeypatch.setattr(graphs, "LARGEST", 12)
     more = sorted([*ids, *(f"absent-{number}" for number in range(30)), "zz"])
     assert not graphs.undrawn(run, more)
-    found = graphs.graph_of(run, more, budget)
+    found = graphs.graph_of(run, more)
     assert whole is not None
     assert found is not None
     here = [more.index(id) for id in ids]
@@ -137,7 +132,7 @@ def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(
         assert other["matrix"] == one["matrix"]
     monkeypatch.setattr(graphs, "LARGEST", len(held) - 1)
     assert graphs.undrawn(run, more)
-    assert graphs.graph_of(run, more, budget) is None
+    assert graphs.graph_of(run, more) is None
 
 
 def test_graphs_of_too_many_clients_are_not_read_into_matrices_and_the_page_says_where_they_are(

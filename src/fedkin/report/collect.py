@@ -16,7 +16,7 @@ from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report.drawing import evenly, pack_values
 from fedkin.report.features import FeatureBudget, features_of
 from fedkin.report.gains import COUNTED, Gains, entropy, gains_of, jain, sure_of
-from fedkin.report.graphs import GraphBudget, graph_of, sharing_of, undrawn
+from fedkin.report.graphs import graph_of, sharing_of, undrawn
 from fedkin.report.labels import called, labels_of, titles_of
 from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
 from fedkin.report.rerun import rerun
@@ -92,7 +92,7 @@ def _each(
     federations: _Federations, tsne: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What the page holds of each run; large runs leave room for each other."""
-    budget = GraphBudget.shared(run for run in runs if run.graphs)
+    sharing = max(1, sum(bool(run.graphs) for run in runs))
     places_left = FeatureBudget.shared(runs, tsne)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
     found = []
@@ -110,9 +110,9 @@ def _each(
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
                 "sure": sure_of(run, gain, ids),
                 "risks": risks_of(run),
-                "graph": graph_of(run, ids, budget),
+                "graph": graph_of(run, ids, sharing),
                 "undrawn": undrawn(run, ids),
-                "sharing": sharing_of(run, ids, budget),
+                "sharing": sharing_of(run, ids, sharing),
                 "features": features_of(run, ids, places_left),
             }
         )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse as sp
+import scipy.sparse as sp
 
 from fedkin.analysis.figures import class_overlap, correlation, mean_by_level, tree
 from fedkin.graph import Graph
@@ -19,18 +18,18 @@ from fedkin.report.drawing import NOTHING, blocks, evenly, layout, pack, stronge
 from fedkin.report.following import Follower, moves
 from fedkin.report.verdicts import drawn, keep_words
 
-__all__ = ["LARGEST", "GraphBudget", "dense", "graph_of", "learned_weights", "sharing_of", "undrawn"]
+__all__ = ["LARGEST", "affordable", "dense", "graph_of", "learned_weights", "matrix_side", "sharing_of", "undrawn"]
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 LARGEST = 5000  # clients of a graph that is drawn
-# Per run: more rounds do not make the slider clearer, nor more cells a matrix.
+# Of a run: rounds of graphs and of groups, rows of a matrix, moves. More of them make nothing clearer.
 _ROUNDS = 40
 _HISTORY = 200
-_MOVES = 2000
 _SIDE = 200
-# For all runs of a page together. Cells: 40 matrices of a large graph, and those of its tree.
+_MOVES = 2000
+# Of a page, shared equally by its runs. Cells: 40 matrices of a large graph, and that of its tree.
 _EDGES = 200_000
 _NODES = 100_000
 _CELLS = 41 * _SIDE * _SIDE
@@ -45,41 +44,6 @@ _WEIGHT_PICTURES = 3
 _WEIGHT_SIDE = 100
 _ALIKE = 0.75  # mean overlap of classes from which clients are treated as having the same
 _ABSENT = 255  # in packed bytes: these two were not both present
-
-
-@dataclass(frozen=True)
-class GraphBudget:
-    """How much of each run's graphs is kept, so that a page with many runs stays small.
-
-    edges, nodes, cells (of matrices): in all frames together; side: rows of a matrix; history: cells; leaves: in all
-    trees; pictures: cells of the weights beside the clients' overlap; moves: their number.
-    """
-
-    edges: int
-    nodes: int
-    cells: int
-    side: int
-    history: int
-    leaves: int
-    pictures: int
-    moves: int
-
-    @classmethod
-    def shared(cls, runs: Iterable[Result]) -> GraphBudget:
-        """Equal parts for each run that has graphs."""
-        count = max(1, sum(1 for _ in runs))
-        cells = _CELLS // count
-        return cls(
-            edges=_EDGES // count,
-            nodes=_NODES // count,
-            cells=cells,
-            # The matrices of two rounds, and a tree's.
-            side=max(2, min(_SIDE, isqrt(cells // 3))),
-            history=_HISTORY_CELLS // count,
-            leaves=_LEAVES // count,
-            pictures=_PICTURES // count,
-            moves=min(_MOVES, _ALL_MOVES // count),
-        )
 
 
 def undrawn(run: Result, ids: Sequence[str]) -> bool:
@@ -99,12 +63,13 @@ def _in_graphs(run: Result, ids: Sequence[str]) -> list[int]:
     return [number for number, id in enumerate(ids) if id in known]
 
 
-def graph_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
+def graph_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
     """The page's data of a run's graphs, with clients numbered as in `ids`; None if there is none.
 
     A frame is a kept round: clients present, their groups (with stable numbers), strongest edges, and
     the weights as a matrix in the groups' order. It is valid `until` the last round before the next recorded graph.
     `history` and `moves` use the groups of all rounds, `verdicts` those of the last graph.
+    runs: how many runs with graphs share the page.
     """
     there = _in_graphs(run, ids) if run.graphs else []
     if not there or len(there) > LARGEST:
@@ -112,11 +77,12 @@ def graph_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, 
     number = {id: i for i, id in enumerate(ids)}
     # Some methods' graphs hold all clients, not only a round's participants.
     present = max(len(run.graph_at(round).ids) for round in {min(run.graphs), max(run.graphs)})
-    per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, budget.edges // (2 * present)))
+    per_node = min(5 if present <= 60 else 3 if present <= 300 else 2, max(1, _EDGES // runs // (2 * present)))
+    side = matrix_side(runs)
     until = _until(run)
-    kept = evenly(sorted(run.graphs), min(_ROUNDS, _affordable(present, per_node, budget)))
+    kept = evenly(sorted(run.graphs), min(_ROUNDS, affordable(present, per_node, runs)))
     # A large graph's tree needs its own matrix: one is enough.
-    trees = evenly(kept, max(1, budget.leaves // present) if present <= budget.side else 1)
+    trees = evenly(kept, max(1, _LEAVES // runs // present) if present <= side else 1)
     follower, ties = Follower(), _Ties(there)
     named: dict[int, dict[str, int]] = {}
     frames: list[dict[str, Any]] = []
@@ -126,8 +92,7 @@ def graph_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, 
         if graph.groups is not None:
             named[round] = follower.name(graph.groups)
         if round in kept:
-            most = _Most(per_node, budget.side, round in trees)
-            frame = _frame(graph, named.get(round), number, most, ties)
+            frame = _frame(graph, named.get(round), number, per_node, side, round in trees, ties)
             frames.append({"round": round, "until": until[round], **frame})
     place = np.zeros((len(ids), 2))
     place[there] = layout(ties.strongest(), iterations=120 if len(there) <= 300 else 60)
@@ -138,7 +103,7 @@ def graph_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, 
         "frames": frames,
         "allRounds": len(run.graphs),
         "verdicts": drawn(graph, named.get(round), number, keep_words(run.rounds)),
-        **_followed(named, until, number, budget),
+        **_followed(named, until, number, runs),
     }
 
 
@@ -150,38 +115,36 @@ def _until(run: Result) -> dict[int, int]:
 
 
 def _followed(
-    named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], budget: GraphBudget
+    named: Mapping[int, Mapping[str, int]], until: Mapping[int, int], number: Mapping[str, int], runs: int
 ) -> dict[str, Any]:
     """Groups over the rounds and moves between them; empty if the graphs have no groups."""
     if not named:
         return {"history": None, "moves": [], "allMoves": 0}
-    rounds = evenly(sorted(named), max(2, min(_HISTORY, budget.history // len(number))))
+    rounds = evenly(sorted(named), max(2, min(_HISTORY, _HISTORY_CELLS // runs // len(number))))
     changed = moves(named)
+    last = changed[-max(1, min(_MOVES, _ALL_MOVES // runs)) :]
     return {
         "history": {
             "rounds": rounds,
             "until": [until[round] for round in rounds],
             "group": pack(_history(named, rounds, number), "u2"),
         },
-        "moves": [[round, number[id], old, new] for round, id, old, new in changed[-max(1, budget.moves) :]],
+        "moves": [[round, number[id], old, new] for round, id, old, new in last],
         "allMoves": len(changed),
     }
 
 
-def _affordable(clients: int, per_node: int, budget: GraphBudget) -> int:
-    side = min(clients, budget.side)
-    trees = 1 if clients > budget.side else 0
-    matrices = budget.cells // (side * side) - trees
-    return max(1, min(budget.edges // (clients * per_node), budget.nodes // clients, matrices))
+def matrix_side(runs: int) -> int:
+    """Rows of a matrix, so that two rounds' and a tree's fit into a run's part of the page."""
+    return max(2, min(_SIDE, isqrt(_CELLS // runs // 3)))
 
 
-@dataclass(frozen=True)
-class _Most:
-    """Limits of a frame: edges per node, rows of a matrix, a tree."""
-
-    per_node: int
-    side: int
-    treed: bool
+def affordable(clients: int, per_node: int, runs: int) -> int:
+    """Rounds of a graph of so many clients for which a run's part of the page has room."""
+    side = min(clients, matrix_side(runs))
+    trees = 1 if clients > side else 0
+    matrices = _CELLS // runs // (side * side) - trees
+    return max(1, min(_EDGES // runs // (clients * per_node), _NODES // runs // clients, matrices))
 
 
 class _Ties:
@@ -213,8 +176,9 @@ def dense(matrix: Any) -> Array:
 
 
 def _frame(
-    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], most: _Most, ties: _Ties
-) -> dict[str, Any]:
+    graph: Graph, named: Mapping[str, int] | None, number: Mapping[str, int], per_node: int, side: int, treed: bool,
+    ties: _Ties,
+) -> dict[str, Any]:  # fmt: skip
     """One round: clients sorted by group, so that the matrix has that order."""
     weights = dense(graph.weights)
     both = np.maximum(weights, weights.T)
@@ -224,7 +188,7 @@ def _frame(
     order = np.lexsort((client, group))
     both, group, client = both[np.ix_(order, order)], group[order], client[order]
     ties.add(both, client)
-    row, column = strongest(both, most.per_node)
+    row, column = strongest(both, per_node)
     return {
         "clients": client.tolist(),
         "groups": group.tolist() if named else None,
@@ -233,8 +197,8 @@ def _frame(
         "to": client[column].tolist(),
         "weight": [_short(value) for value in both[row, column].tolist()],
         "values": {name: [_short(value) for value in each[order].tolist()] for name, each in _numbers(graph).items()},
-        "tree": _tree(both, most.side) if most.treed and len(both) > 1 else None,
-        **_matrix(both, most.side),
+        "tree": _tree(both, side) if treed and len(both) > 1 else None,
+        **_matrix(both, side),
     }
 
 
@@ -298,11 +262,11 @@ def _history(
 # -- weights beside what clients have in common (MAPL, Fig. 3 and 4) -------------------------------------------------
 
 
-def sharing_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str, Any] | None:
+def sharing_of(run: Result, ids: Sequence[str], runs: int = 1) -> dict[str, Any] | None:
     """The page's data: overlap and weights as pictures of a few rounds, and figures of many; None without either.
 
     `none`, `some`, `all`: mean weight of pairs that share nothing, something, everything; `correlation`: of weights
-    and overlap over pairs; `until`: the last round in which the last graph was valid.
+    and overlap over pairs; `until`: the last round in which the last graph was valid. runs: as of `graph_of`.
     """
     known = None if not run.graphs or len(ids) > LARGEST else _shared(run, ids)
     if known is None:
@@ -312,7 +276,7 @@ def sharing_of(run: Result, ids: Sequence[str], budget: GraphBudget) -> dict[str
     order = _order(run, ids)
     rounds = evenly(sorted(run.graphs), _WEIGHT_ROUNDS)
     shown = evenly(rounds, _WEIGHT_PICTURES)
-    most = max(2, min(_WEIGHT_SIDE, isqrt(budget.pictures // (1 + _WEIGHT_PICTURES))))
+    most = max(2, min(_WEIGHT_SIDE, isqrt(_PICTURES // runs // (1 + _WEIGHT_PICTURES))))
     figures: dict[str, list[Any]] = {name: [] for name in ("round", "none", "some", "all", "correlation")}
     pictures: list[Array] = []
     learned = False
