@@ -109,9 +109,9 @@ def axes(points: Any) -> tuple[Array, Array]:
     """Mean [d] and two first principal axes [d, 2] of points [n, d]; the largest entry of an axis is positive."""
     x = np.asarray(points, dtype=np.float64)
     mean = x.mean(0)
-    _, _, rows = np.linalg.svd(x - mean, full_matrices=False)
+    _, vectors = np.linalg.eigh((x - mean).T @ (x - mean))
     found = np.zeros((x.shape[1], 2))
-    found[:, : len(rows[:2])] = rows[:2].T
+    found[:, : vectors.shape[1]] = vectors[:, :-3:-1]
     return mean, found * np.sign(found[np.abs(found).argmax(0), [0, 1]] + 1e-300)
 
 

@@ -15,9 +15,10 @@ from fedkin.errors import RunError
 from fedkin.graph._page import embedded, library, unpacking
 from fedkin.records.files import read_json
 from fedkin.report.gains import COUNTED, RULE
+from fedkin.report.html import NONE, details, table
 from fedkin.report.risks import HEADS as RISK_HEADS
 from fedkin.report.risks import risk_rows
-from fedkin.report.traffic import missing_tables, traffic_tables
+from fedkin.report.traffic import missing_html, traffic_html
 from fedkin.report.units import megabytes
 from fedkin.report.words import LOCAL
 
@@ -124,7 +125,8 @@ def sections(data: Data) -> list[Section]:
          "Influential clients, by region", lambda: _INFLUENCE),
         (_any(runs, "features"), "features", "Features", "Classes in feature space, and heads", lambda: _FEATURES),
         (data["phases"], "traffic", "Traffic", "What was sent, once and every round", lambda: _traffic(data)),
-        (data["missing"], "missing", "Missing", "What was lost, refused, or never came", lambda: _missing(data)),
+        (data["missing"], "missing", "Missing", "What was lost, refused, or never came",
+         lambda: missing_html(data["missing"], _titles(data))),
         (True, "settings", "Settings", "Settings, and how to run this again", lambda: _settings(data)),
     ]  # fmt: skip
     return [section(id, nav, heading, body()) for there, id, nav, heading, body in known if there]
@@ -158,21 +160,6 @@ def _clients(data: Data, graphs: bool) -> str:
 def _kinds(data: Data) -> set[str]:
     """The methods by their own names, whatever their labels."""
     return {method["method"] for method in data["methods"]}
-
-
-def _table(heads: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:
-    """Heads as (text, explanation); rows of HTML, whose first cell is the row's heading."""
-    head = "".join(f'<th scope="col" title="{escape(about)}">{escape(text)}</th>' for text, about in heads)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
-    return f"{region}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _details(summary: str, body: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 Writer = Callable[[float], str]
@@ -275,10 +262,10 @@ def _comparison(data: Data) -> str:
     )
     about = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for _, name, text, _ in shown)
     return (
-        _table(heads, cells, "Comparison of the methods")
+        table(heads, cells, "Comparison of the methods")
         + f'<p class="note">{" ".join(notes)}</p>'
         + (f"<h3>Privacy of uploads</h3><ul>{noised}</ul>" if noised else "")
-        + _details("What the columns are", f"<ul>{about}</ul>")
+        + details("What the columns are", f"<ul>{about}</ul>")
     )
 
 
@@ -292,7 +279,7 @@ def _given(row: Data) -> str:
 
 def _cell(value: Sequence[float] | None, seeds: int, key: str, write: Writer) -> str:
     if value is None:
-        return '<span class="quiet">–</span>'
+        return NONE
     text = escape(write(value[0]).replace("-", "−"))
     if seeds == 1 or key in ("bytes", "found", "hurt", "events", *COUNTED):
         return text
@@ -307,7 +294,7 @@ def _risks(data: Data) -> str:
         f"<b>{name}</b>: {text}." for name, text in RISK_HEADS[4:]
     )
     return (
-        _table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
+        table(RISK_HEADS, risk_rows(data["runs"], _titles(data)), "Calibration of the methods")
         + f'<p class="note">The last test outcomes of all clients that take part, pooled; {note}. {about} A single '
         "client’s risks may be less true than those of all together.</p>" + _RISKS
     )
@@ -315,28 +302,18 @@ def _risks(data: Data) -> str:
 
 def _traffic(data: Data) -> str:
     titles = _titles(data)
-    (heads, rows), (all_heads, all_rows) = traffic_tables(data["phases"], titles)
+    summary, every = traffic_html(data["phases"], titles)
     silent = [titles[row["label"]] for row in data["table"] if not row["bytes"] or not row["bytes"][0]]
     return (
-        _table(heads, rows, "What is sent once, and what is sent again and again")
-        + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than half of '
-        "the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the run.</p>"
+        summary + '<p class="note">Once: phases that no client goes through twice, and that take place in fewer than '
+        "half of the rounds, such as FLT’s encoder and signatures. A client: over all clients that take part in the "
+        "run.</p>"
         + _chart("traffic-plot", "Bytes of each phase")
         + (f"<p>{' and '.join(silent)}: nothing sent.</p>" if silent else "")
-        + _details("Every phase as a table", _table(all_heads, all_rows, "Every phase"))
+        + details("Every phase as a table", every)
         + '<p class="note">All messages of a run in their encoded size, graph building included'
         + (", mean over seeds" if len(data["seeds"]) > 1 else "")
         + ".</p>"
-    )
-
-
-def _missing(data: Data) -> str:
-    (heads, rows), (named, clients) = missing_tables(data["missing"], _titles(data))
-    return _table(heads, rows, "Messages that are missing") + (
-        '<p class="note">Messages were refused of these clients, or they failed; the first reason of each.</p>'
-        + _table(named, clients, "Clients whose messages were refused, or that failed")
-        if clients
-        else ""
     )
 
 
@@ -344,14 +321,14 @@ def _settings(data: Data) -> str:
     again = data["rerun"]
     texts = [{"name": "experiment.toml", "text": again["experiment"]}] if again["experiment"] else []
     files = "".join(
-        _details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
+        details(one["name"], f"<pre><code>{escape(one['text'])}</code></pre>")
         for one in [*texts, *again["experiments"]]
     )
     made = {**again["versions"], **again["machine"]}
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in made.items())
     keys = ("label", "seed", "rounds", "engine", "dtype", "precision", "parameters", "seconds")
     runs = [[escape(_text(run[key])) for key in keys] for run in again["runs"]]
-    heads = [(name, "") for name in ("method", *keys[1:])]
+    heads = ("method", *keys[1:])
     title = data["metric"]["title"]
     gpu = " on the same GPU" if "gpu" in again["machine"] else ""
     more = "Add --data-root DIR if the data does not lie in ./data. " if again["command"] and again["needsData"] else ""
@@ -365,7 +342,7 @@ def _settings(data: Data) -> str:
     return (
         f'{how}<p class="note">{more}The same versions{gpu} give the same {title}, groups and bytes; seconds depend on '
         f"the machine.</p>{files}<h3>Versions and machine</h3><dl>{facts}</dl>"
-        + _details("The runs", _table(heads, runs, "The runs"))
+        + details("The runs", table(heads, runs, "The runs"))
     )
 
 
@@ -395,15 +372,10 @@ def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
 
 def _answer(answer: dict[str, Any]) -> str:
     """The body of the section: the sentence, a row for each client, and what it rests on."""
-    head = "".join(f'<th scope="col">{_escaped(each)}</th>' for each in answer["heads"])
-    rows = "".join(
-        f'<tr><th scope="row">{_escaped(row[0])}</th>{"".join(f"<td>{_escaped(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in answer["rows"]
-    )
+    rows = [[_escaped(cell) for cell in row] for row in answer["rows"]]
     notes = "".join(f'<p class="note">{_escaped(note)}</p>' for note in (answer["why"], *answer["notes"]))
-    region = '<div class="scroll" tabindex="0" role="region" aria-label="The advice, client by client">'
-    table = f"{region}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{table}\n{notes}"
+    clients = table(map(str, answer["heads"]), rows, "The advice, client by client")
+    return f"<p><strong>{_escaped(answer['sentence'])}</strong></p>\n{clients}\n{notes}"
 
 
 def _escaped(value: Any) -> str:

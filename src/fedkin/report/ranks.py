@@ -14,6 +14,7 @@ from fedkin.analysis.ranking import LEAST_BLOCKS, Diagram, diagram
 from fedkin.errors import ConfigError, nearest
 from fedkin.records.files import flat
 from fedkin.records.run import Result
+from fedkin.report.html import details, table
 from fedkin.report.labels import called, titles_of
 
 __all__ = [
@@ -114,10 +115,10 @@ def _variants(runs: Sequence[Result]) -> dict[int, str]:
     found = {}
     for name in {called(run) for run in runs}:
         mine = [run for run in runs if called(run) == name]
-        tables = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
-        paths = [path for path in tables[0] if len({str(table.get(path)) for table in tables}) > 1]
-        for run, table in zip(mine, tables, strict=True):
-            told = ", ".join(f"{path.rpartition('.')[2]}={table.get(path)}" for path in paths)
+        settings = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
+        paths = [path for path in settings[0] if len({str(one.get(path)) for one in settings}) > 1]
+        for run, one in zip(mine, settings, strict=True):
+            told = ", ".join(f"{path.rpartition('.')[2]}={one.get(path)}" for path in paths)
             found[id(run)] = f" ({told})" if told else ""
     return found
 
@@ -200,17 +201,9 @@ def pair_rows(diagram: Diagram) -> list[tuple[str, str, str]]:
 def _pairs(diagram: Diagram) -> str:
     if len(diagram.methods) > _MOST_NAMED:
         return ""
-    rows = "".join(
-        f'<tr><th scope="row">{escape(names)}</th><td>{apart}</td><td>{escape(p)}</td></tr>'
-        for names, apart, p in pair_rows(diagram)
-    )
     heads = ("methods", "difference of mean ranks", "p, Wilcoxon with Holm’s correction")
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    return (
-        "<details><summary>Every pair</summary>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Tests of all pairs of methods">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
-    )
+    rows = [[escape(cell) for cell in row] for row in pair_rows(diagram)]
+    return details("Every pair", table(heads, rows, "Tests of all pairs of methods"))
 
 
 def _p(value: float) -> str:

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from fedkin.engines.base import SERVER
 from fedkin.records.metrics import MISSING
 from fedkin.records.run import Result
+from fedkin.report.html import NONE, details, table
 from fedkin.report.units import megabytes
 
-__all__ = ["Phase", "measures_html", "missing_of", "missing_tables", "phases_in", "phases_of", "traffic_tables"]
+__all__ = ["Phase", "measures_html", "missing_html", "missing_of", "phases_in", "phases_of", "traffic_html"]
 
 _WAYS = {"up": "client to server", "down": "server to client", "peer": "client to client"}
 _ROWS = 200  # clients in a table
@@ -86,14 +87,10 @@ def phases_of(
     return rows
 
 
-def traffic_tables(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[Any, Any]:
-    """(heads, rows of HTML) of the summary, one-off beside repeated, and of each phase."""
-    return _summary(phases, titles), _every(phases, titles)
-
-
-def _summary(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Any:
-    heads = [
-        ("method", ""),
+def traffic_html(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[str, str]:
+    """Two tables: what each method sends once beside what it repeats, and every phase. titles: escaped."""
+    heads: list[str | tuple[str, str]] = [
+        "method",
         ("once, a client", "what is sent once, over the number of clients"),
         ("once, in all", "phases that no client goes through twice, such as FLT's signatures"),
         ("a round", "all other messages, over the number of rounds"),
@@ -105,38 +102,33 @@ def _summary(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> 
     for label in dict.fromkeys(phase["label"] for phase in phases):
         mine = [phase for phase in phases if phase["label"] == label]
         once, again = (
-            {what: sum(p[what] for p in mine if p["once"] is kind) for what in ("bytes", "floats")}
+            {what: sum(phase[what] for phase in mine if phase["once"] is kind) for what in ("bytes", "floats")}
             for kind in (True, False)
         )
         clients, rounds = mine[0]["clients"], mine[0]["ofRounds"]
         total = once["bytes"] + again["bytes"]
-        rows.append(
-            [
-                titles[label], _both(once, clients), _both(once), _both(again, rounds), _both(again, clients),
-                _both(again), f"{100 * once['bytes'] / total:.1f} %" if once["bytes"] else "–",
-            ]
-        )  # fmt: skip
-    return heads, rows
-
-
-def _every(phases: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Any:
+        rows.append([
+            titles[label], _both(once, clients), _both(once), _both(again, rounds), _both(again, clients),
+            _both(again), f"{100 * once['bytes'] / total:.1f} %" if once["bytes"] else "–",
+        ])  # fmt: skip
     names = ("method", "phase", "way", "when", "messages", "bytes", "bytes a client", "floats", "floats a client")
-    rows = [
+    every = [
         [
-            titles[p["label"]], escape(p["phase"]), _WAYS[p["way"]],
-            "once" if p["once"] else f"in {p['rounds']:,.0f} of {p['ofRounds']:,.0f} rounds",
-            f"{p['messages']:,.0f}", megabytes(p["bytes"]), megabytes(p["bytes"] / p["clients"]),
-            f"{p['floats']:,.0f}", f"{p['floats'] / p['clients']:,.0f}",
+            titles[one["label"]], escape(one["phase"]), _WAYS[one["way"]],
+            "once" if one["once"] else f"in {one['rounds']:,.0f} of {one['ofRounds']:,.0f} rounds",
+            f"{one['messages']:,.0f}", megabytes(one["bytes"]), megabytes(one["bytes"] / one["clients"]),
+            f"{one['floats']:,.0f}", f"{one['floats'] / one['clients']:,.0f}",
         ]
-        for p in phases
+        for one in phases
     ]  # fmt: skip
-    return [(name, "") for name in names], rows
+    summary = table(heads, rows, "What is sent once, and what is sent again and again")
+    return summary, table(names, every, "Every phase")
 
 
 def _both(amount: Mapping[str, float], parts: float = 1) -> str:
     """Bytes, with floats below them."""
     if not amount["bytes"] or not parts:
-        return '<span class="quiet">–</span>'
+        return NONE
     return f"{megabytes(amount['bytes'] / parts)}<small>{amount['floats'] / parts:,.0f} floats</small>"
 
 
@@ -149,14 +141,14 @@ def missing_of(runs: Sequence[Result], labels: Sequence[str]) -> list[dict[str, 
     ]
 
 
-def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> tuple[Any, Any]:
-    """(heads, rows of HTML) of the numbers of each kind, and of clients that failed or whose messages were refused."""
+def missing_html(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    """The numbers of missing messages of each kind, and the clients that failed or whose messages were refused."""
     shown = [kind for kind in MISSING if any(kind in one["kinds"] for one in missing)]
     counts = [
         [titles[one["label"]], str(one["seed"]), *(f"{one['kinds'].get(kind, 0):,}" for kind in shown)]
         for one in missing
     ]  # fmt: skip
-    heads = [("method", ""), ("seed", ""), *((kind, f"messages {MISSING[kind]}") for kind in shown)]
+    heads: list[str | tuple[str, str]] = ["method", "seed", *((kind, f"messages {MISSING[kind]}") for kind in shown)]
     clients = [
         [
             titles[one["label"]], str(one["seed"]), escape(id), f"{first['count']:,}", f"{first['round']:,}",
@@ -164,66 +156,49 @@ def missing_tables(missing: Sequence[Mapping[str, Any]], titles: Mapping[str, st
         ]
         for one in missing for id, first in one["clients"].items()
     ]  # fmt: skip
+    text = table(heads, counts, "Messages that are missing")
+    if not clients:
+        return text
     names = ("method", "seed", "client", "messages", "first in round", "phase", "reason")
-    return (heads, counts), ([(name, "") for name in names], clients[:_ROWS])
+    return (
+        f'{text}<p class="note">Messages were refused of these clients, or they failed; the first reason of each.</p>'
+        + table(names, clients[:_ROWS], "Clients whose messages were refused, or that failed")
+    )
 
 
 def measures_html(runs: Sequence[Result], labels: Sequence[str]) -> str:
-    """A table of methods, and one of clients; empty if no run has further metrics."""
-    found = {name: each for run in runs for name, each in (run.summary.get("metrics") or {}).items()}
-    if not found:
+    """Further metrics (`run.metrics`): a table of methods, and one of clients; empty if no run has any."""
+    metrics = {name: one for run in runs for name, one in (run.summary.get("metrics") or {}).items()}
+    if not metrics:
         return ""
-    heads = "".join(f"<th>{escape(each['title'])}, {_better(each)} is better</th>" for each in found.values())
-    rows = "".join(
-        f"<tr><th>{escape(label)}</th>"
-        + "".join(f"<td>{_metric_cell(runs, labels, label, name)}</td>" for name in found)
-        + "</tr>"
-        for label in dict.fromkeys(labels)
-    )
-    table = f"<table><thead><tr><th>method</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Further metrics">{table}</div>'
-        '<p class="note">Mean over clients after the last round, and the mean of the worst 10 % of them; with several '
-        f"seeds, the mean over seeds ± standard deviation.</p>{_metric_clients(runs, labels, list(found))}"
-    )
-
-
-def _better(found: Mapping[str, Any]) -> str:
-    return "higher" if found["higher"] else "lower"
-
-
-def _metric_cell(runs: Sequence[Result], labels: Sequence[str], label: str, name: str) -> str:
-    own = [run.summary.get("metrics") or {} for run, other in zip(runs, labels, strict=True) if other == label]
-    mine = [each.get(name) for each in own]
-    means = [each.get("mean") for each in mine if each is not None]
-    known = [mean for mean in means if mean is not None]
-    if not known or len(known) < len(mine):
-        return "-"
-    spread = f" ± {statistics.stdev(known):.3f}" if len(known) > 1 else ""
-    worst = statistics.fmean([each["worst10"] for each in mine if each is not None])
-    return f"{statistics.fmean(known):.3f}{spread} (worst 10 %: {worst:.3f})"
-
-
-def _metric_clients(runs: Sequence[Result], labels: Sequence[str], names: Sequence[str]) -> str:
-    """Each client's values with the first seed."""
-    first: dict[str, dict[str, Any]] = {}
+    by_label: dict[str, list[Mapping[str, Any]]] = {}
     for run, label in zip(runs, labels, strict=True):
-        first.setdefault(label, run.summary.get("metrics") or {})
-    ids = sorted({id for found in first.values() for each in found.values() for id in each["values"]})
-    heads = "".join(f"<th>{escape(label)}: {escape(name)}</th>" for label in first for name in names)
-    rows = "".join(
-        f"<tr><th>{escape(id)}</th>"
-        + "".join(_td(first[label].get(name, {}).get("values", {}).get(id)) for label in first for name in names)
-        + "</tr>"
+        by_label.setdefault(label, []).append(run.summary.get("metrics") or {})
+    heads = [f"{one['title']}, {'higher' if one['higher'] else 'lower'} is better" for one in metrics.values()]
+    rows = [[escape(label), *(_over_seeds(mine, name) for name in metrics)] for label, mine in by_label.items()]
+    # Each client's values with the first seed.
+    first = {(label, name): mine[0].get(name, {}).get("values", {}) for label, mine in by_label.items()
+             for name in metrics}  # fmt: skip
+    ids = sorted({id for values in first.values() for id in values})
+    clients = [
+        [escape(id), *(NONE if (value := values.get(id)) is None else f"{value:.3f}" for values in first.values())]
         for id in ids[:_ROWS]
-    )
+    ]  # fmt: skip
+    names = ["client", *(f"{label}: {name}" for label, name in first)]
     more = f"<p class='note'>The first {_ROWS} of {len(ids):,} clients.</p>" if len(ids) > _ROWS else ""
     return (
-        f'<details><summary>Every client, first seed</summary><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Further metrics of every client"><table><thead><tr><th>client</th>{heads}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>{more}</details>"
+        table(["method", *heads], rows, "Further metrics")
+        + '<p class="note">Mean over clients after the last round, and the mean of the worst 10 % of them; with '
+        "several seeds, the mean over seeds ± standard deviation.</p>"
+        + details("Every client, first seed", table(names, clients, "Further metrics of every client") + more)
     )
 
 
-def _td(value: float | None) -> str:
-    return "<td>-</td>" if value is None else f"<td>{value:.3f}</td>"
+def _over_seeds(runs: Sequence[Mapping[str, Any]], name: str) -> str:
+    known = [run[name] for run in runs if name in run and run[name].get("mean") is not None]
+    if len(known) < len(runs):
+        return NONE
+    means = [one["mean"] for one in known]
+    spread = f" ± {statistics.stdev(means):.3f}" if len(means) > 1 else ""
+    worst = statistics.fmean(one["worst10"] for one in known)
+    return f"{statistics.fmean(means):.3f}{spread} (worst 10 %: {worst:.3f})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ def in_words(seeds: Sequence[Told], against: str = "") -> str:
     '4 groups with nothing told, equal to the planted ones: no te'
     >>> in_words([Told({"same": 1}, alone=1)])
     '1 group and 1 client alone with nothing told: no test tells the clients apart'
-    >>> in_words([Told({"same": 1}, clients=9000, placed=4000)])[56:]
+    >>> in_words([Told({"same": 1}, clients=9000, placed=4000)])[53:]
     'apart (5,000 of 9,000 clients were tested; the others were placed in a group after that)'
     """
     counts = [sum(one.kinds.values()) for one in seeds]
@@ -254,46 +253,25 @@ def _tree(tests: Evidence, found: Sequence[Settled], number: Mapping[str, int]) 
     whole = {one.node: one for one in found if one.node is not None}
     ends = {leaf: group[id] for id, leaf in tests.leaf.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
-    kept = _largest(tests, whole)
+    # A parent has more clients than a child, and a lower number.
+    kept = sorted(sorted(range(len(tests.nodes)), key=lambda node: (-tests.sizes[node], node))[:_NODES])
     place = {node: at for at, node in enumerate(kept)}
-    below = [0] * len(tests.nodes)
-    for node in range(len(tests.nodes) - 1, 0, -1):
-        below[tests.nodes[node].parent or 0] += 1 + below[node]
+    # The place of each node, or of the nearest node above it that is drawn.
+    shown: list[int] = []
+    for node, one in enumerate(tests.nodes):
+        shown.append(place[node] if node in place else shown[one.parent or 0])
+    hidden = Counter(shown[node] for node in range(len(tests.nodes)) if node not in place)
     nodes = []
     for node in kept:
-        one, parent = whole.get(node, ends.get(node)), tests.nodes[node].parent
-        left = below[node] if tests.children[node] and tests.children[node][0] not in place else 0
+        settled_in, tested = whole.get(node, ends.get(node)), tests.nodes[node]
         nodes.append({
-            "parent": None if parent is None else place[parent], "size": tests.sizes[node],
-            "said": tests.nodes[node].said() if tests.nodes[node].p else "", "cut": bool(tests.children[node]),
-            "group": None if one is None else one.number, "verdict": None if one is None else one.verdict,
-            "client": only.get(node), "left": left,
+            "parent": None if tested.parent is None else place[tested.parent], "size": tests.sizes[node],
+            "said": tested.said() if tested.p else "", "cut": bool(tests.children[node]),
+            "group": None if settled_in is None else settled_in.number,
+            "verdict": None if settled_in is None else settled_in.verdict,
+            "client": only.get(node), "left": hidden[place[node]],
         })  # fmt: skip
-    return {
-        "alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes),
-        "leaf": pack(_last_drawn(tests, place, number), "u2"),
-    }  # fmt: skip
-
-
-def _largest(tests: Evidence, whole: Mapping[int, Settled]) -> list[int]:
-    """Numbers of the nodes to draw: from the root, the largest are opened first, those inside one group last."""
-    kept = [0] if tests.nodes else []
-    todo = [(0 in whole, -tests.sizes[0], 0)] if tests.nodes else []
-    while todo:
-        inside, _, node = heappop(todo)
-        children = tests.children[node]
-        if children and len(kept) + len(children) <= _NODES:
-            kept += children
-            for child in children:
-                heappush(todo, (inside or child in whole, -tests.sizes[child], child))
-    return sorted(kept)
-
-
-def _last_drawn(tests: Evidence, place: Mapping[int, int], number: Mapping[str, int]) -> list[int]:
     last = [NOTHING] * len(number)
     for id, leaf in tests.leaf.items():
-        node = leaf
-        while node not in place:
-            node = tests.nodes[node].parent or 0
-        last[number[id]] = place[node]
-    return last
+        last[number[id]] = shown[leaf]
+    return {"alpha": tests.alpha, "nodes": nodes, "all": len(tests.nodes), "leaf": pack(last, "u2")}
