@@ -226,10 +226,3 @@ def test_what_a_kill_after_the_end_leaves_is_removed_when_the_run_is_read(runs: 
     (folder / "report.html.99-0123abcd.part").write_text("half")
     resumed(folder)
     assert_equal_runs(runs / "whole", folder)
-
-
-def test_a_later_format_is_not_read_as_damage(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = shutil.copytree(runs / "first", tmp_path / "run")
-    monkeypatch.setattr("fedkin.records.files._FORMAT", 0)
-    with pytest.raises(RunError, match=r"seal\.json: written by fedkin [0-9.]+, which is later than this"):
-        resumed(folder)

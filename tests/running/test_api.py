@@ -16,7 +16,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from support import small_federation
-from tiny import TABLE, reseal
+from tiny import TABLE
 
 PLAN = {"local_steps": 2, "lr": 0.1}
 
@@ -63,19 +63,6 @@ def test_records_are_resumed_read_back_and_guarded(tmp_path: Path) -> None:
     assert again.scores == first.scores
     with pytest.raises(RunError, match="differs from the experiment to resume"):
         fedkin.run("fedavg", fed, rounds=3, training=PLAN, out=tmp_path / "run")
-
-
-def test_a_run_of_an_older_version_has_the_defaults_of_newer_settings(tmp_path: Path) -> None:
-    fed, folder = small_federation(), tmp_path / "run"
-    first = fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder)
-    kept = folder / "experiment.toml"
-    lines = kept.read_text().splitlines(keepends=True)
-    kept.write_text("".join(line for line in lines if not line.startswith(("dropout", "momentum"))))
-    assert len(kept.read_text().splitlines()) == len(lines) - 2
-    reseal(folder)
-    assert fedkin.run("fedavg", fed, rounds=2, training=PLAN, out=folder).summary == first.summary
-    with pytest.raises(RunError, match=r"faults\.dropout: 0\.0 there, 0\.1 here"):
-        fedkin.run("fedavg", fed, rounds=2, training=PLAN, faults={"dropout": 0.1}, out=folder)
 
 
 def test_a_run_with_the_old_name_of_a_setting_is_refused_with_the_new_one(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def replaced(path: Path, column: str, values: list[object]) -> None:
     [
         ("cut", "experiment.toml", b"name = '\xff'", "not readable as the experiment of a run"),
         ("cut", "experiment.toml", b"name = ", "not readable as the experiment of a run"),
-        ("cut", "experiment.toml", b'name = "small"', "this section is missing"),
+        ("cut", "experiment.toml", b'name = "small"', "differs from the experiment to resume"),
         ("cut", "federation.json", b"[]", "expected a table of names and values, got []"),
         ("cut", "mode.json", b'"one-by-ong"', "no mode of local training"),
         ("cut", "mode.json", b'"stacked"', "not as it was written"),

@@ -8,23 +8,21 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 import torch
 
 from fedkin.engines.executors.auto import Auto
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
 from fedkin.records.run import read_run
-from fedkin.running.experiment import Experiment, load, modern
+from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Result, Stop, run_experiment
-from tiny import TABLE, CutAt, assert_equal_runs, reseal
+from tiny import TABLE, CutAt, assert_equal_runs
 
 # Files that a whole run of TABLE puts in place, one after another.
 WRITES = 56
@@ -117,42 +115,6 @@ def test_another_experiment_is_not_resumed(whole: Result) -> None:
     other = Experiment.of(TABLE).with_changes(**{"training.lr": 0.2})
     with pytest.raises(RunError, match=r"differs from the experiment to resume.* training\.lr: 0\.1 there, 0\.2 here$"):
         run_experiment(other, Path(), whole.folder, resume=True)
-
-
-def test_a_revision_beside_a_path_is_dropped_from_what_was_begun_and_refused_of_what_begins(tmp_path: Path) -> None:
-    net = {"name": "transformers", "path": "net"}
-    data = {"source": "hub", "path": "here", "target": "y", "client": "site"}
-    old = {
-        **TABLE, "data": {**data, "revision": "v1", "config": "en"}, "scenario": {"name": "natural"},
-        "model": {"name": "mixed", "bodies": ["one"], "nets": {"one": {**net, "revision": "v1"}}},
-    }  # fmt: skip
-    path = tmp_path / "experiment.toml"
-    path.write_text(tomli_w.dumps(old))
-    with pytest.raises(ConfigError, match="leave them out with path"):
-        load(path)
-    plan = load(path, begun=True)
-    new = {**old, "data": data, "model": {"name": "mixed", "bodies": ["one"], "nets": {"one": net}}}
-    assert plan.resolved() == Experiment.of(new).resolved()
-    hub = {**data, "hub": "name", "revision": "v1"}
-    del hub["path"]
-    assert modern({"data": hub}) == {"data": hub}
-    assert modern({"model": {**net, "revision": "v1"}}) == {"model": net}
-
-
-def test_a_run_from_before_a_setting_is_resumed_with_its_default(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(RuntimeError):
-        run_experiment(Experiment.of(TABLE), Path(), folder, watcher=CutAt(5, "raise"))
-    kept = folder / "experiment.toml"
-    table = tomllib.loads(kept.read_text())
-    # It had no section for faults, and a setting in another place.
-    del table["faults"], table["run"]["min_replies"]
-    kept.write_text(tomli_w.dumps({**table, "run": {**table["run"], "dropout": 0.0}}))
-    reseal(folder)  # it names the settings as they were written
-    with pytest.raises(RunError, match=r"faults\.dropout: 0\.0 there, 0\.1 here"):
-        run_experiment(Experiment.of(TABLE).with_changes(**{"faults.dropout": 0.1}), Path(), folder, resume=True)
-    resumed = run_experiment(Experiment.of(TABLE), Path(), folder, resume=True)
-    assert len(resumed.scores) > 5
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def start_or_resume(
         if experiment is not None or changes or out is not None or rounds is not None:
             raise ConfigError("--resume continues the experiment in its folder: no other option changes it")
         _check_resumable(resume, marker)
-        return load(resume / "experiment.toml", begun=True), resume
+        return load(resume / "experiment.toml"), resume
     if experiment is None:
         raise ConfigError("name an experiment file, or --resume DIR")
     if methods is not None:

@@ -131,7 +131,6 @@ SEAL = "seal.json"
 # Files of a finished run from which its result is read.
 RESULT = ("summary.json", "rounds.jsonl", "clients.parquet", "messages.parquet", "federation.json", "outcomes.parquet")
 GONE = "it is gone"
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def write_seal(path: Path, files: Mapping[str, Stamp], round: int | None = None)
         name: {key: part for key, part in stamp._asdict().items() if part is not None}
         for name, stamp in sorted(files.items())
     }
-    body = json.dumps({"format": _FORMAT, "versions": versions(), "round": round, "files": listed})
+    body = json.dumps({"format": 1, "versions": versions(), "round": round, "files": listed})
     write_bytes(path, f'{{"seal": "{stamp_of(body.encode()).blake2b}",\n"of": {body}}}\n'.encode())
 
 
@@ -171,13 +170,10 @@ def add_sealed(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def read_seal(path: Path) -> Seal:
-    """Read a seal; raises RunError if it is not as it was written, or if a later version of fedkin wrote it."""
+    """Read a seal; raises RunError if it is not as it was written."""
     try:
         known = read_json(path)
         body: dict[str, Any] = known["of"]
-        if body["format"] > _FORMAT:
-            raise RunError(f"{path}: written by fedkin {body['versions']['fedkin']}, which is later than this "
-                           f"{__version__}: go on with that version")  # fmt: skip
         if known["seal"] != stamp_of(json.dumps(body).encode()).blake2b:
             raise ValueError("its hash differs")
         files = {name: Stamp(**stamp) for name, stamp in body["files"].items()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedkin.errors import ConfigError, RunError
+from fedkin.errors import RunError
 from fedkin.folders import LOCKS, held
 from fedkin.records.files import (
     SEAL,
@@ -36,13 +36,12 @@ _STATUS = "status.json"
 
 @contextmanager
 def claimed(
-    folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str, *,
+    folder: Path, text: str, resume: bool, *,
     plan: Mapping[str, Any] | None = None, data_root: str | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Hold `folder` against other processes, as the folder of this experiment: a new one, or one that is it already.
 
-    text: the experiment as TOML. complete: a function that completes the text of an older version, which lacks newer
-    settings, with their defaults. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
+    text: the experiment as TOML. plan: what plan.json of a new folder has. data_root: what data-root.json has, also in
     a folder that is gone on with. `experiment.toml` is written last: a folder without it was not begun, and is begun
     again. Raises RunError.
     """
@@ -52,7 +51,7 @@ def claimed(
         raise RunError(f"{folder} exists and is not a run of fedkin: name an empty or new folder")
     with held(folder):
         if begun(folder):
-            check_claim(folder, text, resume, complete)
+            check_claim(folder, text, resume)
         for left in leftovers(folder):
             with suppress(OSError):
                 left.unlink()
@@ -93,21 +92,20 @@ def free(folder: Path) -> bool:
     return all(path in left for path in folder.iterdir())
 
 
-def check_claim(folder: Path, text: str, resume: bool, complete: Callable[[str], str] = str) -> None:
+def check_claim(folder: Path, text: str, resume: bool) -> None:
     """Check that `folder` was begun with this experiment; raises RunError."""
     kept = folder / _EXPERIMENT
     if not resume:
         raise RunError(f"{folder} holds a run already: --resume {folder} goes on with it, --out names another")
     try:
         there = text_in(kept, SETTINGS_BYTES)
-        whole = there if there == text else complete(there)
-        unlike = None if whole == text else _unlike(whole, text)
-    except (OSError, ValueError, ConfigError) as error:
+        unlike = "" if there == text else _unlike(there, text)
+    except (OSError, ValueError) as error:
         raise RunError(
             f"{kept}: not readable as the experiment of a run ({said(error)}); put the file back as it was, or "
             "name another folder"
         ) from None
-    if unlike is not None:
+    if unlike:
         raise RunError(f"{kept} differs from the experiment to resume: it must be the same in every setting. {unlike}")
     if wrong := faults(folder, seal_of(folder).files, (_EXPERIMENT, _PLAN)):
         raise RunError(f"{wrong[0]}; put the file back as it was, or name another folder")

@@ -37,11 +37,11 @@ from fedkin.records.files import Stamp, faults, json_bytes, read_json, say, seal
 from fedkin.records.reading import Form
 from fedkin.untrusted import said
 
-__all__ = ["FORMAT", "INDEX", "PLACE", "About", "Kept", "NetFacts", "file_names", "keep_models"]
+__all__ = ["INDEX", "PLACE", "About", "Kept", "NetFacts", "file_names", "keep_models"]
 
 
 T = TypeVar("T")
-FORMAT, PLACE = 1, "models"
+PLACE = "models"
 INDEX = f"{PLACE}/index.json"
 
 
@@ -61,7 +61,6 @@ class _ClientEntry(Form):
 
 
 class _Index(Form):
-    format: int
     why: str
     dtype: str
     task: dict[str, Any]
@@ -83,7 +82,7 @@ class Kept(Mapping[str, Params]):
         self._last: tuple[str, Params] = ("", {})
         if not (folder / INDEX).exists():
             raise RunError(
-                f"{folder}: no models were kept with this run: run.models was 'none', an earlier version wrote it, or "
+                f"{folder}: no models were kept with this run: run.models was 'none', or "
                 "its clients were elsewhere and keep their own; run it again here with run.models = 'last'"
             )
 
@@ -92,8 +91,6 @@ class Kept(Mapping[str, Params]):
         self._check(INDEX)
         path = self.folder / INDEX
         index = _Index.model_validate(reading.checked(_Index, read_json(path), path))
-        if index.format > FORMAT:
-            raise RunError(f"{path}: written by a later version of fedkin: read it with that version")
         if index.why:
             raise RunError(f"{self.folder}: no models were kept: {index.why}; run it again with a larger one")
         for id, client in index.clients.items():
@@ -315,7 +312,7 @@ def _described(about: About, nets: Sequence[Net], file: Mapping[str, str], why: 
     scales = list(dict.fromkeys(each for each in scale.values() if each is not None))
     settings = {net: about.settings[first[net]] for net in nets if net in first}
     return {
-        "format": FORMAT,
+        "format": 1,
         "why": why,
         "dtype": "float64" if nets and nets[0].dtype == torch.float64 else "float32",
         "task": _plain(Task, federation.task),

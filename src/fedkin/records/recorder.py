@@ -152,7 +152,7 @@ class Records:
         self.flushed = {name: len(rows) for name, rows in self.rows.items()}
         for place in sorted({(self.folder / name).parent for name in self.sealed}):
             synced(place)
-        # The federation is described anew by whoever goes on, in the words of a later version.
+        # The federation is described anew by whoever goes on.
         files = {name: stamp for name, stamp in self.sealed.items() if name != _FEDERATION}
         Checkpoints(self.folder).write(round, {"round": round, "graph": self.last_graph, **state}, files)
         self.safe = round
@@ -337,7 +337,6 @@ class Checkpoints:
         """Write a checkpoint and its seal, which lists `files` too; the checkpoint before it stays, older ones go."""
         name = f"round-{round:06d}"
         older = [number for number in self._rounds() if number < round]
-        # Resumed runs have the settings as they were written, which an older version may have done in its own way.
         known = dict(files)
         if (self.folder / _EXPERIMENT).exists():
             known[_EXPERIMENT] = stamp_of(self.folder / _EXPERIMENT)

@@ -32,13 +32,13 @@ from fedkin.methods import METHODS
 from fedkin.records.folder import claimed
 from fedkin.records.metrics import missing_sentence
 from fedkin.records.recorder import Records
-from fedkin.running.experiment import RunSettings, modern, nets_for, public_from, without_none
+from fedkin.running.experiment import RunSettings, nets_for, public_from, without_none
 from fedkin.running.loop import Result, Watcher, check_measures, execute, read_finished
 from fedkin.running.plugins import add_installed, files_of, named_in, stages_in, stages_of
 from fedkin.running.progress import RoundsDone
 from fedkin.running.trackers import Tracker, Tracking
-from fedkin.settings import Settings, choose, expect, parse, place
-from fedkin.untrusted import shown, toml_of
+from fedkin.settings import choose, expect, parse, place
+from fedkin.untrusted import shown
 
 __all__ = ["AnyModel", "metrics_in", "prepared", "run"]
 
@@ -208,7 +208,7 @@ def _claimed(
         "run": chosen.model_dump(mode="json"),
         **({"metrics": [each.name for each in measures]} if measures else {}),
     }
-    return claimed(folder, tomli_w.dumps(without_none(described)), True, partial(_completed, method))
+    return claimed(folder, tomli_w.dumps(without_none(described)), True)
 
 
 def _finished(folder: Path, federation: Federation, restart: bool) -> Result | None:
@@ -226,20 +226,6 @@ def _warn(missing: Mapping[str, Any], faults: Faults) -> None:
             f"{missing_sentence(missing)}; settings={{'errors': 'stop'}} ends the run at the first, with its cause",
             RuntimeWarning, stacklevel=3,
         )  # fmt: skip
-
-
-def _completed(method: ServerMethod | PeerMethod, text: str) -> str:
-    """Return a run's description with the defaults of settings that it lacks; raises ConfigError for unknown ones."""
-    table = modern(toml_of(text))
-    kinds: dict[str, type[Settings]] = {"training": Training, "faults": Faults, "run": RunSettings}
-    if "privacy" in table:
-        kinds["privacy"] = Privacy
-    for section, kind in kinds.items():
-        table[section] = parse(kind, table.get(section, {}), section).model_dump(mode="json")
-    own = dict(table.get("method", {}))
-    if own.pop("name", None) == method.name:
-        table["method"] = {"name": method.name, **parse(type(method), own, "method").model_dump(mode="json")}
-    return tomli_w.dumps(without_none(table))
 
 
 def _named(model: AnyModel, head: str | None) -> Model | Modules:

@@ -49,7 +49,7 @@ from fedkin.settings import choose, parse
 from fedkin.untrusted import printable, said, shown, text_in, toml_of
 
 __all__ = [
-    "SECTIONS", "Experiment", "RunSettings", "assign", "changed", "check_padding", "load", "modern", "names_a_folder",
+    "SECTIONS", "Experiment", "RunSettings", "assign", "changed", "check_padding", "load", "names_a_folder",
     "nets_for", "public_from", "read_table", "setting_value", "taken_changes", "without_none",
 ]  # fmt: skip
 
@@ -141,28 +141,6 @@ class RunSettings(EngineSettings):
     def computing(self) -> Computing:
         """How nets are computed."""
         return Computing(self.precision, self.channels_last, self.kernels)
-
-
-def modern(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run of an older version under today's names, to go on with it."""
-    table = {**table, **{name: _of_path(table[name]) for name in ("data", "model") if name in table}}
-    run = dict(table.get("run", {}))
-    if "dropout" not in run:
-        return table
-    dropout = run.pop("dropout")
-    return {**table, "faults": {"dropout": dropout, **table.get("faults", {})}, "run": run}
-
-
-def _of_path(section: Any) -> Any:
-    """Drop what only has a meaning on the Hub from what is read from a path, beside which it was ignored once."""
-    if not isinstance(section, Mapping):
-        return section
-    made = dict(section)
-    if {made.get("source"), made.get("name")} & {"hub", "transformers"} and made.get("path") is not None:
-        made = {name: item for name, item in made.items() if name not in ("config", "revision")}
-    if isinstance(nets := made.get("nets"), Mapping):
-        made["nets"] = {name: _of_path(net) for name, net in nets.items()}
-    return made
 
 
 def without_none(value: Any) -> Any:
@@ -429,7 +407,7 @@ class Experiment:
         table["method"] = {"name": self.method.name, **self.method.model_dump(mode="json")}
         if "methods" in self.table:
             table["methods"] = self.table["methods"]
-        # A simulation does not read [network], and old runs have none: it is there only if it was given.
+        # A simulation does not read [network]: it is there only if it was given.
         given = [*(["privacy"] if self.privacy.on else []), *(["network"] if "network" in self.table else [])]
         for section in ("faults", "run", *given):
             table[section] = getattr(self, section).model_dump(mode="json")
@@ -445,15 +423,14 @@ class Experiment:
     ) -> AbstractContextManager[None]:
         """Hold `folder` as the folder of this experiment against other processes: a new one, or one that is it already.
 
-        Settings that an older run of the same experiment lacks have their defaults. plan: what plan.json of a new
-        folder has. Raises RunError.
+        plan: what plan.json of a new folder has. Raises RunError.
         """
         root = str(data_root.resolve())
-        return claimed(folder, self.to_toml(), resume, _completed, plan=plan, data_root=root)
+        return claimed(folder, self.to_toml(), resume, plan=plan, data_root=root)
 
     def check_claim(self, folder: Path, resume: bool) -> None:
         """Check that `folder` is the folder of this experiment; raises RunError."""
-        check_claim(folder, self.to_toml(), resume, _completed)
+        check_claim(folder, self.to_toml(), resume)
 
     def federation(self, data_root: Path) -> Federation:
         """Load the data and distribute them to clients."""
@@ -476,20 +453,14 @@ class Experiment:
         return setup if data_root is None else replace(setup, public=public_from(data_root))
 
 
-def _completed(text: str) -> str:
-    """Return an experiment's text with the defaults of settings that it lacks."""
-    return Experiment.of(modern(toml_of(text))).to_toml()
-
-
-def load(path: Path, changes: Sequence[str] = (), begun: bool = False) -> Experiment:
+def load(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """Read the experiment in a TOML file, with changes `section.field=value` as `changed`; raises ConfigError.
 
     path: a file, or the name of a preset. Files that the experiment names (`own`, FILE.py:CLASS) are read, relative to
-    its folder; those of changes to the working folder. begun: whether it is of a run, perhaps of an older version.
+    its folder; those of changes to the working folder.
     """
     path = preset_or_file(path)
-    table = modern(read_table(path)) if begun else read_table(path)
-    return changed(taken_in(table, path.parent), changes, Experiment.of, str(path))
+    return changed(taken_in(read_table(path), path.parent), changes, Experiment.of, str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -398,7 +398,7 @@ def _summary(
         **({"missing": missing} if missing else {}),
         **({"privacy": privacy_spent(setup.privacy, engine.releases())} if setup.privacy.on else {}),
         "groups": _group_summary(rounds),
-        "flops": {"local_training": _flops(rounds)},
+        "flops": {"local_training": sum(row["flops"] for row in rounds)},
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": engine.mode,
@@ -440,11 +440,6 @@ def _group_summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         return {"found": None, "ari": None, "nmi": None, "modularity": None}
     known = [row["ari"] for row in with_graph if row["ari"] is not None]
     return {**with_graph[-1], "ari_mean": sum(known) / len(known) if known else None}
-
-
-def _flops(rounds: list[dict[str, Any]]) -> float | None:
-    """Return the operations of all local work; None if an older version recorded some rounds without them."""
-    return sum(row["flops"] for row in rounds) if all("flops" in row for row in rounds) else None
 
 
 def run_experiment(

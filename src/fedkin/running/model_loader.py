@@ -25,7 +25,6 @@ from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.models import Kept
-from fedkin.running.experiment import modern
 from fedkin.running.plugins import add_installed, read_own
 from fedkin.settings import choose, parse, place
 from fedkin.untrusted import said
@@ -184,7 +183,6 @@ class Loaded(Mapping[str, nn.Module]):
         if self._modules is not None:
             return pair_of(self._modules, self.task, self._head)
         assert settings is not None
-        settings = modern({"model": dict(settings)})["model"]
         if settings.get("name") not in MODELS:
             self._need_own(f"its model {settings.get('name')!r}")
         return parse(choose(MODELS, settings.get("name"), "model.name"), settings, "model").build(self.task)
