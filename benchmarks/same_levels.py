@@ -21,7 +21,7 @@ from same_federations import Federation, iid_kinds
 from scipy import stats
 
 from fedkin.graph import Plan, Spread, find, sign
-from fedkin.graph.same.search import Search
+from fedkin.graph.grouping_tests import Search
 
 LEVELS = (0.05, 0.01, 0.001)
 

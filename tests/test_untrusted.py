@@ -23,7 +23,7 @@ from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.svhn import _read as read_svhn
 from fedkin.data.tables import read_csv
 from fedkin.errors import DataError
-from fedkin.graph.table import read_signatures
+from fedkin.graph.tables import read_signatures
 from fedkin.untrusted import Refused, arrays_in, cell, json_of, most, parquet_in, shown, text_in, toml_of
 
 

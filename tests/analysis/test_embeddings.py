@@ -12,7 +12,7 @@ from fedkin.analysis import embeddings, measure, read_features
 from fedkin.engines import ENGINES, LocalEngine, features
 from fedkin.engines.simulation import Simulation
 from fedkin.errors import RunError
-from fedkin.graph import head_response
+from fedkin.graph import response_similarity
 from fedkin.learning.net import head_of
 from fedkin.learning.sgd import load
 from fedkin.methods import METHODS
@@ -65,7 +65,8 @@ def test_heads_are_compared_as_sfmtl_graph_does() -> None:
         h[client, label], owned[client, label] = point, True
     heads = [head_of(engine.model(id)) for id in found.ids]
     w, b = (np.stack([head[f"head.{part}"].numpy() for head in heads]) for part in ("weight", "bias"))
-    np.testing.assert_allclose(found.heads, head_response(w, b, h, owned), atol=1e-5)
+    responses = np.einsum("kod,lcd->klco", w, h) + b[:, None, None, :]
+    np.testing.assert_allclose(found.heads, response_similarity(responses, owned), atol=1e-5)
 
 
 def test_anchors_are_those_that_the_method_keeps() -> None:

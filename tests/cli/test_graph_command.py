@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedkin import graph as g
 from fedkin.cli.graph import graph
 from fedkin.errors import FedkinError
-from fedkin.graph.table import read_signatures
+from fedkin.graph.tables import read_signatures
 
 app = typer.Typer()
 app.command("graph")(graph)

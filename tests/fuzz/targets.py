@@ -43,7 +43,7 @@ from fedkin.engines.transport import Envelope
 from fedkin.errors import DataError, FedkinError
 from fedkin.flow import Message
 from fedkin.graph import Graph, Rows, Signature, load_graph, read_rows, read_signed, write_signed
-from fedkin.graph.table import read_signatures
+from fedkin.graph.tables import read_signatures
 from fedkin.records import reading
 from fedkin.records.files import read_json
 from fedkin.records.run import listed_difference, read_listed, read_run

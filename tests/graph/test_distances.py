@@ -114,7 +114,7 @@ def test_blocks_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     u = np.random.default_rng(1).normal(size=(23, 3, 2))
     sets = [one[: 1 + row % 3] for row, one in enumerate(u)]
     whole = measure(u), measure(sets)
-    monkeypatch.setattr("fedkin.graph.distances._BLOCK", 200)
+    monkeypatch.setattr("fedkin.graph.similarity._BLOCK", 200)
     np.testing.assert_allclose(measure(u), whole[0], rtol=1e-14)
     np.testing.assert_allclose(measure(sets), whole[1], rtol=1e-14)
 

@@ -15,7 +15,7 @@ from sklearn.decomposition import PCA
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from fedkin.graph import embedding
+from fedkin.graph import similarity as embedding
 
 
 def _blobs(count: int = 30, width: int = 6, seed: int = 0) -> Any:

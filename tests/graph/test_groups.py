@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_samples
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from fedkin.graph._order import order_by_weights
+from fedkin.graph.groups import _order_by_weights
 from graph.strategies import (
     affinities,
     both_kinds,
@@ -345,7 +345,7 @@ def test_clients_are_visited_in_the_order_of_their_weights_alone(share: float) -
         (len(weights), sum(weights), *(weights[-min(place, len(weights))] for place in (3, 2, 1)), row)
         for row, weights in enumerate(sorted(row[row > 0].tolist()) for row in a)
     ]
-    found = order_by_weights(sp.csr_array(a.astype(float)))
+    found = _order_by_weights(sp.csr_array(a.astype(float)))
     assert found.tolist() == [key[-1] for key in sorted(expected)]
 
 

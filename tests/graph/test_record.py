@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from graph.strategies import affinities, dense, kept_dense
+from graph.strategies import affinities, dense
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=6)
 
@@ -152,27 +152,13 @@ def test_a_newer_format_and_inconsistent_arrays_say_so(tmp_path: Path) -> None:
 
 
 @given(graphs())
-def test_networkx_and_back(graph: g.Graph) -> None:
+def test_as_a_networkx_graph(graph: g.Graph) -> None:
     there = graph.to_networkx()
     assert there.is_directed() == graph.directed
     assert list(there) == list(graph.ids)
-    back = g.from_networkx(there, sparse=sp.issparse(graph.weights))
-    kept = dataclasses.replace(graph, values={}, mixing=None)
-    _assert_equal(back, kept)
-
-
-def test_from_networkx_of_foreign_graphs() -> None:
-    karate = g.from_networkx(nx.karate_club_graph(), sparse=True)
-    assert karate.ids[:2] == ("0", "1")
-    assert karate.groups is None
-    assert kept_dense(g.from_networkx(nx.path_graph(3)).weights).tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
-    with pytest.raises(GraphError, match="multigraph"):
-        g.from_networkx(nx.MultiGraph())
-    with pytest.raises(GraphError, match="no nodes"):
-        g.from_networkx(nx.Graph())
-    clash = nx.Graph([(1, "1")])
-    with pytest.raises(GraphError, match="'1' occurs twice"):
-        g.from_networkx(clash)
+    assert {(a, b): w for a, b, w in there.edges(data="weight")} == {(a, b): w for a, b, w in graph.edges()}
+    if graph.groups is not None:
+        assert {id: there.nodes[id]["group"] for id in graph.ids} == dict(graph.groups)
 
 
 @given(graphs())

@@ -20,8 +20,6 @@ OF_VECTORS: dict[str, Callable[[Any], Any]] = {
     "l1": g.negative_l1,
     "l2": g.negative_l2,
     "rbf": g.rbf,
-    "row_cosine": lambda x: g.row_cosine(np.stack([x, x[:, ::-1]], axis=1)),
-    "update_cosine": lambda x: g.update_cosine(x, np.ones(x.shape[1])),
 }
 
 
@@ -94,18 +92,17 @@ def test_minmax_of_one_client_and_of_huge_values() -> None:
     np.testing.assert_allclose(huge, [[0.0, 1.0, 0.0], [1.0, 0.0, 0.5], [0.0, 0.5, 0.0]])
 
 
-def test_row_cosine_is_the_mean_over_class_rows() -> None:
-    w = np.random.default_rng(0).normal(size=(4, 3, 5))
-    expected = np.mean([cosine_similarity(w[:, c]) for c in range(3)], axis=0)
-    np.testing.assert_allclose(g.row_cosine(w), expected, atol=1e-12)
-
-
 # -- SFMTL-Graph's two similarities, against loops that read like the paper ------------------------------------
 
 
 def _cos(a: Any, b: Any) -> float:
     long = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / long if long > 0 else 0.0
+
+
+def _responses(w: Any, b: Any, h: Any) -> Any:
+    """What each linear head says of each anchor, [n, n, C, K]."""
+    return np.einsum("kod,lcd->klco", w, h) + b[:, None, None, :]
 
 
 def _heads_by_loops(w: Any, b: Any, h: Any, owned: Any, match: str) -> Any:
@@ -151,14 +148,16 @@ def heads() -> Any:
 
 
 @pytest.mark.parametrize("match", ["union", "shared", "rows"])
-def test_head_response_is_the_papers_sum(heads: Any, match: Any) -> None:
+def test_response_similarity_is_the_papers_sum(heads: Any, match: Any) -> None:
     w, b, h, owned = heads
-    s = g.head_response(w, b, h, owned, match=match)
+    r = _responses(w, b, h)
+    s = g.response_similarity(r, owned, match=match)
     np.testing.assert_allclose(s, _heads_by_loops(w, b, h, owned, match), atol=1e-12)
     assert (s == s.T).all()
     assert (np.abs(s) <= 1).all()
-    without = g.head_response(w, None, h, owned, match=match)
-    np.testing.assert_allclose(without, _heads_by_loops(w, 0 * b, h, owned, match), atol=1e-12)
+    # The same from one head at a time, for the anchors that are used.
+    used = r[:, np.ones_like(owned) if match == "rows" else owned]
+    np.testing.assert_array_equal(g.response_similarity(lambda k, at: used[k][at], owned, match=match), s)
 
 
 @pytest.mark.parametrize("match", ["union", "shared", "rows"])
@@ -174,9 +173,8 @@ def test_anchor_similarity_is_the_papers_cosine(heads: Any, match: Any) -> None:
 def test_what_a_client_does_not_own_is_never_read(heads: Any, match: Any) -> None:
     w, b, h, owned = heads
     spoilt = np.where(owned[:, :, None], h, np.nan)
-    np.testing.assert_array_equal(
-        g.head_response(w, b, spoilt, owned, match=match), g.head_response(w, b, h, owned, match=match)
-    )
+    one, other = (g.response_similarity(_responses(w, b, each), owned, match=match) for each in (spoilt, h))
+    np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(
         g.anchor_similarity(spoilt, owned, match=match), g.anchor_similarity(h, owned, match=match)
     )
@@ -207,18 +205,12 @@ def test_two_one_and_no_common_classes_are_told_apart() -> None:
         (lambda: g.cosine(np.zeros((0, 3))), "at least one client"),
         (lambda: g.cosine([["a", "b"]]), "expected numbers"),
         (lambda: g.rbf([[1.0], [2.0]], gamma=0), "gamma: expected a number above 0"),
-        (lambda: g.update_cosine([[1.0, 2.0]], [1.0]), r"start: expected shape \(2,\)"),
         (lambda: g.minmax([[1, 2], [3, 4]]), "not symmetric"),
         (lambda: g.minmax([[1, 2]]), "square"),
         (lambda: g.response_similarity(np.zeros((2, 3, 1, 1)), np.ones((2, 1), bool)), r"logits \[n, n, C, K\]"),
         (lambda: g.anchor_similarity(np.zeros((2, 3, 1)), np.ones((2, 3))), "owned: expected bool"),
         (lambda: g.anchor_similarity(np.zeros((2, 3, 1)), np.ones((2, 3), bool), match="all"), "match: expected"),  # type: ignore[arg-type]
         (lambda: g.anchor_similarity(np.full((2, 1, 1), np.inf), np.ones((2, 1), bool)), "client 0 has a value"),
-        (lambda: g.head_response(np.ones((2, 3, 4)), None, np.ones((2, 3, 5)), np.ones((2, 3), bool)), "H: expected"),
-        (
-            lambda: g.head_response(np.ones((2, 3, 4)), np.ones((2, 2)), np.ones((2, 3, 4)), np.ones((2, 3), bool)),
-            "b: expected biases",
-        ),
     ],
 )
 def test_errors_name_what_is_wrong(call: Any, says: str) -> None:

@@ -17,7 +17,6 @@ SPARSIFY = ["none", "epsilon:0.4", "knn:3", "mutual:3", "gamma:auto", "gamma:0.5
 GROUPS = ["louvain", "leiden", "components", "hierarchical", "hierarchical:silhouette", "hierarchical:3",
           "kmeans:3", "bipartition:0.2", "single", "alone", "planted"]  # fmt: skip
 CONTROL = ["none", "random", "uniform", "oracle", "shuffled", "self"]
-CENTRALITY = ["degree", "closeness", "betweenness", "eigenvector", "current-flow", "current-flow-closeness", "pagerank"]
 
 
 @pytest.fixture
@@ -116,13 +115,6 @@ def test_control_by_name(name: str, clients: Any) -> None:
     np.testing.assert_array_equal(c, expected[name]())
 
 
-@pytest.mark.parametrize("name", CENTRALITY)
-def test_centrality_by_name(name: str, clients: Any) -> None:
-    values = g.centrality_stage(name)(g.knn(g.cosine(clients[0]), 3))
-    assert values.shape == (24,)
-    assert g.softmax(values).sum() == pytest.approx(1)
-
-
 @pytest.mark.parametrize("spec", ["oracle", "planted"])
 def test_planted_groups_must_be_known(spec: str) -> None:
     stage: Any = g.control_stage(spec) if spec == "oracle" else g.groups_stage(spec)
@@ -157,7 +149,6 @@ def test_planted_groups_must_be_known(spec: str) -> None:
         (g.groups_stage, "bipartition:-3", "expected a number of at least -1"),
         (g.control_stage, "rand", "did you mean 'random'"),
         (g.control_stage, "random:1", "takes no argument"),
-        (g.centrality_stage, "between", "did you mean 'betweenness'"),
     ],
 )
 def test_a_spec_that_cannot_be_read_says_why(make: Any, spec: str, says: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedkin.errors import RunError
-from fedkin.graph._page import embedded
+from fedkin.graph.picture import embedded
 from fedkin.report import write_report
 from fedkin.report.graphs import _matrix
 from fedkin.report.page import page

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedkin.graph import Graph
-    from fedkin.graph.table import Signatures
+    from fedkin.graph.tables import Signatures
 
 __all__ = ["graph"]
 
@@ -71,7 +71,7 @@ def graph(
         return
     if client or target:
         raise ConfigError(f"--client, --target: of raw rows; --groups {groups} reads one vector per client")
-    from fedkin.graph.table import read_signatures
+    from fedkin.graph.tables import read_signatures
 
     similarity = None if similarity is None else _own(similarity, "similarity")
     sparsify, groups = _own(sparsify, "sparsify"), _own(groups, "groups")
@@ -90,7 +90,7 @@ def graph(
 
 def _own(spec: str, kind: str) -> str:
     """The name of a stage: of FILE.py:NAME after reading the file, also of another package; others as they are."""
-    from fedkin.graph.own import BUILT_IN
+    from fedkin.graph.stages import BUILT_IN
 
     in_file = ".py:" in spec
     if spec.partition(":")[0] in BUILT_IN[kind] or not (in_file or entry_points(group="fedkin.graph")):

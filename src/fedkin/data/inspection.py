@@ -272,10 +272,10 @@ def _skew(made: Encoded) -> Iterator[Finding]:
 
 
 def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:
-    """Clients whose earlier and later rows can be told apart, at .001 over all clients (`fedkin.graph.same`)."""
+    """Clients whose earlier and later rows can be told apart, at .001 over all clients (`fedkin.graph.find`)."""
     if reading.time is None:
         return
-    from fedkin.graph.same import Plan, Spread, find, sign
+    from fedkin.graph import Plan, Spread, find, sign
 
     when = numbers(table, reading.time)
     large = {id: rows for id, rows in sorted(rows_by_name(made.client).items()) if len(rows) >= _DRIFT}

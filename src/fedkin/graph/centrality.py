@@ -17,8 +17,8 @@ from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_sparse
 
 __all__ = [
-    "betweenness", "closeness", "current_flow_betweenness", "current_flow_closeness", "degree", "eigenvector",
-    "pagerank", "sampled_betweenness",
+    "betweenness", "closeness", "current_flow_betweenness", "degree", "eigenvector",
+    "sampled_betweenness",
 ]  # fmt: skip
 
 # Number of sources handled together: a few matrices [n, 64] instead of [n, n].
@@ -203,46 +203,6 @@ def eigenvector(a: Any) -> Array:
             vector = eigsh(part, k=1, which="LA", v0=np.ones(len(rows)))[1][:, 0]
         vector = np.abs(vector)
         out[rows] = vector / np.linalg.norm(vector) * np.sqrt(len(rows) / edges.shape[0])
-    return out
-
-
-def pagerank(a: Any, *, damping: float = 0.85) -> Array:
-    """Return the stationary distribution of a random walk that jumps with 1 - damping (Page et al. 1999).
-
-    A step follows an edge with probability proportional to its weight, a jump goes to any client. `a` may be directed
-    (a_ij: from i to j). From a client without edges the walk always jumps. The values sum to 1.
-
-    >>> pagerank(np.array([[0, 1], [1, 0]]))
-    array([0.5, 0.5])
-    """
-    if not 0 <= damping < 1:
-        raise GraphError(f"damping: expected 0 or more and below 1, got {damping}")
-    edges = _edges(a, symmetric=False)
-    n = edges.shape[0]
-    total = np.asarray(edges.sum(axis=1)).ravel()
-    step = sp.diags_array(1.0 / np.where(total > 0, total, 1.0), format="csr") @ edges
-    rank = np.full(n, 1.0 / n)
-    # The distance to the stationary distribution shrinks by the factor `damping` at each step.
-    for _ in range(1 + int(np.ceil(np.log(1e-14) / np.log(max(damping, 1e-14))))):
-        rank = damping * (rank @ step + rank[total == 0].sum() / n) + (1 - damping) / n
-    return np.asarray(rank / rank.sum())
-
-
-def current_flow_closeness(a: Any, *, weighted: bool = False) -> Array:
-    """Return 1 / sum of effective resistances to the clients of its component (Brandes and Fleischer 2005).
-
-    Each edge has conductance 1, or a_ij with `weighted`. Each component has the values that networkx gives for that
-    component alone. Memory: a dense matrix per component.
-
-    >>> current_flow_closeness(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(3)
-    array([0.333, 0.5  , 0.333])
-    """
-    edges = _edges(a)
-    out = np.zeros(edges.shape[0])
-    for rows, part in _components(edges):
-        inverse = _laplacian_inverse(part, weighted)
-        own = np.diag(inverse)
-        out[rows] = 1.0 / (len(rows) * own + own.sum() - 2 * inverse.sum(axis=1))
     return out
 
 

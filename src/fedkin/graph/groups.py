@@ -15,7 +15,6 @@ from scipy.sparse import csgraph
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_counts, as_dense, as_labels, as_sparse, as_vectors
-from fedkin.graph._order import order_by_weights
 
 __all__ = [
     "bipartition", "by_id", "canonical", "cfl", "components", "hierarchical", "kmeans", "leiden", "louvain",
@@ -88,9 +87,7 @@ def leiden(a: Any, *, resolution: float = 1.0, seed: int | None = 0) -> Labels:
     >>> leiden(np.kron(np.eye(2), np.ones((2, 2))))
     array([0, 0, 1, 1])
     """
-    from fedkin.graph._leiden import GreedyLeiden
-
-    labels = _modular(GreedyLeiden, a, resolution, seed)
+    labels = _modular(_greedy_leiden(), a, resolution, seed)
     inside = as_sparse(a).tocoo()
     same = labels[inside.row] == labels[inside.col]
     # Repeated moves can leave a group in two pieces. As two groups they have a higher modularity.
@@ -108,7 +105,7 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     if len(joined) == 0 or linked.data.max() <= 0:
         return np.arange(a.shape[0])
     # Weights are scaled, since scikit-network computes in single precision, which cannot hold every weight.
-    order = order_by_weights(linked)
+    order = _order_by_weights(linked)
     matrix = sp.csr_matrix((linked / linked.data.max())[order][:, order])
     options = {
         "return_probs": False,
@@ -122,6 +119,54 @@ def _modular(finder: Any, a: Any, resolution: float, seed: int | None) -> Labels
     labels = np.arange(a.shape[0]) + len(joined)
     labels[joined[order]] = model.fit_predict(matrix)
     return canonical(labels)
+
+
+def _greedy_leiden() -> Any:
+    """Return scikit-network's Leiden with a deterministic refinement."""
+    from sknetwork.clustering import Leiden
+
+    class GreedyLeiden(Leiden):  # type: ignore[misc]
+        """Leiden that refines groups by the best merge inside each group.
+
+        scikit-network draws merges from the C library's unseeded rand(), and repeats them until no merge gains. In
+        single precision this may never end. Here scikit-network's compiled local search refines a group, on the
+        edges inside groups and with the weights of the whole graph: Traag et al.'s rule at temperature 0.
+        """
+
+        def _optimize_refine(
+            self, labels: Any, labels_refined: Any, adjacency: Any, out_weights: Any, in_weights: Any
+        ) -> Any:
+            coo = sp.coo_matrix(adjacency)
+            inside = labels[coo.row] == labels[coo.col]
+            within = sp.csr_matrix((coo.data[inside], (coo.row[inside], coo.col[inside])), shape=adjacency.shape)
+            refined, _ = self._optimize(np.asarray(labels_refined), within, out_weights, in_weights)
+            return np.asarray(refined)
+
+    return GreedyLeiden
+
+
+def _order_by_weights(a: sp.csr_array) -> Labels:
+    """Sort clients by their weights alone: the result of a finder depends on the order of its rows.
+
+    Clients are sorted by number of edges, then total weight, then the largest weights. Clients that are equal in all
+    of these keep their order. Sums are taken over sorted weights, so that the order of the rows changes no bit.
+    """
+    count = np.diff(a.indptr)
+    data = _sorted_in_rows(a, count)
+    total = np.add.reduceat(data, a.indptr[:-1])
+    largest = [data[a.indptr[1:] - np.minimum(k, count)] for k in (1, 2, 3)]
+    return np.lexsort((*largest, total, count)).astype(np.int64)
+
+
+def _sorted_in_rows(a: sp.csr_array, count: Labels) -> Array:
+    """Sort the weights of each row: those of rows with as many edges, as one matrix."""
+    data = np.empty_like(a.data)
+    rows = np.argsort(count, kind="stable")
+    sizes, first = np.unique(count[rows], return_index=True)
+    for size, some in zip(sizes.tolist(), np.split(rows, first[1:]), strict=True):
+        places = a.indptr[some][:, None] + np.arange(size)
+        data[places] = np.sort(a.data[places], axis=1)
+    return data
 
 
 def hierarchical(

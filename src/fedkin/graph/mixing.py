@@ -1,6 +1,6 @@
-"""Mixing matrices: W [n, n] with rows that sum to 1; the clients' new values are W @ X.
+"""Mixing matrices W [n, n] with rows that sum to 1, the simplex that such rows are on, and the rows that peers learn.
 
-A client without neighbours has the identity's row in W, so it keeps its own values.
+The clients' new values are W @ X. A client without neighbours has the identity's row in W, so it keeps its own values.
 """
 
 from __future__ import annotations
@@ -11,13 +11,21 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Matrix, as_counts, as_dense, as_labels, as_matrix, as_sparse
-from fedkin.graph.simplex import norm_regularised
+from fedkin.graph._check import Array, Matrix, as_counts, as_labels, as_matrix, as_sparse, as_vectors
 
 __all__ = [
-    "group_average", "laplacian", "laplacian_step", "learned_rows", "max_degree", "metropolis",
-    "neighbour_average", "row_normalise",
-]  # fmt: skip
+    "collaboration_weights",
+    "gradient_step",
+    "laplacian",
+    "laplacian_step",
+    "metropolis",
+    "norm_regularised",
+    "project",
+    "relative_similarity",
+    "row_normalise",
+    "sign_step",
+    "softmax",
+]
 
 
 def row_normalise(a: Any) -> Matrix:
@@ -31,51 +39,10 @@ def row_normalise(a: Any) -> Matrix:
     # Each row is divided by its largest entry first, so that no row sum overflows and only an empty row sums to 0.
     top = np.asarray(a.max(axis=1) if isinstance(a, np.ndarray) else a.max(axis=1).toarray()).ravel()
     # Below 1e-300 the inverse overflows; what is left then is summed well all the same.
-    scaled = _rows(a, 1.0 / np.where(top > 0, np.maximum(top, 1e-300), 1.0))
+    scaled = _scaled_rows(a, 1.0 / np.where(top > 0, np.maximum(top, 1e-300), 1.0))
     total = np.asarray(scaled.sum(axis=1)).ravel()
     alone = (total == 0).astype(np.float64)
-    return _plus_diagonal(_rows(scaled, 1.0 / np.where(total > 0, total, 1.0)), alone)
-
-
-def neighbour_average(a: Any, counts: Any = None, *, own: float | None = 1.0) -> Matrix:
-    """Weight neighbours by edge weight and sample count: a_ij n_j / sum_j a_ij n_j (FLT, case I, normalised).
-
-    a: [n, n], at least 0, may be directed. counts: sample counts n_j [n]; None means equal counts. own: the weight
-    a_ii that replaces the diagonal; None keeps the diagonal.
-
-    >>> neighbour_average(np.array([[0.0, 1.0], [1.0, 0.0]]), counts=[100, 300])
-    array([[0.25, 0.75],
-           [0.25, 0.75]])
-    """
-    a = as_matrix(a, symmetric=False, nonnegative=True)
-    n = a.shape[0]
-    weight = as_counts(counts, n)
-    if own is not None:
-        if not (np.isfinite(own) and own >= 0):
-            raise GraphError(f"own: expected a weight of at least 0, got {own}")
-        a = _plus_diagonal(a, own - a.diagonal())
-    weight = weight / (weight.max() or 1.0)
-    return row_normalise(a * weight if isinstance(a, np.ndarray) else a @ sp.diags_array(weight, format="csr"))
-
-
-def group_average(labels: Any, counts: Any = None) -> Array:
-    """Weight the clients of a group by n_j / sum of n over the group, others by 0 (FLT, case II): dense [n, n].
-
-    The clients of a group whose counts are all zero get equal weights.
-
-    >>> group_average([0, 0, 1], counts=[1, 3, 5])
-    array([[0.25, 0.75, 0.  ],
-           [0.25, 0.75, 0.  ],
-           [0.  , 0.  , 1.  ]])
-    """
-    found = as_labels(labels)
-    weight = as_counts(counts, len(found))
-    empty = np.bincount(found, weights=weight) == 0
-    weight = np.where(empty[found], 1.0, weight)
-    same = found[:, None] == found[None, :]
-    mixed = row_normalise(same * (weight / weight.max()))
-    assert isinstance(mixed, np.ndarray)
-    return mixed
+    return _plus_diagonal(_scaled_rows(scaled, 1.0 / np.where(total > 0, total, 1.0)), alone)
 
 
 def laplacian(a: Any, groups: Any = None) -> Matrix:
@@ -133,50 +100,16 @@ def metropolis(a: Any) -> Matrix:
            [0.333, 0.333, 0.333],
            [0.   , 0.333, 0.667]])
     """
-    return _from_degrees(a, lambda degree, i, j: 1.0 / (1.0 + np.maximum(degree[i], degree[j])))
-
-
-def max_degree(a: Any) -> Matrix:
-    """Return weights 1 / (1 + largest degree) on the edges of symmetric `a`, the rest on the diagonal.
-
-    W is symmetric (Xiao, Boyd and Lall 2005).
-
-    >>> max_degree(np.array([[0, 1], [1, 0]]))
-    array([[0.5, 0.5],
-           [0.5, 0.5]])
-    """
-    return _from_degrees(a, lambda degree, i, j: np.full(len(i), 1.0 / (1.0 + degree.max())))
-
-
-def _from_degrees(a: Any, weigh: Any) -> Matrix:
-    dense = not sp.issparse(a)
     coo = as_sparse(a, nonnegative=True).tocoo()
     keep = (coo.row != coo.col) & (coo.data > 0)
     i, j = coo.row[keep], coo.col[keep]
     degree = np.bincount(i, minlength=coo.shape[0])
-    edges = sp.csr_array((weigh(degree, i, j), (i, j)), shape=coo.shape)
-    rest: Array = 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel()
-    mixed = _plus_diagonal(edges, rest)
-    return mixed.toarray() if dense and not isinstance(mixed, np.ndarray) else mixed
+    edges = sp.csr_array((1.0 / (1.0 + np.maximum(degree[i], degree[j])), (i, j)), shape=coo.shape)
+    mixed = _plus_diagonal(edges, 1.0 - np.asarray(edges.sum(axis=1), dtype=np.float64).ravel())
+    return mixed if sp.issparse(a) or isinstance(mixed, np.ndarray) else mixed.toarray()
 
 
-def learned_rows(s: Any, beta: float, *, scale: Any = None) -> Array:
-    """Return rows w on the simplex that minimise -sum_j scale_j s_ij w_j + beta |w|_2: dense [n, n].
-
-    s: similarities [n, n] of any sign, may be asymmetric. scale: one factor per client (for instance sample counts
-    divided by their mean); None means 1. A larger beta spreads the weight over more clients; see
-    `norm_regularised`.
-
-    >>> learned_rows(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), 0.5)
-    array([[0.5, 0.5, 0. ],
-           [0.5, 0.5, 0. ],
-           [0. , 0. , 1. ]])
-    """
-    s = as_dense(s, "S", symmetric=False)
-    return norm_regularised(s * as_counts(scale, s.shape[0], "scale"), beta)
-
-
-def _rows(a: Matrix, factor: Array) -> Matrix:
+def _scaled_rows(a: Matrix, factor: Array) -> Matrix:
     if isinstance(a, np.ndarray):
         return a * factor[:, None]
     return sp.csr_array(sp.diags_array(factor, format="csr") @ a)
@@ -188,3 +121,227 @@ def _plus_diagonal(a: Matrix, values: Array) -> Matrix:
     out = sp.csr_array(a + sp.diags_array(values, format="csr"))
     out.eliminate_zeros()
     return out
+
+
+# -- the probability simplex {w >= 0, sum w = 1} -----------------------------------------------------------------------
+
+
+def project(v: Any, *, floor: float = 0.0) -> Array:
+    """Return the nearest point to `v` [n], or to each row of [m, n], with entries >= floor that sum to 1.
+
+    The algorithm sorts the entries (Held, Wolfe and Crowder 1974; Duchi et al. 2008). floor * n must not exceed 1.
+
+    >>> project([0.5, 2.0, -1.0])
+    array([0., 1., 0.])
+    >>> project([0.5, 2.0, -1.0], floor=0.1)
+    array([0.1, 0.8, 0.1])
+    """
+    rows, shape = _as_rows(v, "v")
+    n = rows.shape[1]
+    if not (np.isfinite(floor) and floor >= 0 and floor * n <= 1 + 1e-12):
+        raise GraphError(f"floor: expected 0 to 1/{n} so that {n} entries can sum to 1, got {floor}")
+    room = max(1.0 - floor * n, 0.0)
+    # Only differences matter. Entries that are lower than the largest by more than `room` end at the floor.
+    rows = np.maximum(rows - rows.max(axis=1, keepdims=True), -2.0)
+    ordered = -np.sort(-rows, axis=1)
+    excess = np.cumsum(ordered, axis=1) - room
+    count = np.arange(1, n + 1)
+    # With room 0 no entry passes the test. The largest entry is then kept, with excess 0.
+    support = np.maximum((ordered * count > excess).sum(axis=1), 1)
+    cut = excess[np.arange(len(rows)), support - 1] / support
+    return np.asarray(np.maximum(rows - cut[:, None], 0.0) + floor).reshape(shape)
+
+
+def norm_regularised(c: Any, b: float, *, trust: Any = None) -> Array:
+    """Return the w on the simplex that minimises -<c, w> + b |w|_2, for `c` [n] or each row of [m, n].
+
+    b: at least 0. trust: t [n] above 0; the norm is then |w / sqrt(t)|_2, so that equal c give w proportional to t.
+    Stationarity gives w_j = t_j (c_j - nu)_+ up to a factor, with sum_j t_j (c_j - nu)_+^2 = b^2. So nu solves a
+    quadratic equation on each candidate support, and w is exact. b = 0 is the limit: all weight is on the largest
+    entries.
+
+    >>> norm_regularised([1.0, 1.0, 0.0], 0.5)
+    array([0.5, 0.5, 0. ])
+    >>> norm_regularised([1.0, 1.0, 0.0], 0.5, trust=[3.0, 1.0, 1.0])
+    array([0.75, 0.25, 0.  ])
+    """
+    rows, shape = _as_rows(c, "c")
+    if not (np.isfinite(b) and b >= 0):
+        raise GraphError(f"b: expected a number of at least 0, got {b}")
+    t = _trust(trust, rows.shape[1])
+    rows = rows - rows.max(axis=1, keepdims=True)
+    if b == 0:
+        best = (rows == 0) * t
+        return np.asarray(best / best.sum(axis=1, keepdims=True)).reshape(shape)
+    # Rows are in units of b and of the largest trust. Entries more than b / sqrt(t) below the largest get weight 0.
+    with np.errstate(over="ignore"):
+        rows = np.maximum(rows * np.sqrt(t.max()) / b, -2.0 * np.sqrt(t.max() / t.min()))
+    order = np.argsort(-rows, axis=1, kind="stable")
+    ordered, share = np.take_along_axis(rows, order, axis=1), (t / t.max())[order]
+    count = np.cumsum(share, axis=1)
+    first, second = np.cumsum(share * ordered, axis=1), np.cumsum(share * np.square(ordered), axis=1)
+    # Entry m is in the support if and only if nu is below it, that is, if sum_{i<=m} t_i (c_i - c_m)^2 < 1.
+    support = (second - 2 * ordered * first + count * np.square(ordered) < 1).sum(axis=1)
+    at = (np.arange(len(rows)), support - 1)
+    mean = first[at] / count[at]
+    cut = mean - np.sqrt(np.maximum(1 / count[at] - (second[at] / count[at] - np.square(mean)), 0.0))
+    weight = np.maximum(rows - cut[:, None], 0.0) * t
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True)).reshape(shape)
+
+
+def _trust(trust: Any, n: int) -> Array:
+    if trust is None:
+        return np.ones(n)
+    t = as_counts(trust, n, "trust")
+    if not (t > 0).all():
+        raise GraphError(f"trust: expected numbers above 0, got {t.min():g} at {int(t.argmin())}")
+    return t
+
+
+def _as_rows(v: Any, name: str) -> tuple[Array, tuple[int, ...]]:
+    """Return `v` as a matrix of rows, and the shape of the result."""
+    ndim = np.ndim(v)
+    if ndim not in (1, 2):
+        raise GraphError(f"{name}: expected a vector [n] or rows [m, n], got {ndim} axes")
+    array = as_vectors(v, name, ndim=ndim)
+    return array.reshape(-1, array.shape[-1]), array.shape
+
+
+def softmax(values: Any, temperature: float = 1.0) -> Array:
+    """Return exp(c_k / temperature) divided by its sum: a prior [n] on clients from centralities [n] (TFL).
+
+    temperature: above 0. A high temperature gives a prior near uniform, a low one a prior near one-hot.
+
+    >>> softmax([0.0, 0.0])
+    array([0.5, 0.5])
+    """
+    c = as_vectors(values, "values", ndim=1)
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise GraphError(f"temperature: expected a number above 0, got {temperature}")
+    with np.errstate(over="ignore"):
+        weight = np.exp((c - c.max()) / temperature)
+    return np.asarray(weight / weight.sum())
+
+
+# -- collaboration weights that one peer learns for itself: MAPL's graph objective over its own row of weights
+#
+# A peer has similarities s [n] to itself (at index `own`) and to the peers that sent it a message. It seeks w [n] on
+# the simplex {w >= 0, sum w = 1} that minimises (MAPL, Eq. 7-9)
+#
+#     -mu1 sum_j gamma_j s_j w_j + mu2 (beta |w / sqrt(trust)|_2 - log(deg + eps)),   deg = 1 - w_own.
+#
+# gamma and trust are confidences in each peer. The paper has only gamma, sample counts divided by their sum over all
+# peers. With trust, similarity chooses the peers, and counts only divide the weight between the chosen peers.
+
+
+_HALVINGS = 64  # of [0, 1]: down to the spacing of floats
+
+
+def relative_similarity(s: Any, own: int, *, alike: float = 0.45) -> Array:
+    """Divide `s` [n] by the best neighbour's similarity, if that is at least `alike`.
+
+    Results are at least -1, and the peer's own is 1. So the best neighbour has the same similarity as the peer itself,
+    unless no neighbour is similar enough.
+
+    >>> relative_similarity([1.0, 0.8, 0.2, -0.4], own=0)
+    array([ 1.  ,  1.  ,  0.25, -0.5 ])
+    >>> relative_similarity([1.0, 0.4, 0.0], own=0)
+    array([1. , 0.4, 0. ])
+    """
+    s, own = _row(s, own)
+    if not (np.isfinite(alike) and alike > 0):
+        raise GraphError(f"alike: expected a similarity above 0, got {alike}")
+    best = np.delete(s, own).max(initial=-1.0)
+    scaled = np.maximum(s / (best if best >= alike else 1.0), -1.0)
+    scaled[own] = 1.0
+    return np.asarray(scaled)
+
+
+def collaboration_weights(
+    s: Any, own: int, *, gamma: Any = None, trust: Any = None,
+    mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5, eps: float = 1e-6,
+) -> Array:  # fmt: skip
+    """Return the w [n] that minimises the objective above, exactly.
+
+    The degree depends on w_own alone, so that at the optimum its gradient acts like a lower similarity of the peer
+    with itself, by lambda = mu2 / (deg + eps). For a given lambda, `norm_regularised` gives the optimal w. Its w_own
+    falls as lambda grows, so a bisection on w_own finds the value at which both agree.
+
+    >>> collaboration_weights([1.0, 1.0, 1.0, 0.0], own=0, mu2=0.01, beta=10.0).round(3)
+    array([0.28, 0.36, 0.36, 0.  ])
+    """
+    s, own = _row(s, own)
+    linear = mu1 * as_counts(gamma, len(s), "gamma") * s
+    for name, value, least in (("mu1", mu1, 0.0), ("mu2", mu2, 0.0), ("beta", beta, 0.0), ("eps", eps, 1e-300)):
+        if not (np.isfinite(value) and value >= least):
+            raise GraphError(f"{name}: expected a number of at least {least:g}, got {value}")
+    if len(s) == 1:
+        return np.ones(1)
+
+    def best(share: float) -> Array:
+        """Return the optimum with the gradient of the log fixed at its value for w_own = share."""
+        tilted = linear.copy()
+        tilted[own] -= mu2 / (1.0 - share + eps)
+        return norm_regularised(tilted, mu2 * beta, trust=trust)
+
+    low, high = 0.0, 1.0
+    below, above = best(low), best(high)
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        w = best(share)
+        if w[own] >= share:
+            low, below = share, w
+        else:
+            high, above = share, w
+    # Both are optimal to rounding. Where the optimum jumps (beta = 0), w_own is between those of the two.
+    span = below[own] - above[own]
+    part = np.clip((low - above[own]) / span, 0.0, 1.0) if span > 0 else 1.0
+    return np.asarray(part * below + (1 - part) * above)
+
+
+def gradient_step(
+    w: Any, s: Any, own: int, *, gamma: Any = None, mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5,
+    eps: float = 1e-6, rate: float = 0.1, steps: int = 1,
+) -> Array:  # fmt: skip
+    """Take `steps` gradient steps on the objective (trust 1) from w [n], each projected on the simplex (Algorithm 2).
+
+    >>> gradient_step([0.5, 0.5], [1.0, 0.0], own=0, mu2=0.0, rate=0.2).round(3)
+    array([0.55, 0.45])
+    """
+    s, own = _row(s, own)
+    w, gamma = as_counts(w, len(s), "w"), as_counts(gamma, len(s), "gamma")
+    others = np.arange(len(s)) != own
+    for _ in range(steps):
+        slope = -mu1 * gamma * s + mu2 * beta * w / max(np.linalg.norm(w), 1e-300)
+        slope = slope - others * mu2 / (_degree(w, own) + eps)
+        w = project(w - rate * slope)
+    return np.asarray(w)
+
+
+def sign_step(
+    w: Any, s: Any, own: int, *, gamma: Any = None, mu1: float = 0.5, mu2: float = 0.1, beta: float = 0.5,
+    rate: float = 0.1,
+) -> Array:  # fmt: skip
+    """Take the released code's step: +rate where the gradient without the log term is negative, else -rate.
+
+    The result is projected on the simplex. A first step of Adam is the same. An entry grows if and only if
+    s_j > (mu2 beta / mu1) w_j / (gamma_j |w|_2).
+
+    >>> sign_step([0.5, 0.5], [1.0, 0.0], own=0).round(3)
+    array([0.6, 0.4])
+    """
+    s, own = _row(s, own)
+    w, gamma = as_counts(w, len(s), "w"), as_counts(gamma, len(s), "gamma")
+    slope = -mu1 * gamma * s + mu2 * beta * w / max(np.linalg.norm(w), 1e-300)
+    return project(w - rate * np.sign(slope))
+
+
+def _degree(w: Array, own: int) -> float:
+    return float(w.sum() - w[own])
+
+
+def _row(s: Any, own: int) -> tuple[Array, int]:
+    row = as_vectors(s, "s", ndim=1)
+    if not 0 <= own < len(row):
+        raise GraphError(f"own: expected a place from 0 to {len(row) - 1}, got {own}")
+    return row, int(own)

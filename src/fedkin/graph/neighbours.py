@@ -9,8 +9,8 @@ import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Array, Labels, as_vectors
+from fedkin.graph.affinity import symmetrise
 from fedkin.graph.similarity import unit
-from fedkin.graph.sparsify import symmetrise
 
 __all__ = ["Neighbours", "knn_graph", "nearest", "nearest_points"]
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,72 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedkin.graph._check import Array, Labels
-from fedkin.graph._page import page_of
 from fedkin.graph.record import Graph
 
-__all__ = ["draw", "force_layout"]
+__all__ = ["OLD", "draw", "embedded", "library", "page_of", "unpacking"]
+
+
+# -- one HTML file with pictures in it, which needs no network: the drawing library is inside, packed ------------------
+
+
+# plotly.js-cartesian-dist-min 4.1.1 from npm, MIT (plotly-LICENSE.txt beside it), packed by gzip.
+_PLOTLY = "plotly-cartesian.min.js.gz"
+OLD = "The charts of this page need a browser of 2023 or later, which can unpack them."
+_DRAW = """const figures = JSON.parse(document.getElementById("data").textContent);
+Promise.all(figures.map(({ data, layout }, at) =>
+  Plotly.newPlot(`figure-${at}`, data, layout, { displaylogo: false, responsive: true })
+)).then(() => { document.documentElement.dataset.drawn = "yes"; });"""
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>body {{ font: 16px/1.4 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }}</style>
+</head><body><h1>{title}</h1>{text}
+<p id="old" hidden>{old}</p>
+{places}
+<script type="application/json" id="data">{data}</script>
+<script type="application/octet-stream" id="plotly">{library}</script>
+<script type="text/plain" id="script">{draw}</script>
+<script>
+{unpack}</script>
+</body></html>
+"""  # noqa: E501
+
+
+def page_of(title: str, figures: Sequence[Any], text: str = "") -> str:
+    """The page of these figures of plotly (with Cartesian axes), one below the other; text: a paragraph above them."""
+    return _PAGE.format(
+        title=escape(title), text=f"<p>{escape(text)}</p>" if text else "", old=OLD,
+        places="\n".join(f'<div id="figure-{at}"></div>' for at in range(len(figures))),
+        data=embedded([json.loads(figure.to_json()) for figure in figures]), library=library(), draw=_DRAW,
+        unpack=unpacking(),
+    )  # fmt: skip
+
+
+def library() -> str:
+    """The packed library as base64, for an element of the id "plotly"."""
+    return base64.b64encode(files("fedkin.graph").joinpath(_PLOTLY).read_bytes()).decode()
+
+
+def unpacking() -> str:
+    """The script that unpacks it and then runs the text of the element "script", or else shows the element "old"."""
+    return files("fedkin.graph").joinpath("unpack.js").read_text(encoding="utf-8")
+
+
+def embedded(value: Any) -> str:
+    """JSON that is safe inside a script element, whatever texts it holds."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+# -- pictures of a graph -----------------------------------------------------------------------------------------------
+
 
 # The colours of Okabe and Ito, which colour-blind people can distinguish too. Beyond eight groups, the marker's shape
 # changes.
@@ -82,7 +148,7 @@ def _binned(weights: Any, order: Labels) -> tuple[Array, float]:
 def _layout(graph: Graph, seed: int) -> Any:
     import plotly.graph_objects as go
 
-    place = force_layout(graph.weights, graph.labels, seed=seed)
+    place = _places(graph.weights, seed)
     figure = go.Figure()
     upper = sp.triu(sp.csr_array(graph.weights), k=1).tocoo()
     strongest = np.argsort(-upper.data, kind="stable")[:_MOST_EDGES]
@@ -123,52 +189,28 @@ def _safe(names: list[str] | None) -> list[str] | None:
     return None if names is None else [escape(name) for name in names]
 
 
-def force_layout(weights: Any, labels: Labels, *, seed: int = 0, steps: int = 80) -> Array:
-    """Return places [n, 2] by attraction along edges and repulsion of all pairs (Fruchterman and Reingold 1991).
+def _places(weights: Any, seed: int) -> Array:
+    """Places [n, 2] by attraction along edges and repulsion of all pairs (Fruchterman and Reingold 1991), by rustworkx.
 
-    Clients with edges are in the square from -1 to 1; at the start, their groups are on a circle. Clients without
-    edges are in rows below. Time and memory are of order n^2.
-
-    >>> force_layout(np.zeros((3, 3)), np.arange(3)).shape
-    (3, 2)
+    Clients with edges are in the square from -1 to 1; clients without edges are in rows below.
     """
+    import rustworkx as rx
+
     edges = sp.csr_array(weights)
     alone = np.asarray(edges.sum(axis=1)).ravel() == 0
-    place = np.empty((len(labels), 2))
+    place = np.empty((edges.shape[0], 2))
     rank = np.arange(alone.sum())
     place[alone] = np.stack([rank % 12 / 5.5 - 1, -1.25 - 0.15 * (rank // 12)], axis=1)
     if not alone.all():
         linked = np.flatnonzero(~alone)
-        place[linked] = _by_forces(edges[linked][:, linked].tocoo(), labels[linked], seed, steps)
+        upper = sp.triu(edges[linked][:, linked], k=1).tocoo()
+        graph = rx.PyGraph(multigraph=False)
+        graph.add_nodes_from(range(len(linked)))
+        graph.add_edges_from(
+            list(zip(upper.row.tolist(), upper.col.tolist(), (upper.data / upper.data.max()).tolist(), strict=True))
+        )
+        found = rx.spring_layout(graph, weight_fn=float, num_iter=80, seed=seed)
+        xy = np.array([found[row] for row in range(len(linked))])
+        low, high = xy.min(axis=0), xy.max(axis=0)
+        place[linked] = 2 * (xy - low) / np.maximum(high - low, 1e-9) - 1
     return place
-
-
-def _by_forces(edges: Any, labels: Labels, seed: int, steps: int) -> Array:
-    n = len(labels)
-    angle = 2 * np.pi * labels / (labels.max() + 1)
-    rng = np.random.default_rng(seed)
-    place = np.stack([np.cos(angle), np.sin(angle)], axis=1) + 0.1 * rng.normal(size=(n, 2))
-    pull = edges.data / edges.data.max()
-    apart = 1.0 / np.sqrt(n)
-    for step in range(steps):
-        force = np.zeros_like(place)
-        near = _inverse_square(place)
-        way = place[edges.col] - place[edges.row]
-        drawn = way * (pull * np.linalg.norm(way, axis=1) / apart)[:, None]
-        for axis in (0, 1):
-            gap = place[:, axis, None] - place[None, :, axis]
-            force[:, axis] = (gap * near).sum(axis=1) * apart**2
-            force[:, axis] += np.bincount(edges.row, weights=drawn[:, axis], minlength=n)
-        # A weak pull to the middle keeps parts without common edges from drifting apart for ever.
-        force -= 0.5 * place
-        length = np.maximum(np.linalg.norm(force, axis=1), 1e-12)
-        longest = 0.15 * (1 - step / steps)
-        place = place + force * (np.minimum(length, longest) / length)[:, None]
-    low, high = place.min(axis=0), place.max(axis=0)
-    return np.asarray(2 * (place - low) / np.maximum(high - low, 1e-9) - 1)
-
-
-def _inverse_square(place: Array) -> Array:
-    x, y = place.T
-    square = np.square(x[:, None] - x) + np.square(y[:, None] - y)
-    return np.asarray(1.0 / np.maximum(square, 1e-6))

@@ -1,29 +1,208 @@
-"""The graph of a round as a value (ids, weights, groups, mixing matrix), with saving, loading and export."""
+"""The graph of a round as a value (ids, weights, groups, mixing matrix, tests), with saving, loading and export."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
+import math
+import re
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import GraphError
 from fedkin.graph._check import Matrix, as_matrix
-from fedkin.graph.evidence import Evidence
-from fedkin.untrusted import arrays_in, json_of, said
+from fedkin.untrusted import arrays_in, cell, json_of, said
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Graph", "from_networkx", "load_graph"]
+__all__ = ["Evidence", "Graph", "Node", "_node_attributes", "_write_csv", "_write_graphml", "_write_json", "load_graph"]
+
+
+# Verdicts of groups.
+MEANINGS = {
+    "same": "cannot be told apart: one model serves all",
+    "shares": "differ in how often each class occurs, not in what a class looks like: one model, with each "
+    "client's own class shares",
+    "offsets": "each shifted by itself, with the same relation of inputs to targets: one model, with what "
+    "removes a client's shift (own normalisation)",
+    "alone": "like nobody else: trained alone",
+}
+TESTS = {
+    "x": "inputs", "xy": "how inputs go with targets", "y": "class shares", "offset": "shift of all classes",
+    "concept": "shift of some classes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Node:
+    """Clients that were tested together. parent: number of the node that they were cut from, None at the root.
+
+    p: {test: corrected p-value}; empty for one client. rejected: the tests with p below alpha. cut: the blocks that
+    its clients were cut in two by. verdict: of a leaf; a group of several leaves may have another one.
+
+    >>> Node(None, {"x": 0.2, "y": 3e-12}, ("y",)).said(), Node(0, {"x": 0.2}).said()
+    ('differ in class shares (p 3e-12)', 'cannot be told apart (smallest p 0.2, inputs)')
+    """
+
+    parent: int | None
+    p: Mapping[str, float]
+    rejected: tuple[str, ...] = ()
+    cut: str | None = None
+    verdict: str | None = None
+
+    def least(self) -> str:
+        """The smallest p-value and its test, in words.
+
+        >>> Node(None, {"x": 0.2, "y": 1.0}).least(), Node(None, {"x": 1.0, "y": 1.0}).least()
+        ('smallest p 0.2, inputs', 'smallest p 1')
+        """
+        test = min(self.p, key=lambda name: self.p[name])
+        return f"smallest {p_text(self.p[test])}" + (f", {_name(test)}" if self.p[test] < 1 else "")
+
+    def said(self) -> str:
+        """What the tests say, in words."""
+        if not self.p:
+            return "not tested"
+        if not self.rejected:
+            return f"cannot be told apart ({self.least()})"
+        return "differ in " + ", ".join(f"{_name(test)} ({p_text(self.p[test])})" for test in self.rejected)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The tree of tests behind groups. nodes: the root first, each after its parent. leaf: {client id: last node}.
+
+    Clients that joined a group later have no leaf. alpha: the level of each node's tests.
+
+    >>> root = Node(None, {"x": 1e-9}, ("x",), "x")
+    >>> found = Evidence((root, Node(0, {"x": 0.4}, verdict="same"), Node(0, {}, verdict="alone")),
+    ...                  {"ann": 1, "bob": 1, "cat": 2}, alpha=0.001)
+    >>> found.children[0], found.sizes
+    ((1, 2), (3, 2, 1))
+    """
+
+    nodes: tuple[Node, ...]
+    leaf: Mapping[str, int]
+    alpha: float
+
+    def __post_init__(self) -> None:
+        inner = {node.parent for node in self.nodes}
+        for number, node in enumerate(self.nodes):
+            _check(number, node)
+        for id, number in self.leaf.items():
+            if not _whole(number) or not 0 <= number < len(self.nodes) or number in inner:
+                raise GraphError(
+                    f"evidence: client {id!r} ends at node {number!r}, which is no leaf of the tree of tests"
+                )
+        if not _share(self.alpha):
+            raise GraphError(f"evidence: alpha is {self.alpha!r}; expected a number from 0 to 1")
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node, in the order of their numbers."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            if node.parent is not None:
+                found[node.parent].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of clients of each node."""
+        found = [0] * len(self.nodes)
+        for number in self.leaf.values():
+            found[number] += 1
+        for number in range(len(self.nodes) - 1, 0, -1):
+            found[self.nodes[number].parent or 0] += found[number]
+        return tuple(found)
+
+    @classmethod
+    def of(cls, tree: Iterable[Mapping[str, Any]], leaf: Mapping[str, int], alpha: float) -> Evidence:
+        """From plain nodes, such as those of `Verdicts.tree`; raises GraphError for nodes that make no tree."""
+        try:
+            nodes = tuple(
+                Node(
+                    node["parent"], {str(test): float(f"{value:.3g}") for test, value in dict(node["p"]).items()},
+                    tuple(map(str, node["rejected"])), node["cut"], node["verdict"],
+                ) for node in tree
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GraphError(f"evidence: a node of the tree of tests is damaged ({error})") from None
+        return cls(nodes, dict(leaf), alpha)
+
+    def to_bytes(self, ids: Sequence[str]) -> bytes:
+        """As JSON, with the leaves in the order of `ids` (-1: none)."""
+        leaf = [self.leaf.get(id, -1) for id in ids]
+        whole = {"alpha": self.alpha, "nodes": [asdict(node) for node in self.nodes], "leaf": leaf}
+        return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, ids: Sequence[str]) -> Evidence:
+        """What `to_bytes` wrote; raises GraphError for other bytes."""
+        try:
+            whole = json_of(data.decode())
+            leaf = dict(zip(ids, whole["leaf"], strict=True))
+            return cls.of(whole["nodes"], {id: at for id, at in leaf.items() if at != -1}, whole["alpha"])
+        except GraphError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise GraphError(f"evidence: not readable as a tree of tests ({error})") from None
+
+
+def p_text(p: float) -> str:
+    """A p-value in short.
+
+    >>> p_text(0.0), p_text(4.2e-9), p_text(0.104)
+    ('p < 1e-300', 'p 4e-9', 'p 0.1')
+    """
+    if p < 1e-300:
+        return "p < 1e-300"
+    return f"p {p:.2g}" if p >= 0.001 else f"p {p:.0e}".replace("e-0", "e-")
+
+
+def _name(test: str) -> str:
+    return TESTS.get(test, test)
+
+
+def _check(number: int, node: Node) -> None:
+    """Raise GraphError for a node that does not hang on one before it, or whose values are none of tests."""
+    where = f"evidence: node {number} of the tree of tests"
+    if number == 0 and node.parent is not None:
+        raise GraphError(f"{where}: the first node is the root and has no parent, got {node.parent!r}")
+    if number and not (_whole(node.parent) and 0 <= (node.parent or 0) < number):
+        raise GraphError(f"{where}: expected a parent from 0 to {number - 1}, got {node.parent!r}")
+    if any(not _share(p) for p in node.p.values()):
+        raise GraphError(f"{where}: expected p-values from 0 to 1, got {dict(node.p)}")
+    if set(node.rejected) - set(node.p):
+        raise GraphError(
+            f"{where}: rejects {', '.join(node.rejected)}, but has p-values of {', '.join(node.p) or 'none'}"
+        )
+    if any(text is not None and not isinstance(text, str) for text in (node.cut, node.verdict)):
+        raise GraphError(f"{where}: expected texts for cut and verdict, got {node.cut!r} and {node.verdict!r}")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value <= 1
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
 
 _FORMAT = 1
 
@@ -82,7 +261,6 @@ class Graph:
     def tested(self, verdict: Mapping[str, str], evidence: Evidence) -> Graph:
         """This graph with the verdict of each client's group as `values["verdict"]`, and the tests behind it.
 
-        >>> from fedkin.graph.evidence import Node
         >>> graph = Graph(("ann", "bob"), np.zeros((2, 2)), groups={"ann": 0, "bob": 0})
         >>> node = Node(None, {"x": 0.3}, verdict="same")
         >>> graph.tested({"ann": "same", "bob": "same"}, Evidence((node,), {"ann": 0, "bob": 0}, 0.001)).values
@@ -169,61 +347,25 @@ class Graph:
 
     def to_graphml(self, path: str | Path) -> None:
         """Write GraphML for Gephi, Cytoscape, yEd or networkx: weights of edges, groups and scalar values of nodes."""
-        from fedkin.graph._export import write_graphml
-
-        write_graphml(self, Path(path))
+        _write_graphml(self, Path(path))
 
     def to_json(self, path: str | Path) -> None:
         """Write node-link JSON, which `networkx.node_link_graph(..., edges="edges")` and d3 read."""
-        from fedkin.graph._export import write_json
-
-        write_json(self, Path(path))
+        _write_json(self, Path(path))
 
     def to_csv(self, path: str | Path) -> None:
         """Write the edges as CSV: source, target, weight; an id that looks like a formula gets an apostrophe before."""
-        from fedkin.graph._export import write_csv
-
-        write_csv(self, Path(path))
+        _write_csv(self, Path(path))
 
     def to_networkx(self) -> nx.Graph[str]:
         """Return a networkx Graph (DiGraph if directed): weights on edges, groups and scalar values on nodes."""
         import networkx as nx
 
-        from fedkin.graph._export import node_attributes
-
         graph: nx.Graph[str] = nx.DiGraph() if self.directed else nx.Graph()
         graph.graph["round"] = self.round
-        graph.add_nodes_from(node_attributes(self))
+        graph.add_nodes_from(_node_attributes(self))
         graph.add_weighted_edges_from(self.edges())
         return graph
-
-
-def from_networkx(graph: nx.Graph[Any], *, sparse: bool = False) -> Graph:
-    """Make a Graph from a networkx graph: ids are str(node), and a missing weight is 1.
-
-    The node attribute `group` gives the groups if it is a whole number at every node. Other node attributes are not
-    read.
-    """
-    import networkx as nx
-
-    if graph.is_multigraph():
-        raise GraphError("expected a Graph or DiGraph, got a multigraph: it has several weights per pair")
-    nodes = list(graph.nodes)
-    if not nodes:
-        raise GraphError("the networkx graph has no nodes; expected at least one client")
-    weights = sp.csr_array(nx.to_scipy_sparse_array(graph, nodes, format="csr"))
-    ids = tuple(str(node) for node in nodes)
-    found: list[Any] = [graph.nodes[node].get("group") for node in nodes]
-    whole = all(isinstance(group, int | np.integer) and not isinstance(group, bool) for group in found)
-    groups = {id: int(group) for id, group in zip(ids, found, strict=True)} if whole else None
-    number = graph.graph.get("round")
-    return Graph(
-        ids,
-        weights if sparse else weights.toarray(),
-        groups=groups,
-        directed=graph.is_directed(),
-        round=number,
-    )
 
 
 def load_graph(path: str | Path) -> Graph:
@@ -295,3 +437,75 @@ def _groups(groups: Mapping[str, int], ids: tuple[str, ...]) -> dict[str, int]:
         if not isinstance(groups[id], int | np.integer) or isinstance(groups[id], bool):
             raise GraphError(f"groups: {id!r} has {groups[id]!r}; expected a whole number")
     return {id: int(groups[id]) for id in ids}
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+_KINDS = {bool: "boolean", int: "long", float: "double", str: "string"}
+# Characters that XML 1.0 cannot hold, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _node_attributes(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
+    """Return (id, {group, scalar values}) of every client; values with several numbers per client are left out."""
+    columns: dict[str, list[Any]] = {}
+    if graph.groups is not None:
+        columns["group"] = [graph.groups[id] for id in graph.ids]
+    columns |= {name: value.tolist() for name, value in graph.values.items() if value.ndim == 1}
+    return [(id, {name: column[row] for name, column in columns.items()}) for row, id in enumerate(graph.ids)]
+
+
+def _write_json(graph: Graph, path: Path) -> None:
+    nodes = [{**values, "id": id} for id, values in _node_attributes(graph)]
+    edges = [{"source": a, "target": b, "weight": w} for a, b, w in graph.edges()]
+    whole = {
+        "directed": graph.directed,
+        "multigraph": False,
+        "graph": {"round": graph.round},
+        "nodes": nodes,
+        "edges": edges,
+    }
+    try:
+        text = json.dumps(whole, ensure_ascii=False, indent=1, allow_nan=False)
+    except ValueError:
+        raise GraphError(f"{path}: a value is not finite, which JSON cannot hold") from None
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _write_csv(graph: Graph, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["source", "target", "weight"])
+        writer.writerows((cell(source), cell(target), weight) for source, target, weight in graph.edges())
+
+
+def _write_graphml(graph: Graph, path: Path) -> None:
+    root = ET.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
+    nodes = _node_attributes(graph)
+    for name, value in nodes[0][1].items():
+        kind = {"id": f"n_{name}", "for": "node", "attr.name": name, "attr.type": _KINDS[type(value)]}
+        ET.SubElement(root, "key", _xml(kind))
+    ET.SubElement(root, "key", {"id": "e_weight", "for": "edge", "attr.name": "weight", "attr.type": "double"})
+    if graph.round is not None:
+        ET.SubElement(root, "key", {"id": "g_round", "for": "graph", "attr.name": "round", "attr.type": "long"})
+    body = ET.SubElement(root, "graph", edgedefault="directed" if graph.directed else "undirected")
+    if graph.round is not None:
+        ET.SubElement(body, "data", key="g_round").text = str(graph.round)
+    for id, values in nodes:
+        node = ET.SubElement(body, "node", _xml({"id": id}))
+        for name, value in values.items():
+            text = str(value).lower() if isinstance(value, bool) else _xml({"": str(value)})[""]
+            ET.SubElement(node, "data", key=f"n_{name}").text = text
+    for source, target, weight in graph.edges():
+        edge = ET.SubElement(body, "edge", source=source, target=target)
+        ET.SubElement(edge, "data", key="e_weight").text = repr(weight)
+    ET.indent(root)
+    ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _xml(texts: dict[str, str]) -> dict[str, str]:
+    for text in texts.values():
+        if _NOT_XML.search(text):
+            raise GraphError(f"{text!r} has a control character, which GraphML cannot hold")
+    return texts

@@ -1,23 +1,48 @@
-"""Similarity of clients: high = alike.
+"""Similarity of clients (high = alike), distances between sets of centres (low = alike), and embeddings.
 
-Every function returns a symmetric float64 matrix [n, n]. Its diagonal is the true self-similarity unless the
-function says otherwise; sparsifying removes it.
+A similarity is a symmetric float64 matrix [n, n]. Its diagonal is the true self-similarity unless the function says
+otherwise; sparsifying removes it.
+
+Distances are between clients that each send one set, for instance its k-means centres: an array [n, k, d], or a
+sequence of arrays [k_i, d] if their sizes differ. With one argument the result is [n, n], symmetric, with a zero
+diagonal. With two it is [n, m], between the two collections (for instance newcomers and known clients).
+
+Embeddings are points [n, d] in fewer dimensions [n, dims]. With two arguments, the embedding is fitted on `x`, and the
+result is the places of `new` [m, d] in it. A fit depends on its arguments alone: repeated, it gives the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import cache
+from hashlib import blake2b
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
 from fedkin.errors import GraphError
-from fedkin.graph._check import Array, Labels, as_dense, as_vectors
+from fedkin.graph._check import Array, Labels, as_dense, as_sets, as_vectors
 
 __all__ = [
-    "anchor_similarity", "cosine", "dot", "head_response", "minmax", "negative_l1", "negative_l2", "rbf",
-    "response_similarity", "row_cosine", "update_cosine",
-]  # fmt: skip
+    "anchor_similarity",
+    "cosine",
+    "dot",
+    "hausdorff",
+    "matching",
+    "matching_of",
+    "minimum",
+    "minmax",
+    "negative_l1",
+    "negative_l2",
+    "pca",
+    "rbf",
+    "response_similarity",
+    "umap",
+]
+
 
 Match = Literal["union", "shared", "rows"]
 
@@ -48,20 +73,6 @@ def cosine(x: Any) -> Array:
     """
     u = unit(as_vectors(x))
     return _tidy(u @ u.T)
-
-
-def update_cosine(x: Any, start: Any) -> Array:
-    """Return the cosine of updates x_k - start (Sattler et al. 2020): `x` [n, d], `start` [d] or [n, d].
-
-    >>> update_cosine([[2, 1], [1, 2]], [1, 1])
-    array([[1., 0.],
-           [0., 1.]])
-    """
-    x = as_vectors(x)
-    start = np.asarray(start, dtype=np.float64)
-    if start.shape not in (x.shape, x.shape[1:]):
-        raise GraphError(f"start: expected shape {x.shape[1:]} or {x.shape}, got {start.shape}")
-    return cosine(x - start)
 
 
 def minmax(s: Any) -> Array:
@@ -141,18 +152,6 @@ def _pairwise(x: Array, metric: Literal["cityblock", "euclidean", "sqeuclidean"]
     return np.asarray(squareform(pdist(x, metric), checks=False)) if len(x) > 1 else np.zeros((1, 1))
 
 
-def row_cosine(w: Any) -> Array:
-    """Return the mean cosine of class rows of classifier weights `w` [n, C, d]: [n, n] in [-1, 1] (MAPL).
-
-    >>> row_cosine([[[1, 0], [0, 1]], [[1, 0], [1, 0]]])
-    array([[1. , 0.5],
-           [0.5, 1. ]])
-    """
-    u = unit(as_vectors(w, "W", ndim=3))
-    flat = u.reshape(len(u), -1)
-    return _tidy(flat @ flat.T / u.shape[1])
-
-
 def response_similarity(r: Any, owned: Any, *, match: Match = "union") -> Array:
     """Compare the responses of clients' heads to class anchors (SFMTL-Graph, Eq. 8): [n, n] in [-1, 1].
 
@@ -225,30 +224,6 @@ def _precision(n: int) -> Any:
     return np.float64 if n <= 5000 else np.float32
 
 
-def head_response(w: Any, b: Any, h: Any, owned: Any, *, match: Match = "union") -> Array:
-    """Return the `response_similarity` of linear heads W h + b: [n, n] in [-1, 1].
-
-    w: weights [n, K, d] (K outputs); b: biases [n, K] or None; h: anchors [n, C, d]; owned: bool [n, C].
-
-    >>> w = [[[1.0, 0], [0, 1]], [[1, 0], [0, 1]]]
-    >>> head_response(w, None, np.eye(2)[None].repeat(2, 0), [[True, False], [False, True]])
-    array([[1., 1.],
-           [1., 1.]])
-    """
-    w = as_vectors(w, "W", ndim=3)
-    h = np.asarray(h, dtype=np.float64)
-    if h.ndim != 3 or h.shape[0] != len(w) or h.shape[2] != w.shape[2]:
-        raise GraphError(f"H: expected anchors [{len(w)}, C, {w.shape[2]}], got shape {h.shape}")
-    own = _owned(owned, len(w), h.shape[1], match)
-    anchors = _readable(h, own[:, :, None], "H")[own]
-    if b is not None:
-        b = as_vectors(b, "b")
-        if b.shape != w.shape[:2]:
-            raise GraphError(f"b: expected biases {w.shape[:2]}, got shape {b.shape}")
-    bias = np.zeros(w.shape[:2]) if b is None else b
-    return response_similarity(lambda k, places: anchors[places] @ w[k].T + bias[k], owned, match=match)
-
-
 def anchor_similarity(h: Any, owned: Any, *, match: Match = "union") -> Array:
     """Return the similarity of clients' class anchors (SFMTL-Graph, Eq. 10): [n, n] in [-1, 1].
 
@@ -295,3 +270,251 @@ def _readable(x: Array, where: Any, name: str, client_axis: int = 0) -> Array:
         row = int(np.argwhere(~good)[0][client_axis])
         raise GraphError(f"{name}: client {row} has a value that is not finite in a class it owns; expected numbers")
     return kept
+
+
+# -- distances between sets of centres ---------------------------------------------------------------------------------
+
+
+# Number of squared distances between centres in memory at once: 2^24 numbers take 128 MB.
+_BLOCK = 1 << 24
+_PAIRS = 1 << 13  # of `matching_of` at a time: they fit the cache
+# Up to 10 centres, the table of subsets (2^k rows) is faster than an assignment solver called for each pair.
+_LARGEST_TABLE = 10
+
+
+def minimum(u: Any, v: Any = None) -> Array:
+    """Return the minimum over pairs of centres of |u_r - v_s|_2 (FLT, Algorithm 1).
+
+    >>> minimum([[[0.0], [5.0]], [[6.0], [9.0]]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    return _between(u, v, lambda cost: np.sqrt(cost.min(axis=(0, 1))))
+
+
+def hausdorff(u: Any, v: Any = None) -> Array:
+    """Return max(max_r min_s |u_r - v_s|_2, max_s min_r |u_r - v_s|_2): the farthest centre from the other set.
+
+    >>> hausdorff([[[0.0], [5.0]], [[6.0], [9.0]]])
+    array([[0., 6.],
+           [6., 0.]])
+    """
+    return _between(u, v, lambda cost: np.sqrt(np.maximum(cost.min(axis=1).max(axis=0), cost.min(axis=0).max(axis=0))))
+
+
+def matching(u: Any, v: Any = None) -> Array:
+    """Return sqrt(min over matchings of sum_r |u_r - v_pi(r)|_2^2) / k (FLT, released code).
+
+    If sizes differ, the smaller set is matched into the larger, and k is the smaller size. Unmatched centres are
+    ignored, so that a client with few centres can be near a client with more. The result is exact for any k;
+    computation is fastest up to k = 10.
+
+    >>> matching([[[0.0], [5.0]], [[6.0], [0.0]]])
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    return _between(u, v, lambda cost: np.sqrt(_assign(cost)) / min(cost.shape[:2]))
+
+
+def matching_of(u: Any, rows: Any, columns: Any) -> Array:
+    """Return the `matching` distance of the pairs (rows[p], columns[p]) of sets `u`: [p], without all other pairs.
+
+    >>> matching_of([[[0.0], [5.0]], [[6.0], [0.0]], [[9.0], [9.0]]], [0, 1], [1, 1])
+    array([0.5, 0. ])
+    """
+    sets = as_sets(u, "U")
+    rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
+    sizes = np.array([len(one) for one in sets])
+    place = np.empty(len(sets), dtype=np.int64)
+    stacked = {}
+    for k, members in _by_size(sets).items():
+        place[members], stacked[k] = np.arange(len(members)), np.stack([sets[row] for row in members], axis=1)
+    out = np.empty(len(rows))
+    of = sizes[rows] * (sizes.max() + 1) + sizes[columns]
+    for k, m in {(int(sizes[rows[at]]), int(sizes[columns[at]])) for at in np.unique(of, return_index=True)[1]}:
+        pairs = np.flatnonzero((sizes[rows] == k) & (sizes[columns] == m))
+        for start in range(0, len(pairs), _PAIRS):
+            some = pairs[start : start + _PAIRS]
+            a, b = stacked[k][:, place[rows[some]]], stacked[m][:, place[columns[some]]]
+            cost = np.array([[np.square(one - other).sum(axis=1) for other in b] for one in a])
+            out[some] = np.sqrt(_assign(cost)) / min(k, m)
+    return out
+
+
+def _between(u: Any, v: Any, measure: Callable[[Array], Array]) -> Array:
+    """Apply `measure` to costs [k_u, k_v, rows, columns] (squared distances of centres), block by block."""
+    one = as_sets(u, "U")
+    two = one if v is None else as_sets(v, "V")
+    if one[0].shape[1] != two[0].shape[1]:
+        raise GraphError(f"V: expected centres of width {one[0].shape[1]} as in U, got {two[0].shape[1]}")
+    out = np.zeros((len(one), len(two)))
+    for rows, columns in _blocks(one, two, symmetric=v is None):
+        block = measure(_costs([one[i] for i in rows], [two[j] for j in columns]))
+        out[np.ix_(rows, columns)] = block
+        if v is None:
+            out[np.ix_(columns, rows)] = block.T
+    if v is None:
+        # The two directions of a pair sum its costs in different orders, so they may differ in the last bit.
+        out = np.triu(out, 1)
+        out += out.T
+    return out
+
+
+def _blocks(one: list[Array], two: list[Array], *, symmetric: bool) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield rows and columns of pairs of sets of equal sizes that fit in memory; if symmetric, each pair once."""
+    sizes = [_by_size(one), _by_size(two)]
+    for k, members in sizes[0].items():
+        for m, others in sizes[1].items():
+            if symmetric and m < k:
+                continue
+            step = max(1, int((_BLOCK / (k * m)) ** 0.5))
+            for start in range(0, len(members), step):
+                rows = members[start : start + step]
+                first = start if symmetric and m == k else 0
+                for from_ in range(first, len(others), step):
+                    yield rows, others[from_ : from_ + step]
+
+
+def _by_size(sets: list[Array]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row, one in enumerate(sets):
+        found.setdefault(len(one), []).append(row)
+    return found
+
+
+def _costs(one: list[Array], two: list[Array]) -> Array:
+    """Return squared distances [k, m, one, two], from differences: equal centres are at exactly 0."""
+    from scipy.spatial.distance import cdist
+
+    a, b = np.stack(one, axis=1), np.stack(two, axis=1)
+    out = np.empty((len(a), len(b), len(one), len(two)))
+    for r in range(len(a)):
+        for s in range(len(b)):
+            cdist(a[r], b[s], "sqeuclidean", out=out[r, s])
+    return out
+
+
+def _assign(cost: Array) -> Array:
+    """Return the least total cost of matching the smaller side into the larger, for every pair: [rows, columns]."""
+    if len(cost) > cost.shape[1]:
+        cost = cost.swapaxes(0, 1)
+    k, m = cost.shape[:2]
+    if m > _LARGEST_TABLE:
+        return _assign_one_by_one(cost)
+    # best[subset]: the least cost of matching the first |subset| centres to exactly this subset of the other side.
+    best: dict[int, Array] = {0: np.zeros(cost.shape[2:])}
+    for r in range(k):
+        grown: dict[int, Array] = {}
+        for subset in _subsets(m, r + 1):
+            members = [s for s in range(m) if subset >> s & 1]
+            total = best[subset ^ (1 << members[0])] + cost[r, members[0]]
+            other = np.empty_like(total)
+            for s in members[1:]:
+                np.add(best[subset ^ (1 << s)], cost[r, s], out=other)
+                np.minimum(total, other, out=total)
+            grown[subset] = total
+        best = grown
+    return np.asarray(np.minimum.reduce(list(best.values())))
+
+
+@cache
+def _subsets(m: int, size: int) -> tuple[int, ...]:
+    return tuple(sum(1 << s for s in chosen) for chosen in combinations(range(m), size))
+
+
+def _assign_one_by_one(cost: Array) -> Array:
+    from scipy.optimize import linear_sum_assignment
+
+    out = np.empty(cost.shape[2:])
+    for i, j in np.ndindex(out.shape):
+        row, column = linear_sum_assignment(cost[:, :, i, j])
+        out[i, j] = cost[row, column, i, j].sum()
+    return out
+
+
+# -- embeddings --------------------------------------------------------------------------------------------------------
+
+
+# Fitted UMAPs are cached for placing newcomers: a fit of 12,000 points takes many seconds.
+_FITTED: OrderedDict[bytes, Any] = OrderedDict()
+_KEEP = 2
+# With fewer distinct points, UMAP's neighbourhood graph shows no more than a projection does.
+_FEWEST = 8
+
+
+def pca(x: Any, new: Any = None, *, dims: int = 2) -> Array:
+    """Project on the `dims` principal components of `x`, centred on the mean of `x`.
+
+    The sign of a component makes its largest entry positive. If `x` has fewer components than `dims`, the other
+    coordinates are 0.
+
+    >>> pca([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
+    array([-2.,  0.,  2.])
+    """
+    x, new = _points(x, new, dims)
+    centre = x.mean(0)
+    _, size, axes = np.linalg.svd(x - centre, full_matrices=False)
+    axes = axes[:dims] * (size[:dims] > 1e-12 * max(float(size[0]), 1e-300))[:, None]
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    axes = axes * np.where(largest < 0, -1.0, 1.0)
+    out = np.zeros((len(new), dims))
+    out[:, : len(axes)] = (new - centre) @ axes.T
+    return out
+
+
+def umap(
+    x: Any, new: Any = None, *, dims: int = 2, neighbours: int = 15, min_dist: float = 0.1, seed: int = 0
+) -> Array:
+    """Embed with UMAP (McInnes et al. 2018), by umap-learn on one thread: near points stay near, others move apart.
+
+    neighbours: at most n - 1 are used. With fewer than 8 distinct points, or fewer than dims + 3, `pca` is used.
+    Raises GraphError when umap-learn is not installed.
+
+    >>> umap([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]], dims=1).ravel() + 0.0
+    array([-2.,  0.,  2.])
+    """
+    x, new_points = _points(x, new, dims)
+    if neighbours < 2:
+        raise GraphError(f"neighbours: expected at least 2, got {neighbours}")
+    if not 0 <= min_dist <= 1:
+        raise GraphError(f"min_dist: expected 0 to 1, got {min_dist}")
+    if len(np.unique(x, axis=0)) < max(_FEWEST, dims + 3):
+        return pca(x, new, dims=dims)
+    with warnings.catch_warnings():
+        # umap and numba warn about threads, disconnected points and missing optional packages.
+        warnings.simplefilter("ignore")
+        model = _fitted(x, dims, min(neighbours, len(x) - 1), min_dist, seed)
+        placed = model.embedding_ if new is None else model.transform(new_points)
+    return np.asarray(placed, dtype=np.float64)
+
+
+def _fitted(x: Array, dims: int, neighbours: int, min_dist: float, seed: int) -> Any:
+    """Return the fitted model for these arguments, from the cache if it was used recently."""
+    told = repr((x.shape, dims, neighbours, min_dist, seed)).encode()
+    key = blake2b(told + np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
+    if key in _FITTED:
+        _FITTED.move_to_end(key)
+        return _FITTED[key]
+    try:
+        from umap import UMAP
+    except ImportError as error:
+        raise GraphError(f"embedding 'umap' needs umap-learn ({error}): pip install umap-learn") from None
+    model = UMAP(
+        n_components=dims, n_neighbors=neighbours, min_dist=min_dist, random_state=seed, transform_seed=seed, n_jobs=1
+    )
+    _FITTED[key] = model.fit(x)
+    while len(_FITTED) > _KEEP:
+        _FITTED.popitem(last=False)
+    return model
+
+
+def _points(x: Any, new: Any, dims: int) -> tuple[Array, Array]:
+    x = as_vectors(x)
+    if not isinstance(dims, int | np.integer) or isinstance(dims, bool) or dims < 1:
+        raise GraphError(f"dims: expected a whole number of at least 1, got {dims!r}")
+    if new is None:
+        return x, x
+    new = as_vectors(new, "new")
+    if new.shape[1] != x.shape[1]:
+        raise GraphError(f"new: expected points of width {x.shape[1]} as in X, got {new.shape[1]}")
+    return x, new

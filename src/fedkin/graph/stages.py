@@ -5,7 +5,6 @@
     control_stage("random")(A, seed=0, planted=None) -> A       the control graph that replaces A
     groups_stage("louvain")(A, seed=0, resolution=1.0, planted=None, distances=None, vectors=None, signatures=None)
         -> labels [n]
-    centrality_stage("betweenness")(A) -> values [n]
 
 All arguments but the first are keyword arguments. A stage ignores those that it does not need.
 
@@ -24,29 +23,162 @@ returns the verdicts and the tree of tests.
 
 control: none | random | uniform | oracle | shuffled | self.
 
-centrality: degree | closeness | betweenness | eigenvector | current-flow | current-flow-closeness | pagerank.
-
 A spec that cannot be read raises ConfigError when the stage is made. Input that a stage cannot use raises
 GraphError.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from fedkin.errors import ConfigError, GraphError, nearest
-from fedkin.graph import centrality, control, distances, groups, same, similarity, sparsify
+from fedkin.graph import affinity, grouping_tests, groups, similarity
 from fedkin.graph._check import Array, Labels, Matrix, as_dense, as_labels, as_matrix
-from fedkin.graph.own import BUILT_IN, STAGES, own_stage
+from fedkin.graph.groups import canonical
+from fedkin.untrusted import plain_word, said, shown
 
 __all__ = [
-    "Control", "Groups", "Sparsify", "centrality_stage", "control_stage", "distance_stage", "groups_stage",
-    "same_alpha", "similarity_stage", "sparsify_stage",
-]  # fmt: skip
+    "Control",
+    "Groups",
+    "Sparsify",
+    "Stage",
+    "control_stage",
+    "distance_stage",
+    "groups_stage",
+    "same_alpha",
+    "similarity_stage",
+    "sparsify_stage",
+    "stage",
+]
+
+
+Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
+
+# fedkin's own stages, by kind, and their argument after the colon: "" is none, "?..." an optional one.
+BUILT_IN: dict[str, dict[str, str]] = {
+    "similarity": {
+        **dict.fromkeys(("cosine", "dot", "l1", "l2", "matching", "minimum", "hausdorff"), ""), "rbf": "?GAMMA",
+    },
+    "sparsify": {
+        "none": "", "epsilon": "THRESHOLD", "knn": "K", "mutual": "K", "gamma": "auto or gamma:DISTANCE",
+        "soft": "auto or soft:SCALE",
+    },
+    "groups": {
+        **dict.fromkeys(("louvain", "leiden", "components", "single", "alone", "planted"), ""),
+        "hierarchical": "?N", "kmeans": "N", "bipartition": "THRESHOLD", "same": "?ALPHA",
+    },
+    "control": dict.fromkeys(("none", "random", "uniform", "oracle", "shuffled", "self"), ""),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stage of one's own. function: as `fedkin.graph.stages` says of its kind; it gets the keywords that it names.
+
+    >>> Stage("control", "half", lambda a: a / 2)(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+
+    kind: Kind
+    name: str
+    function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not plain_word(self.name):
+            raise ConfigError(f"stage {self.name!r}: this is no plain word: give it another, name='...'")
+        for kind, known in BUILT_IN.items():
+            if self.name in known:
+                raise ConfigError(f"stage {self.name!r}: fedkin has a {kind} stage of this name: give it another")
+
+    @property
+    def part(self) -> Any:
+        """What has a module and a docstring of its user's."""
+        return self.function
+
+    def __call__(self, first: Any, /, **more: Any) -> Any:
+        """Return the stage's output for n clients; raises GraphError in one line for output that is none."""
+        known = inspect.signature(self.function).parameters.values()
+        every = any(one.kind is one.VAR_KEYWORD for one in known)
+        taken = {name: value for name, value in more.items() if every or name in {one.name for one in known}}
+        try:
+            found = self.function(first, **taken)
+        except GraphError:
+            raise
+        except Exception as error:  # whatever a function of the user's does
+            raise GraphError(f"{self._who}: {type(error).__name__}: {said(error)}") from error
+        return self._checked(found, first.shape[0] if hasattr(first, "shape") else len(first))
+
+    @property
+    def _who(self) -> str:
+        return f"{self.kind} stage {self.name!r}"
+
+    def _checked(self, found: Any, n: int) -> Any:
+        try:
+            table = np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+        except Exception as error:  # of whatever a function of the user's gave
+            raise GraphError(f"{self._who}: expected one array, got {type(error).__name__}: {said(error)}") from error
+        square = self.kind in ("similarity", "sparsify", "control")
+        wanted = (n, n) if square else (n,)
+        if table.shape != wanted:
+            what = "a matrix" if square else "labels" if self.kind == "groups" else "values"
+            raise GraphError(f"{self._who}: expected {what} of shape {wanted} for {n} clients, got {table.shape}")
+        if self.kind == "groups":
+            if table.dtype.kind not in "iuUSb" and not all(isinstance(one, (str, int)) for one in table.tolist()):
+                raise GraphError(f"{self._who}: expected a whole number or a text for each client, got {table.dtype}")
+            return canonical(np.unique(table.astype(str), return_inverse=True)[1])
+        if table.dtype.kind not in "iufb" or not np.isfinite(table).all():
+            raise GraphError(f"{self._who}: expected finite numbers, got {shown(str(table.dtype), 40)}")
+        if self.kind == "sparsify" and not (np.array_equal(table, table.T) and not table.diagonal().any()):
+            raise GraphError(f"{self._who}: expected a symmetric matrix with a zero diagonal")
+        if self.kind in ("sparsify", "control") and (table < 0).any():
+            raise GraphError(f"{self._who}: expected weights of at least 0, got {table.min():g}")
+        return table.astype(np.float64)
+
+
+STAGES: dict[str, Stage] = {}
+
+
+def stage(kind: Kind, *, name: str | None = None) -> Callable[[Callable[..., Any]], Stage]:
+    """Make a stage of a function; kind: which stage it is. name: in settings, by default that of the function.
+
+    >>> @stage("groups")
+    ... def by_sign(a):
+    ...     return [int(row.sum() > 0) for row in a]
+    >>> by_sign.name, by_sign(np.array([[0.0, 1.0, -1.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))
+    ('by-sign', array([0, 1, 0]))
+    """
+    if kind not in BUILT_IN:
+        raise ConfigError(f"stage: no kind {kind!r}; {nearest(str(kind), BUILT_IN)}")
+
+    def made(function: Callable[..., Any]) -> Stage:
+        own = (
+            name
+            if name is not None
+            else getattr(function, "__name__", type(function).__name__).strip("_").replace("_", "-")
+        )
+        if own == "<lambda>":
+            raise ConfigError(f"stage: a lambda has no name: fedkin.graph.stage({kind!r}, name='mine')(...)")
+        return Stage(kind, own, function)
+
+    return made
+
+
+def own_stage(spec: str, kind: str) -> Stage | None:
+    """Return the stage with this name, None if there is none; raises ConfigError for one of another kind."""
+    found = STAGES.get(spec.strip())
+    if found is not None and found.kind != kind:
+        raise ConfigError(f"{kind} {spec!r}: this is a {found.kind} stage")
+    return found
+
+
+# -- fedkin's own ------------------------------------------------------------------------------------------------------
 
 
 class Sparsify(Protocol):
@@ -103,7 +235,7 @@ def _real(spec: str, argument: str, low: float, *, above: bool = False) -> float
     return value
 
 
-_DISTANCES = {"matching": distances.matching, "minimum": distances.minimum, "hausdorff": distances.hausdorff}
+_DISTANCES = {"matching": similarity.matching, "minimum": similarity.minimum, "hausdorff": similarity.hausdorff}
 
 
 def similarity_stage(spec: str) -> Callable[[Any], Array]:
@@ -154,12 +286,12 @@ def sparsify_stage(spec: str) -> Sparsify:
     name, argument = _read(spec, "sparsify", BUILT_IN["sparsify"])
     if name in ("gamma", "soft"):
         value = None if argument == "auto" else _real(spec, str(argument), 0, above=True)
-        return partial(_by_distance, sparsify.gamma if name == "gamma" else sparsify.soft, value)
+        return partial(_by_distance, affinity.gamma if name == "gamma" else affinity.soft, value)
     if name == "none":
-        return partial(_by_similarity, sparsify.nonnegative)
+        return partial(_by_similarity, affinity.nonnegative)
     if name == "epsilon":
-        return partial(_by_similarity, partial(sparsify.epsilon, threshold=_real(spec, str(argument), 0)))
-    return partial(_by_similarity, partial(sparsify.knn, k=_whole(spec, str(argument)), mutual=name == "mutual"))
+        return partial(_by_similarity, partial(affinity.epsilon, threshold=_real(spec, str(argument), 0)))
+    return partial(_by_similarity, partial(affinity.knn, k=_whole(spec, str(argument)), mutual=name == "mutual"))
 
 
 def _by_similarity(stage: Callable[[Any], Matrix], s: Any, /, *, distances: Any = None) -> Matrix:
@@ -173,7 +305,7 @@ def _by_distance(
         return stage(distances, value)
     s = as_dense(s, "S")
     # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
-    return np.where(np.asarray(s) > 0, np.asarray(stage(sparsify.to_distance(s), value)), 0.0)
+    return np.where(np.asarray(s) > 0, np.asarray(stage(affinity.to_distance(s), value)), 0.0)
 
 
 def groups_stage(spec: str) -> Groups:
@@ -205,7 +337,7 @@ def groups_stage(spec: str) -> Groups:
         if name == "components":
             return groups.components(a)
         if name == "hierarchical":
-            d = sparsify.to_distance(a) if distances is None else distances
+            d = affinity.to_distance(a) if distances is None else distances
             choose: Any = "silhouette" if argument == "silhouette" else "gap"
             return groups.hierarchical(d, None if number is None else int(number), choose=choose)
         if name == "kmeans":
@@ -243,7 +375,7 @@ def _same(signatures: Any, n: int, alpha: float, seed: int) -> Labels:
         )
     if len(signatures) != n:
         raise GraphError(f"groups 'same': {len(signatures)} signatures for {n} clients; expected one per row")
-    return same.find(signatures, alpha=alpha, seed=seed).labels
+    return grouping_tests.find(signatures, alpha=alpha, seed=seed).labels
 
 
 def control_stage(spec: str) -> Control:
@@ -260,14 +392,14 @@ def control_stage(spec: str) -> Control:
     def stage(a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix:
         a = as_matrix(a, symmetric=False)
         if name == "random":
-            return control.random(a, seed=seed)
+            return affinity.random(a, seed=seed)
         if name == "uniform":
-            return control.uniform(a)
+            return affinity.uniform(a)
         if name == "oracle":
-            return control.oracle(_known(planted, a.shape[0], "control 'oracle'"))
+            return affinity.oracle(_known(planted, a.shape[0], "control 'oracle'"))
         if name == "shuffled":
-            return control.shuffled(a, seed=seed)
-        return control.self_only(a) if name == "self" else a
+            return affinity.shuffled(a, seed=seed)
+        return affinity.self_only(a) if name == "self" else a
 
     return stage
 
@@ -276,23 +408,3 @@ def _known(planted: Any, n: int, who: str) -> Labels:
     if planted is None:
         raise GraphError(f"{who} needs the planted groups, and they are not known")
     return as_labels(planted, n, "planted")
-
-
-def centrality_stage(spec: str) -> Callable[[Any], Array]:
-    """Return a function from affinity [n, n] to one value per client [n], high = central.
-
-    >>> centrality_stage("degree")(np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]]))
-    array([1. , 0.5, 0.5])
-    """
-    if (own := own_stage(spec, "centrality")) is not None:
-        return own
-    known: dict[str, Callable[[Any], Array]] = {
-        "degree": centrality.degree,
-        "closeness": centrality.closeness,
-        "betweenness": centrality.betweenness,
-        "eigenvector": centrality.eigenvector,
-        "current-flow": centrality.current_flow_betweenness,
-        "current-flow-closeness": centrality.current_flow_closeness,
-        "pagerank": centrality.pagerank,
-    }
-    return known[_read(spec, "centrality", BUILT_IN["centrality"])[0]]

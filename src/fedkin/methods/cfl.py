@@ -53,7 +53,7 @@ class Cfl(SigningMethod):
     """A tree of clusters, of which the leaves are trained.
 
     split: when a cluster is split. "norms": by eps1 and eps2. "same[:alpha]": while its participants are of several of
-    the groups that signatures tell apart (`fedkin.graph.same`), whatever the lengths. By cosines of updates in both.
+    the groups that signatures tell apart (`fedkin.graph.find`), whatever the lengths. By cosines of updates in both.
     eps1, eps2: a cluster is split when |mean update| < eps1 while the largest |update| > eps2. With scale "first" both
     are shares of the largest update of the first round; with "absolute" they are lengths, as in the paper.
     gamma_max: a split also needs gamma_max < sqrt((1 - largest cosine across the parts) / 2). after: rounds before the

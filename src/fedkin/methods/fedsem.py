@@ -53,7 +53,7 @@ class State(TypedDict):
 class FedSem(SigningMethod):
     """E step: a client's cluster is the centre nearest to its weights (l2). M step: a centre is its clients' mean.
 
-    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
+    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
     weights: "samples" weighs a client by n_k in the mean, "equal" weighs all alike (the paper's).
     aggregate: as in FedAvg, inside a cluster.
     compare: distances are between whole "net"s or between "head"s.

@@ -46,7 +46,7 @@ class State(TypedDict):
 class Ifca(SigningMethod):
     """C models; a client belongs to the one with the smallest loss on its training samples.
 
-    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.same`).
+    clusters: C, or "same[:alpha]": the number of groups that signatures tell apart (`fedkin.graph.find`).
     weights: "samples" weighs a client by n_k in its cluster's mean, "equal" weighs all the same.
     aggregate: as in FedAvg, inside a cluster.
     share: "body" keeps one body for all and a head per cluster (the paper's weight sharing).

@@ -59,7 +59,7 @@ class State(TypedDict):
 class PcaKmHc(SigningMethod):
     """A client sends its signature once, before it first trains; groups never change after they are made.
 
-    clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.same`); None finds it
+    clusters: C; "same[:alpha]" is the number of groups that signatures tell apart (`fedkin.graph.find`); None finds it
     where the merge heights jump the most (choose "gap") or where the mean silhouette is the largest.
     components: dimensions that are kept. centres: k of the clients' k-means.
     basis: "shared" is one PCA of all clients' samples; "own" is each client's, and centres travel in input space.

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedkin._version import __version__
 from fedkin.errors import RunError
-from fedkin.graph._page import embedded, library, unpacking
+from fedkin.graph.picture import embedded, library, unpacking
 from fedkin.records.files import read_json
 from fedkin.report.gains import COUNTED, RULE
 from fedkin.report.html import NONE, details, table

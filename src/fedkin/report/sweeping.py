@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedkin.graph._page import page_of
+from fedkin.graph.picture import page_of
 from fedkin.tasks import METRICS
 
 __all__ = ["draw"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.graph import Evidence, Graph, Node, load_graph
-from fedkin.graph.evidence import MEANINGS, p_text
+from fedkin.graph.record import MEANINGS, p_text
 from fedkin.records import reading
 from fedkin.report.drawing import NOTHING, pack
 from fedkin.report.following import Follower

@@ -1,4 +1,4 @@
-"""Groups from tests of clients' signatures (`fedkin.graph.same`): the messages, the signatures, the groups.
+"""Groups from tests of clients' signatures (`fedkin.graph.find`): the messages, the signatures, the groups.
 
 A client tells how much its samples vary, gets the plan and sends its signature. Groups are found once; newcomers are
 placed in them. A method whose clients can send signatures is a `SigningMethod`.

@@ -47,20 +47,20 @@ def known_stage(make: Callable[[str], object], *own: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def _put_among(given: Any, kind: graph.own.Kind, own: Sequence[str]) -> str:
+def _put_among(given: Any, kind: graph.stages.Kind, own: Sequence[str]) -> str:
     """Put a function among the stages, in place of one that it replaces in a notebook; returns its name."""
     try:
-        made = given if isinstance(given, graph.own.Stage) else graph.own.stage(kind)(given)
+        made = given if isinstance(given, graph.stages.Stage) else graph.stages.stage(kind)(given)
     except ConfigError as error:
         raise ValueError(str(error)) from None
     if made.name in own:
         raise ValueError(f"stage {made.name!r}: this setting has this name already: give yours another")
-    before = graph.own.STAGES.get(made.name)
+    before = graph.stages.STAGES.get(made.name)
     if before is not None and before is not made:
         one, other = ((each.part.__module__, each.part.__qualname__) for each in (before, made))
         if one != other:
             raise ValueError(f"there is a graph stage {made.name!r} already: give yours another name")
-    graph.own.STAGES[made.name] = made
+    graph.stages.STAGES[made.name] = made
     return made.name
 
 

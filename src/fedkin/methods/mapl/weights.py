@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkin import graph
 from fedkin.flow import Params
-from fedkin.graph.collaboration import collaboration_weights, gradient_step, relative_similarity, sign_step
+from fedkin.graph.mixing import collaboration_weights, gradient_step, relative_similarity, sign_step
 from fedkin.settings import Settings
 
 __all__ = ["CollaborationSettings", "Row", "among", "kept", "previous", "similarity", "uniform"]

@@ -1,4 +1,4 @@
-"""Groups: found when planted, not found when not, whatever the order, with noise, dependence and odd clients."""
+"""Groups with nothing told: planted and not planted, newcomers, distances."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedkin import graph as g
 from fedkin.errors import ConfigError, GraphError
 from fedkin.graph import Plan, Signature, Spread, Verdicts, ari, canonical, find, groups_stage, place, sign
 
@@ -280,3 +281,37 @@ def test_thousands_of_clients() -> None:
     shift = 6 * rng.normal(size=(10, 8))
     data = [(x + shift[g], y) for (x, y), g in zip(mixture(rng, [30] * 3000), truth, strict=True)]
     assert ari(truth, find(signed(data)).labels) > 0.99
+
+
+def test_distances_are_debiased_and_symmetric() -> None:
+    rng = np.random.default_rng(0)
+    signatures = signed([(rng.normal(size=(n, 5)) + shift, None) for n, shift in ((40, 0), (80, 0), (160, 0), (60, 2))])
+    found = g.apart(signatures)
+    assert np.array_equal(found, found.T)
+    assert not np.diag(found).any()
+    # In the block x, by hand: |m_i - m_j|^2 / tr S - 1 / n_i - 1 / n_j.
+    m = [one.blocks["x"] for one in signatures]
+    traces, free = np.array([one.traces[0] for one in m]), np.array([one.free[0] for one in m])
+    t1 = traces @ free / free.sum()
+    by_hand = np.sum((m[0].mean - m[3].mean) ** 2) / t1 - 1 / 40 - 1 / 60
+    np.testing.assert_allclose(found[0, 3] ** 2, by_hand, rtol=1e-3)
+
+
+def test_equal_distributions_are_at_distance_zero_in_the_mean() -> None:
+    """Squares below zero are cut off, so the mean of the squares is small, and falls with the samples."""
+    means = []
+    for n in (30, 300):
+        rng = np.random.default_rng(n)
+        found = g.apart(signed([(rng.normal(size=(n, 5)), None) for _ in range(30)]))
+        means.append(np.square(found).sum() / (30 * 29))
+    assert means[0] < 1 / 30
+    assert means[1] < means[0] / 5
+
+
+def test_newcomers_are_measured_as_the_others_are() -> None:
+    rng = np.random.default_rng(1)
+    signatures = signed([(rng.normal(size=(50, 4)) + k % 2, None) for k in range(6)])
+    found = g.apart(signatures[4:], signatures[:4])
+    assert found.shape == (2, 4)
+    assert found[0, 0] < found[0, 1]
+    assert found[1, 1] < found[1, 0]

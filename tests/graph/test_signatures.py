@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.errors import DataError, GraphError
-from fedkin.graph import Cells, Moments, Plan, Signature, Spread, sign
+from fedkin.graph import Plan, Signature, Spread, sign
+from fedkin.graph.signatures import Cells, Moments
 
 
 def close(one: Moments, two: Moments, rtol: float = 1e-9) -> None:

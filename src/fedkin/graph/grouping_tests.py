@@ -1,0 +1,819 @@
+"""Groups with nothing told: can these clients' data be told apart, with a p-value (docs/groups.md).
+
+Messages: every client sends `Spread.of(x, y)`; the server sends `Plan.of(spreads)` down; every client sends
+`sign(plan, x, y)` (a `Signature`, 2 KB); the server calls `find(signatures)` and, for newcomers, `place`.
+
+>>> import numpy as np
+>>> from fedkin.graph import Plan, Spread, sign
+>>> rng = np.random.default_rng(0)
+>>> data = {f"c{i}": (rng.normal(size=(80, 6)) + i % 2, rng.integers(3, size=80)) for i in range(8)}
+>>> plan = Plan.of(Spread.of(x, y) for x, y in data.values())
+>>> found = find({id: sign(plan, x, y) for id, (x, y) in data.items()})
+>>> found.labels, found.verdicts
+(array([0, 1, 0, 1, 0, 1, 0, 1]), ('same', 'same'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels
+from fedkin.graph.groups import canonical
+from fedkin.graph.p_values import (
+    ClassClientFit,
+    Interaction,
+    Tree,
+    clump_p,
+    interaction,
+    outlier_p,
+    same_p,
+    split_p,
+    top_p,
+    two_means,
+    ward,
+)
+from fedkin.graph.record import MEANINGS, Evidence, Node
+from fedkin.graph.signatures import BLOCKS, Cells, Moments, Signature, pool
+
+__all__ = [
+    "SHARE",
+    "CellTable",
+    "Placement",
+    "Search",
+    "Stack",
+    "Verdicts",
+    "apart",
+    "coordinates",
+    "find",
+    "joined",
+    "merged_when_close",
+    "noise_covariance",
+    "place",
+    "stacked",
+    "table_of",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """The groups that `find` found.
+
+    ids [n]; labels [n]: canonical, 0 is the largest group. verdicts: of each group "same", "shares",
+    "offsets" or "alone". tree: every node tested, a flat list of plain dicts, the root first: node, parent,
+    children (numbers in the list), clients (ids), p (corrected p-value per test), rejected, cut (blocks that
+    the cut was made in), verdict and group at a leaf. profiles: one merged signature per group.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, find, sign
+    >>> rng = np.random.default_rng(0)
+    >>> data = {f"c{i}": rng.normal(size=(80, 6)) + (i % 2) for i in range(8)}
+    >>> plan = Plan.of(Spread.of(x) for x in data.values())
+    >>> found = find({id: sign(plan, x) for id, x in data.items()})
+    >>> found.members(0), found.verdicts
+    (('c0', 'c2', 'c4', 'c6'), ('same', 'same'))
+    """
+
+    ids: tuple[str, ...]
+    labels: Labels
+    verdicts: tuple[str, ...]
+    tree: tuple[Mapping[str, Any], ...]
+    profiles: tuple[Signature, ...]
+    alpha: float
+    tests: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """{client id: group}."""
+        return dict(zip(self.ids, self.labels.tolist(), strict=True))
+
+    def members(self, group: int) -> tuple[str, ...]:
+        """Ids of a group, in the order given to `find`."""
+        return tuple(self.ids[row] for row in np.flatnonzero(self.labels == group))
+
+    @property
+    def by_client(self) -> dict[str, str]:
+        """{client id: verdict of its group}."""
+        return {id: self.verdicts[label] for id, label in self.groups.items()}
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The tree of tests as a graph records it (`Graph.evidence`)."""
+        return Evidence.of(self.tree, _leaves(self.tree), self.alpha)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the profiles, as plain data."""
+        groups = [
+            {"group": g, "verdict": verdict, "meaning": MEANINGS[verdict], "size": len(self.members(g)),
+             "members": list(self.members(g))}
+            for g, verdict in enumerate(self.verdicts)
+        ]  # fmt: skip
+        return {
+            "alpha": self.alpha, "tests_per_node": self.tests, "groups": groups, "tree": [dict(n) for n in self.tree],
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+    def lines(self, most: int = 40) -> list[str]:
+        """The result in words: groups, then the tree of tests, at most `most` lines of each."""
+        count = len(self.verdicts)
+        found = [f"{len(self.ids)} clients, {count} group{'s' * (count != 1)} (alpha {self.alpha:g})"]
+        for g in range(min(count, most)):
+            members = self.members(g)
+            some = ", ".join(members[:6]) + (f" and {len(members) - 6} more" if len(members) > 6 else "")
+            found.append(f"group {g}: {self.verdicts[g]}, {len(members)}: {some}")
+        found += [f"{verdict}: {MEANINGS[verdict]}" for verdict in MEANINGS if verdict in self.verdicts]
+        found += [f"warning: {text}" for text in self.warnings]
+        depth: dict[int, int] = {}
+        for node in self.tree:
+            parent = node["parent"]
+            depth[node["node"]] = 0 if parent is None else depth[parent] + 1
+        for at in self._depth_first()[:most]:
+            found.append("  " * min(depth[at], 20) + _line(self.tree[at], self.evidence.nodes[at]))
+        if len(self.tree) > most:
+            found.append(f"and {len(self.tree) - most} more tests")
+        return found
+
+    def _depth_first(self) -> list[int]:
+        todo, order = [0] if self.tree else [], []
+        while todo:
+            order.append(at := todo.pop())
+            todo.extend(reversed(self.tree[at]["children"]))
+        return order
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _leaves(tree: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """{client id: its last node}, of `Verdicts.tree`."""
+    return {id: node["node"] for node in tree if not node["children"] for id in node["clients"]}
+
+
+def _line(node: Mapping[str, Any], tested: Node) -> str:
+    size = len(node["clients"])
+    if size == 1:
+        return f"{node['clients'][0]}: group {node['group']}"
+    ends = "cut in two" if node["children"] else f"group {node['group']}, {node['verdict']}"
+    return f"{size} clients: {tested.said()}; {ends}"
+
+
+# -- from signatures to groups -----------------------------------------------------------------------------------------
+
+
+def find(
+    signatures: Mapping[str, Signature] | Sequence[Signature], *, alpha: float = 0.001, least: float = 0.0,
+    seed: int = 0,
+) -> Verdicts:  # fmt: skip
+    """Groups of clients whose data cannot be told apart at level `alpha`; nothing else is told.
+
+    signatures: {id: signature} or a list (ids "0", "1", ..), all of one plan, in any order: the result
+    depends on their content only. alpha: how often clients with one distribution may be split, per node.
+    least: groups nearer than this are merged again, as a small sure difference does not pay for the samples
+    lost (squared distance / variance within, of x; a third of it for xy; .03 is where it breaks even).
+    seed: of the replicas behind two of the tests.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, sign
+    >>> rng = np.random.default_rng(0)
+    >>> data = [rng.normal(size=(60, 6)) for _ in range(10)]
+    >>> plan = Plan.of(Spread.of(x) for x in data)
+    >>> print(find([sign(plan, x) for x in data]).lines()[0])
+    10 clients, 1 group (alpha 0.001)
+    """
+    ids, found = _checked(signatures)
+    if not 0 < alpha < 1:
+        raise GraphError(f"alpha: expected a number between 0 and 1, got {alpha}")
+    if least < 0:
+        raise GraphError(f"least: expected a number of at least 0, got {least}")
+    # By content, so that neither sums nor draws know in which order clients came.
+    order = sorted(range(len(found)), key=lambda row: _content(found[row]))
+    search = Search([found[row] for row in order], alpha, seed)
+    search.run()
+    if least:
+        search.leaves = merged_when_close(search.stacks, search.leaves, least)
+    return _verdicts(search, ids, found, np.array(order))
+
+
+def _checked(signatures: Any) -> tuple[tuple[str, ...], list[Signature]]:
+    if isinstance(signatures, Mapping):
+        ids, found = tuple(str(id) for id in signatures), list(signatures.values())
+    else:
+        found = list(signatures)
+        ids = tuple(str(row) for row in range(len(found)))
+    if not found:
+        raise GraphError("signatures: expected those of at least one client, got none")
+    for id, one in zip(ids, found, strict=True):
+        if not isinstance(one, Signature):
+            raise GraphError(f"signatures: client {id!r}: expected a Signature, got {type(one).__name__}")
+        if one.plan != found[0].plan or set(one.blocks) != set(found[0].blocks):
+            raise GraphError(f"signatures: client {id!r} and {ids[0]!r} signed with two plans; sign with one")
+    return ids, found
+
+
+def _content(one: Signature) -> Any:
+    return one.n, *(one.blocks[name].mean.tobytes() for name in BLOCKS if name in one.blocks)
+
+
+def _verdicts(search: Search, ids: tuple[str, ...], found: list[Signature], order: Labels) -> Verdicts:
+    raw = np.empty(len(ids), dtype=np.int64)
+    for group, (rows, _) in enumerate(search.leaves):
+        raw[order[rows]] = group
+    labels = canonical(raw)
+    number = {int(raw[row]): int(labels[row]) for row in range(len(ids))}
+    verdicts = [""] * len(number)
+    profiles: list[Any] = [None] * len(number)
+    for group, (rows, verdict) in enumerate(search.leaves):
+        members = [found[row] for row in order[rows]]
+        verdicts[number[group]], profiles[number[group]] = verdict, _profile(members, verdict)
+    tree = []
+    for node in search.tree:
+        rows = np.sort(order[node["rows"]])
+        tree.append({name: value for name, value in node.items() if name != "rows"} | {
+            "clients": [ids[row] for row in rows],
+            "group": int(labels[rows[0]]) if node["verdict"] else None,
+        })  # fmt: skip
+    return Verdicts(
+        ids, labels, tuple(verdicts), tuple(tree), tuple(profiles), search.alpha, search.tests, _warnings(ids, found)
+    )  # fmt: skip
+
+
+def _profile(members: list[Signature], verdict: str) -> Signature:
+    merged = Signature.total(members)
+    cells = [one.cells for one in members if one.cells is not None]
+    if verdict != "offsets" or merged.cells is None:
+        return merged
+    return replace(merged, cells=Cells.total(without_offsets(cells)))
+
+
+def _warnings(ids: tuple[str, ...], found: list[Signature]) -> tuple[str, ...]:
+    texts: dict[str, list[int]] = {}
+    for row, one in enumerate(found):
+        for text in one.warnings:
+            texts.setdefault(text, []).append(row)
+    return tuple(
+        f"{len(rows)} of {len(ids)} clients, such as {ids[rows[0]]!r}: {text}; counted as one independent sample in "
+        f"{np.median([found[row].effect for row in rows]):.1f} (median)"
+        for text, rows in sorted(texts.items())
+    )
+
+
+# -- the tree of tests -------------------------------------------------------------------------------------------------
+
+
+# Ward's matrix of all pairs takes 400 MB for so many clients; beyond, 2-means cuts.
+_LARGEST_WARD = 10_000
+# p-value at which clumps are believed, size of a concept that matters (variance between clients over scatter
+# within), and distance of label shares that makes groups of them: the study's, in docs/groups.md.
+_CLUMPED, _FLOOR, _APART = 0.01, 0.1, 0.1
+
+
+class Search:
+    """The tree of tests over clients' rows."""
+
+    def __init__(self, signatures: list[Signature], alpha: float, seed: int) -> None:
+        self.alpha, self.seed = alpha, seed
+        self.views = [name for name in BLOCKS if name in signatures[0].blocks]
+        self.stacks = {
+            name: stacked([one.blocks[name] for one in signatures], shares=_exact(name, signatures))
+            for name in self.views
+        }
+        cells = [one.cells for one in signatures if one.cells is not None]
+        self.table: CellTable | None = table_of(cells) if len(cells) == len(signatures) else None
+        self.tests = len(self.views) + (2 if self.table is not None else 0)
+        self.size = len(signatures)
+        self.tree: list[dict[str, Any]] = []
+        self.leaves: list[tuple[Labels, str]] = []
+        self._noise: dict[str, Array] = {}
+        self._seen: dict[bytes, dict[str, float]] = {}
+        self._dendrograms: dict[tuple[str, bytes], tuple[Labels, Tree, int]] = {}
+
+    def run(self) -> None:
+        """Test and cut until nothing is left to cut."""
+        todo = [self._node(np.arange(self.size), None)]
+        while todo:
+            todo.extend(self._settle(todo.pop()))
+
+    def _settle(self, node: int) -> list[int]:
+        """Decide on a node: a group, its leaves as groups, or two nodes to go on with."""
+        rows = self.tree[node]["rows"]
+        if len(rows) == 1:
+            return self._group(node, "alone")
+        p, effects = self._block_p(rows), self.interaction(rows)
+        rejected = [name for name in self.views if p[name] < self.alpha]
+        real = self.table is None or min(effects.offset_p, effects.concept_p) * self.tests < self.alpha
+        self._note(node, p, effects)
+        if not rejected and not (real and self.table is not None):
+            return self._group(node, "same")
+        if not rejected:
+            rejected = ["xy" if "xy" in self.views else "x"]
+        parts = self._parts(rows, most=len(rows) // 2)
+        if parts is not None and (real or self._shares_apart(rows, parts)):
+            return self._groups(node, rejected)
+        if real and len(rows) > 3:
+            best = min((*self._clump(rows, view), view) for view in sorted({*rejected, "+".join(rejected)}))
+            if best[0] <= _CLUMPED:
+                return self._cut(node, best[2])
+        if not real:
+            return self._group(node, "shares")
+        if self.table is not None and (effects.concept_p * self.tests >= self.alpha or effects.concept_size < _FLOOR):
+            return self._group(node, "offsets")
+        return self._groups(node, rejected)
+
+    def _groups(self, node: int, rejected: list[str]) -> list[int]:
+        """Cut in two until what is left cannot be told apart; each part is a group."""
+        todo = [(node, rejected)]
+        while todo:
+            at, rejected = todo.pop()
+            rows = self.tree[at]["rows"]
+            if len(rows) == 1:
+                self._group(at, "alone")
+            elif not rejected:
+                self._group(at, "same")
+            else:
+                for child in self._cut(at, "+".join(rejected)):
+                    p = self._block_p(self.tree[child]["rows"])
+                    if len(self.tree[child]["rows"]) > 1:
+                        self._note(child, p, None)
+                    todo.append((child, [name for name in self.views if p[name] < self.alpha]))
+        return []
+
+    def _parts(self, rows: Labels, most: int) -> list[Labels] | None:
+        """The same parts as `_groups` makes, or None once there are more than `most`."""
+        todo: list[Labels] = [rows]
+        done: list[Labels] = []
+        while todo:
+            if len(todo) + len(done) > most:
+                return None
+            part = todo.pop()
+            p = self._block_p(part) if len(part) > 1 else {}
+            rejected = [name for name in p if p[name] < self.alpha]
+            if part is rows and not rejected:
+                rejected = ["xy" if "xy" in self.views else "x"]
+            if rejected:
+                todo.extend(self._halves(part, "+".join(rejected)))
+            else:
+                done.append(part)
+        return done
+
+    def _block_p(self, rows: Labels) -> dict[str, float]:
+        """Corrected p-value per block."""
+        key = rows.tobytes()
+        if key not in self._seen:
+            enough = self.alpha / self.tests
+            self._seen[key] = {
+                name: min(1.0, self.tests * self.stacks[name].rows(rows).p(enough, self.seed)) for name in self.views
+            }
+        return self._seen[key]
+
+    def interaction(self, rows: Labels) -> Interaction:
+        """The tests beyond class of these clients; without cells, nothing rejects."""
+        return Interaction() if self.table is None else self.table.rows(rows).test()
+
+    def _shares_apart(self, rows: Labels, parts: list[Labels]) -> bool:
+        """Whether parts that differ in class shares only do so far enough to be groups."""
+        if "y" not in self.stacks:
+            return False
+        stack = self.stacks["y"]
+        t1 = max(float(stack.rows(rows).pooled()[0][0]), 1e-9)
+        n = np.array([stack.n[part].sum() for part in parts])
+        means = np.stack([stack.n[part] @ stack.means[part] for part in parts]) / n[:, None]
+        distance = np.square(means[:, None] - means).sum(axis=-1) / t1 - 1 / n - 1 / n[:, None]
+        np.fill_diagonal(distance, np.inf)
+        return bool(distance.min() >= _APART)
+
+    def _clump(self, rows: Labels, view: str) -> tuple[float, float]:
+        stack = self._view(view)
+        if view not in self._noise:
+            self._noise[view] = noise_covariance(stack)
+        part = stack.rows(rows)
+        p, strength = clump_p(part.means, np.maximum(part.n, 1e-9), self._noise[view], seed=self.seed)
+        return p, -strength
+
+    def _view(self, view: str) -> Stack:
+        if view not in self.stacks:
+            self.stacks[view] = joined([self.stacks[name] for name in view.split("+")])
+        return self.stacks[view]
+
+    def _halves(self, rows: Labels, view: str) -> tuple[Labels, Labels]:
+        """The two parts that Ward's tree of these rows has at its root."""
+        key = (view, rows.tobytes())
+        stack = self._view(view)
+        weights = np.maximum(stack.n[rows], 1e-9)
+        if key not in self._dendrograms:
+            if len(rows) > _LARGEST_WARD:
+                label = two_means(stack.means[rows], weights)
+                if 0 < label.sum() < len(label):
+                    return rows[label == 0], rows[label == 1]
+            tree = Tree(ward(stack.means[rows], weights))
+            self._dendrograms[key] = rows, tree, tree.root
+        base, tree, at = self._dendrograms[key]
+        left, right = tree.children(at)
+        # A branch of Ward's tree is Ward's tree of that branch.
+        parts = base[tree.leaves(left)], base[tree.leaves(right)]
+        for part, child in zip(parts, (left, right), strict=True):
+            if len(part) > 1:
+                self._dendrograms[view, part.tobytes()] = base, tree, child
+        return parts
+
+    def _cut(self, node: int, view: str) -> list[int]:
+        self.tree[node]["cut"] = view
+        children = [self._node(part, node) for part in self._halves(self.tree[node]["rows"], view)]
+        self.tree[node]["children"] = children
+        return children
+
+    def _node(self, rows: Labels, parent: int | None) -> int:
+        node = len(self.tree)
+        blank: dict[str, Any] = {"p": {}, "rejected": [], "cut": None, "children": [], "verdict": None}
+        self.tree.append({"node": node, "parent": parent, "rows": rows} | blank)
+        return node
+
+    def _note(self, node: int, p: Mapping[str, float], effects: Interaction | None) -> None:
+        all_p = {name: float(value) for name, value in p.items()}
+        if effects is not None and self.table is not None:
+            all_p |= {
+                "offset": min(1.0, effects.offset_p * self.tests), "concept": min(1.0, effects.concept_p * self.tests)
+            }  # fmt: skip
+        self.tree[node]["p"] = all_p
+        self.tree[node]["rejected"] = [name for name, value in all_p.items() if value < self.alpha]
+
+    def _group(self, node: int, verdict: str) -> list[int]:
+        self.tree[node]["verdict"] = verdict
+        self.leaves.append((self.tree[node]["rows"], verdict))
+        return []
+
+
+def _exact(name: str, signatures: list[Signature]) -> bool:
+    """Whether a block holds shares of classes: they are of at least 0 and sum to 1."""
+    if name != "y":
+        return False
+    means = np.stack([one.blocks[name].mean for one in signatures])
+    return bool((means >= 0).all() and np.abs(means.sum(axis=1) - 1).max() < 0.01)
+
+
+# -- groups that surely differ, but by too little to pay for the samples lost ------------------------------------------
+
+
+# Where splitting broke even in the study: .03 in x and .01 in xy.
+SHARE = {"x": 1.0, "xy": 1 / 3, "y": 1.0}
+
+
+def merged_when_close(
+    stacks: Mapping[str, Stack], leaves: list[tuple[Labels, str]], least: float
+) -> list[tuple[Labels, str]]:
+    """Groups "same" and "alone" merged, nearest first, while one pair is near in every block."""
+    kept = [leaf for leaf in leaves if leaf[1] not in ("same", "alone")]
+    free = [leaf for leaf in leaves if leaf[1] in ("same", "alone")]
+    while len(free) > 1:
+        gaps = _gaps(stacks, [rows for rows, _ in free], least)
+        a, b = sorted(divmod(int(np.argmin(gaps)), len(free)))
+        if not gaps[a, b] < 1:
+            break
+        free.append((np.sort(np.concatenate([free[a][0], free[b][0]])), "same"))
+        del free[b], free[a]
+    return kept + free
+
+
+def _gaps(stacks: Mapping[str, Stack], groups: list[Labels], least: float) -> Array:
+    """Debiased squared distance of means / tr S, in units of what pays; the largest over blocks."""
+    worst = np.full((len(groups), len(groups)), -np.inf)
+    for name, share in SHARE.items():
+        if name not in stacks:
+            continue
+        stack = stacks[name]
+        t1 = max(float(stack.pooled()[0][0]), 1e-9)
+        n = np.array([max(stack.n[rows].sum(), 1e-9) for rows in groups])
+        means = np.stack([stack.n[rows] @ stack.means[rows] for rows in groups]) / n[:, None]
+        squares = np.square(means[:, None] - means).sum(axis=-1) / t1
+        worst = np.maximum(worst, (squares - 1 / n - 1 / n[:, None]) / (least * share))
+    np.fill_diagonal(worst, np.inf)
+    return worst
+
+
+# -- newcomers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a client belongs.
+
+    p [groups]: corrected p-value of "the client belongs to this group". group: the likeliest, or None if it belongs to
+    none.
+    """
+
+    p: tuple[float, ...]
+    group: int | None
+
+
+def place(signature: Signature, verdicts: Verdicts) -> Placement:
+    """Test a client that was not there against every group.
+
+    A group that is the "same" (or one client alone) is met in every block; one of "shares" only in what a
+    class looks like; one of "offsets" only in what is left beyond a shift of all classes.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, find, sign
+    >>> rng = np.random.default_rng(0)
+    >>> data = [rng.normal(size=(80, 6)) + 2 * (i % 2) for i in range(8)]
+    >>> plan = Plan.of(Spread.of(x) for x in data)
+    >>> found = find([sign(plan, x) for x in data])
+    >>> place(sign(plan, rng.normal(size=(40, 6)) + 2), found).group == found.groups["1"]
+    True
+    >>> place(sign(plan, rng.normal(size=(40, 6)) - 4), found).group is None
+    True
+    """
+    if signature.plan != verdicts.profiles[0].plan:
+        raise GraphError("the client signed with another plan than the groups; sign with the groups' plan")
+    p = tuple(
+        min(1.0, verdicts.tests * _p_of(signature, profile, verdict, verdicts.alpha / verdicts.tests))
+        for profile, verdict in zip(verdicts.profiles, verdicts.verdicts, strict=True)
+    )
+    best = int(np.argmax(p))
+    return Placement(p, best if p[best] >= verdicts.alpha else None)
+
+
+def _p_of(one: Signature, profile: Signature, verdict: str, enough: float) -> float:
+    """The smallest p-value over the tests that a group of this verdict passes itself."""
+    found = [1.0]
+    if verdict in ("same", "alone"):
+        for name, moments in one.blocks.items():
+            shares = name == "y" and bool((moments.mean >= 0).all()) and abs(moments.mean.sum() - 1) < 0.01
+            found.append(stacked([moments, profile.blocks[name]], shares=shares).p(enough, 0))
+    if one.cells is not None and profile.cells is not None:
+        effects = table_of([one.cells, profile.cells]).test()
+        found.append(effects.concept_p)
+        if verdict != "offsets":
+            found.append(effects.offset_p)
+    return min(found)
+
+
+# -- distances between clients -----------------------------------------------------------------------------------------
+
+
+def apart(signatures: Sequence[Signature], others: Sequence[Signature] | None = None) -> Array:
+    """How far the distributions of every two clients are apart [n, n]; with `others`, of each from each of these.
+
+    The root of the sum, over blocks, of |m_i - m_j|^2 / tr S - 1/n_i - 1/n_j, in units of what pays (`find`, least):
+    0 is expected for equal distributions, and what is below 0 is 0. tr S is that of `others`, if there are any.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, sign
+    >>> rng = np.random.default_rng(0)
+    >>> data = [rng.normal(size=(80, 6)) + i % 2 for i in range(4)]
+    >>> plan = Plan.of(Spread.of(x) for x in data)
+    >>> apart([sign(plan, x) for x in data])[0] > 0.5
+    array([False,  True, False,  True])
+    """
+    known = list(signatures if others is None else others)
+    total = np.zeros((len(signatures), len(known)))
+    for name in known[0].blocks:
+        there = stacked([one.blocks[name] for one in known])
+        here = there if others is None else stacked([one.blocks[name] for one in signatures])
+        t1 = max(float(there.pooled()[0][0]), 1e-9)
+        squares = cdist(here.means, there.means, "sqeuclidean") / t1
+        noise = [1 / np.maximum(one.n, 1e-9) for one in (here, there)]
+        total += (squares - noise[0][:, None] - noise[1]) / SHARE[name]
+    found = np.sqrt(np.maximum(total, 0.0))
+    if others is None:
+        np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def coordinates(signatures: Sequence[Signature]) -> tuple[Array, Array]:
+    """(points [n, d], noise [n]) by which neighbours are found: `apart` squared is |p_i - p_j|^2 - noise_i - noise_j.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Spread, sign
+    >>> data = [np.random.default_rng(seed).normal(size=(80, 6)) + 2 * seed for seed in range(2)]
+    >>> plan = Plan.of(Spread.of(x) for x in data)
+    >>> signed = [sign(plan, x) for x in data]
+    >>> points, noise = coordinates(signed)
+    >>> bool(np.isclose(((points[0] - points[1]) ** 2).sum() - noise.sum(), apart(signed)[0, 1] ** 2))
+    True
+    """
+    points: list[Array] = []
+    noise = np.zeros(len(signatures))
+    for name in signatures[0].blocks:
+        here = stacked([one.blocks[name] for one in signatures])
+        t1 = max(float(here.pooled()[0][0]), 1e-9)
+        points.append(here.means / np.sqrt(t1 * SHARE[name]))
+        noise += 1 / np.maximum(here.n, 1e-9) / SHARE[name]
+    return np.concatenate(points, axis=1), noise
+
+
+# -- one block of features of many clients -----------------------------------------------------------------------------
+
+
+# Relative rounding of float16, in which means usually travel.
+_ROUNDING = 2.0**-11
+_LOOKS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """One block of k clients.
+
+    means, halves [k, D]. n [k]: weights at which each mean has a covariance of trace t1. traces, free
+    [k, 3]: as in Moments. shares: means are shares of classes.
+    """
+
+    means: Array
+    halves: Array
+    n: Array
+    traces: Array
+    free: Array
+    shares: bool = False
+
+    def rows(self, rows: Labels) -> Stack:
+        """Of these clients only."""
+        return Stack(
+            self.means[rows], self.halves[rows], self.n[rows], self.traces[rows], self.free[rows], self.shares
+        )  # fmt: skip
+
+    def pooled(self) -> tuple[Array, float]:
+        """Traces of the common covariance, and the degrees of freedom behind them."""
+        if self.shares and self.n.sum() > 0:
+            p = self.n @ self.means / self.n.sum()
+            covariance = np.diag(p) - np.outer(p, p)
+            square = covariance @ covariance
+            return np.array([np.trace(covariance), np.trace(square), np.trace(square @ covariance)]), np.inf
+        found, total = pool(self.traces, self.free)
+        if not total[0]:
+            return np.zeros(3), 0.0
+        if not total[1]:
+            found[1:] = self._from_halves(found[0])
+        return found, float(total[0])
+
+    def _from_halves(self, t1: float) -> Array:
+        """tr S^2 and tr S^3 from products of different clients' halves, where no client has six samples."""
+        h = self.halves * np.sqrt(self.n)[:, None]
+        h = h[np.square(h).sum(axis=1) > 0]
+        k = len(h)
+        # One direction only is the widest null that t1 allows.
+        if k < 8:
+            return np.array([t1**2, t1**3])
+        gram = h @ h.T
+        np.fill_diagonal(gram, 0)
+        return np.array([
+            np.square(gram).sum() / (k * (k - 1)), np.trace(gram @ gram @ gram) / (k * (k - 1) * (k - 2)),
+        ])  # fmt: skip
+
+    def p(self, enough: float, seed: int) -> float:
+        """p-value of "all of these have one mean": the smallest of four looks, times four.
+
+        A look is left out once one before it is below `enough`.
+        """
+        have = self.n > 0
+        k = int(have.sum())
+        traces, free = self.pooled()
+        if k < 2 or free <= 0:
+            return 1.0
+        means, n = self.means[have], self.n[have]
+        if traces[0] <= 1e-9 * np.square(means).sum(axis=1).max():
+            # No client varies at all: any difference beyond rounding is one.
+            apart = np.abs(means - means[0]).max() > 4 * _ROUNDING * np.abs(means).max()
+            return 0.0 if apart else 1.0
+        found = same_p(means, n, traces, free)
+        if _LOOKS * found >= enough:
+            own = None if self.shares else self.traces[have, 0]
+            found = min(found, outlier_p(means, n, traces, free, own))
+        if _LOOKS * found >= enough:
+            found = min(found, top_p(means, n, traces, seed))
+        if _LOOKS * found >= enough:
+            found = min(found, split_p(means, self.halves[have], n, traces, free))
+        return min(1.0, _LOOKS * found)
+
+
+def stacked(moments: Sequence[Moments], *, shares: bool = False) -> Stack:
+    """From every client's moments of one block; noise put on purpose, and rounding, lower a client's weight."""
+    means, halves = np.stack([m.mean for m in moments]), np.stack([m.half for m in moments])
+    n, effect = np.array([float(m.n) for m in moments]), np.array([m.effect for m in moments])
+    width, weight = means.shape[1], n / effect
+    plain = Stack(
+        means, halves, weight, np.stack([m.traces for m in moments]), np.stack([m.free for m in moments]), shares
+    )
+    noise = np.array([m.noise for m in moments]) + np.square(means).mean(axis=1) * _ROUNDING**2 / 3
+    pooled, _ = plain.pooled()
+    t1 = pooled[0]
+    if t1 <= 0:
+        return plain
+    # A mean has covariance S / weight + noise I. At the weight n its trace is t1 / n for every client.
+    level = 1 / np.where(weight > 0, 1 / np.maximum(weight, 1e-300) + width * noise / t1, np.inf)
+    a, b = level / np.maximum(weight, 1e-300), level * noise
+    t = np.where(np.isfinite(plain.traces), plain.traces, pooled)
+    mixed = np.stack([
+        a * t[:, 0] + b * width,
+        a**2 * t[:, 1] + 2 * a * b * t[:, 0] + b**2 * width,
+        a**3 * t[:, 2] + 3 * a**2 * b * t[:, 1] + 3 * a * b**2 * t[:, 0] + b**3 * width,
+    ], axis=1)  # fmt: skip
+    noisy = any(m.noise for m in moments)
+    # Shares of classes have a covariance that follows from them, unless noise was added.
+    return Stack(
+        means, halves, level, np.where(np.isfinite(plain.traces), mixed, np.nan), plain.free, shares and not noisy
+    )
+
+
+def joined(stacks: Sequence[Stack]) -> Stack:
+    """Blocks side by side, each scaled to the same spread under the null, for distances between clients."""
+    means, halves, traces = [], [], np.zeros_like(stacks[0].traces)
+    for one in stacks:
+        pooled, _ = one.pooled()
+        scale = (2 * max(pooled[1], 1e-4 * pooled[0] ** 2)) ** -0.25 if pooled[0] > 1e-12 else 1.0
+        means.append(one.means * scale)
+        halves.append(one.halves * scale)
+        traces = traces + np.where(np.isfinite(one.traces), one.traces, pooled) * scale ** np.array([2, 4, 6])
+    n = np.max([one.n for one in stacks], axis=0)
+    return Stack(np.hstack(means), np.hstack(halves), n, traces, stacks[0].free)
+
+
+def noise_covariance(stack: Stack) -> Array:
+    """Covariance of one sample's noise from all clients' halves, with the trace that they state."""
+    h = stack.halves * np.sqrt(stack.n)[:, None]
+    found: Array = h.T @ h / max(len(h), 1)
+    trace, t1 = float(np.trace(found)), stack.pooled()[0][0]
+    return found * (t1 / trace) if trace > 0 else found
+
+
+# -- class means of many clients ---------------------------------------------------------------------------------------
+
+
+# A class's own scatter counts as much as that of all classes at so many degrees of freedom.
+_PRIOR = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class CellTable:
+    """All clients' class means in long form: one row per client and class that it has.
+
+    client, kind [E]; n [E]: weights; bare [E]: what they would be without noise; noise [E]: its
+    variance; means [E, P]; scatter, dof [E]; traces [k, 3], free [k].
+    """
+
+    client: Labels
+    kind: Labels
+    n: Array
+    bare: Array
+    noise: Array
+    means: Array
+    scatter: Array
+    dof: Array
+    traces: Array
+    free: Array
+
+    def rows(self, rows: Labels) -> CellTable:
+        """Of these clients only, renumbered."""
+        number = np.full(len(self.free), -1)
+        number[rows] = np.arange(len(rows))
+        keep = number[self.client] >= 0
+        return CellTable(
+            number[self.client[keep]], self.kind[keep], self.n[keep], self.bare[keep], self.noise[keep],
+            self.means[keep], self.scatter[keep], self.dof[keep], self.traces[rows], self.free[rows],
+        )  # fmt: skip
+
+    def test(self) -> Interaction:
+        """`interaction` of these rows, each class with the scatter that it has itself."""
+        traces, total = pool(self.traces, np.repeat(self.free[:, None], 3, axis=1))
+        if not total[0] or len(self.client) < 2:
+            return Interaction()
+        of = np.unique(self.kind, return_inverse=True)[1]
+        scatter, dof = np.bincount(of, self.scatter), np.bincount(of, self.dof)
+        inside = ((scatter + _PRIOR * traces[0]) / (dof + _PRIOR))[of]
+        own = self.n * (inside / self.bare + self.means.shape[1] * self.noise)
+        return interaction(self.client, self.kind, self.n, self.means, traces, own, (dof + _PRIOR)[of])
+
+
+def table_of(cells: Sequence[Cells]) -> CellTable:
+    """Every client's cells in long form; noise put on purpose lowers a cell's weight."""
+    lengths = [len(one.classes) for one in cells]
+    client = np.repeat(np.arange(len(cells)), lengths)
+    count = np.concatenate([one.counts for one in cells])
+    means = np.concatenate([one.means for one in cells])
+    effect, noise = (np.repeat([getattr(one, k) for one in cells], lengths) for k in ("effect", "noise"))
+    n, free = count / effect, np.array([one.free for one in cells])
+    traces = np.stack([one.traces for one in cells])
+    scatter, dof = (np.concatenate([getattr(one, k) for one in cells]) for k in ("scatter", "dof"))
+    bare = n
+    if noise.any() and free.sum():
+        # As in Stack: the weight at which a cell's covariance keeps its trace.
+        t1 = pool(traces, np.repeat(free[:, None], 3, axis=1))[0][0]
+        n = 1 / (1 / n + means.shape[1] * noise / t1)
+    return CellTable(
+        client, np.concatenate([one.classes for one in cells]), n, bare, noise, means, scatter, dof, traces, free
+    )  # fmt: skip
+
+
+def without_offsets(cells: Sequence[Cells]) -> list[Cells]:
+    """The same with each client's own shift taken out, so that what is left can be averaged over clients."""
+    table = table_of(cells)
+    if not len(table.client):
+        return list(cells)
+    fit = ClassClientFit.of(table.client, table.kind, table.n, table.means)
+    shift = fit.client - fit.client.mean(axis=0)
+    means = table.means - shift[fit.i]
+    return [replace(one, means=means[table.client == row]) for row, one in enumerate(cells)]

@@ -1,0 +1,564 @@
+"""How far means of so many samples stray by chance: p-values with a known null, on plain arrays (docs/groups.md).
+
+For clients with one mean and covariance S, Q = sum n_i |m_i - m|^2 is a sum of chi-squares with df = k - 1,
+weighted by the eigenvalues of S. A gamma distribution with Q's first three cumulants stands for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy import special
+
+from fedkin.errors import GraphError
+from fedkin.graph._check import Array, Labels, as_dense, as_vectors
+from fedkin.keys import rng as keyed
+
+__all__ = [
+    "ClassClientFit",
+    "Interaction",
+    "Tree",
+    "clump_p",
+    "interaction",
+    "null_p",
+    "outlier_p",
+    "same_p",
+    "split_p",
+    "top_p",
+    "two_means",
+    "ward",
+]
+
+
+_TOP_REPLICAS = 100
+
+
+def null_p(q: Any, df: float, traces: Any, residual: float = np.inf) -> Any:
+    """P(Q >= q) for Q = sum_j lambda_j chi2_df, from traces = sum lambda, sum lambda^2, sum lambda^3.
+
+    q: one number or an array. residual: degrees of freedom behind the traces, as those of the denominator in
+    an F test. With f = q / (df t1) and T the estimate of t1, the p-value is P(Q - f df T >= 0) by the first three
+    cumulants: df t1 (1 - f), 2 df t2 (1 + f^2 df / residual), 8 df t3 (1 - f^3 df^2 / residual^2) (Satterthwaite's
+    idea with one moment more). Exact when all lambda are equal and residual is infinite.
+
+    >>> round(float(null_p(18.307, 10, [1, 1, 1])), 4)
+    0.05
+    >>> null_p([5.0, 50.0], 10, [1, 1, 1]).round(3)
+    array([0.891, 0.   ])
+    """
+    t1, t2, t3 = _three(traces)
+    q = np.asarray(q, dtype=float)
+    if t1 <= 0:
+        return np.where(q > 1e-9, 0.0, 1.0)[()]
+    f = q / (df * t1)
+    k2 = 2 * df * t2 * (1 + f**2 * df / residual)
+    k3 = 8 * df * t3 * (1 - f**3 * (df / residual) ** 2)
+    # A sum of chi-squares is never more skewed than one of them alone.
+    skew = np.clip(k3 / k2**1.5, -np.sqrt(8 / df), np.sqrt(8 / df))
+    return gamma_tail((q - df * t1) / np.sqrt(k2), skew)
+
+
+def gamma_tail(z: Any, skew: float) -> Any:
+    """P(Z >= z) of the gamma distribution with mean 0, variance 1 and this skewness, mirrored if it is negative."""
+    sign = np.where(np.asarray(skew) < 0, -1.0, 1.0)
+    shape = 4 / np.maximum(np.abs(skew), 1e-3) ** 2
+    x = np.maximum(sign * np.asarray(z) * np.sqrt(shape) + shape, 0)
+    return np.where(sign > 0, special.gammaincc(shape, x), special.gammainc(shape, x))[()]
+
+
+def same_p(means: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
+    """p-value of "all clients have one mean".
+
+    means [k, D]. n [k]: samples behind each; 0 leaves a client out. traces: of the covariance of one sample,
+    [3]. Against departures in many directions.
+
+    >>> import numpy as np
+    >>> m = np.random.default_rng(0).normal(size=(8, 20)) / 10
+    >>> bool(same_p(m, np.full(8, 100), [20, 20, 20]) > 0.01)
+    True
+    >>> bool(same_p(m + np.arange(8)[:, None] / 10, np.full(8, 100), [20, 20, 20]) < 1e-9)
+    True
+    """
+    x, n = _centred(means, n)
+    return float(null_p((n * np.square(x).sum(axis=1)).sum(), len(n) - 1, traces, residual)) if len(n) > 1 else 1.0
+
+
+def outlier_p(means: Any, n: Any, traces: Any, residual: float = np.inf, own: Any = None) -> float:
+    """p-value of "no client differs from the mean of all others", corrected for k clients (Bonferroni).
+
+    own [k]: tr S by each client itself. One that varies more than all do is measured by its own: a single far
+    sample moves its mean and its scatter together. Without this, levels of heavy-tailed data are missed.
+
+    >>> import numpy as np
+    >>> m = np.zeros((50, 20)); m[7] = 1
+    >>> bool(outlier_p(m, np.full(50, 10), [20, 20, 20]) < 1e-6)
+    True
+    """
+    have = np.asarray(n) > 0
+    x, n = _centred(means, n)
+    if len(n) < 2:
+        return 1.0
+    # Against the mean of the others: n_i (N - n_i) / N |m_i - m_rest|^2 = n_i N / (N - n_i) |m_i - m|^2.
+    q = n * n.sum() / (n.sum() - n) * np.square(x).sum(axis=1)
+    if own is not None:
+        wide = np.asarray(own, dtype=float)[have] / max(float(traces[0]), 1e-300)
+        q = q / np.maximum(np.where(np.isfinite(wide), wide, 1.0), 1.0)
+    return min(1.0, float(np.min(null_p(q, 1, traces, residual))) * len(n))
+
+
+def top_p(means: Any, n: Any, traces: Any, seed: int = 0) -> float:
+    """p-value of the largest eigenvalue of sum n_i (m_i - m)(m_i - m)': a departure along few directions.
+
+    Against replicas of noise with eigenvalues that fall as a power law with these traces, a gamma
+    distribution through their moments. 1 for fewer than five clients.
+
+    >>> import numpy as np
+    >>> m = np.random.default_rng(0).normal(size=(40, 50)) / 10
+    >>> bool(top_p(m, np.full(40, 100), [50, 50, 50]) > 0.01)
+    True
+    >>> m[:20, 0] += 0.5
+    >>> bool(top_p(m, np.full(40, 100), [50, 50, 50]) < 1e-4)
+    True
+    """
+    x, n = _centred(means, n)
+    t1, t2, _ = _three(traces)
+    if len(n) < 5 or t1 <= 0:
+        return 1.0
+    x = x * np.sqrt(n)[:, None]
+    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    largest = np.linalg.eigvalsh(gram)[-1] / t1
+    # A grid of exponents lets nodes and blocks share their replicas.
+    power = round(_exponent(x.shape[1], t2 / t1**2) * 20) / 20
+    mean, spread, skew = _largest_of_noise(len(n) - 1, x.shape[1], power, seed)
+    return float(gamma_tail((largest - mean) / spread, skew))
+
+
+@lru_cache(maxsize=4096)
+def _largest_of_noise(df: int, width: int, power: float, seed: int) -> tuple[float, float, float]:
+    """Mean, deviation and skewness of the largest eigenvalue of a Wishart matrix with df degrees of freedom."""
+    draw = keyed(seed, "top", df, width, str(power))
+    root = np.sqrt(_power_law(width, power))
+    root = root[root > 1e-4 * root[0]]
+    # Small matrices cost nothing, and few clients vary most.
+    replicas = _TOP_REPLICAS * (4 if min(df, len(root)) <= 40 else 1)
+    found = np.empty(replicas)
+    for at in range(replicas):
+        if df > len(root):  # Bartlett: the triangular root of a Wishart matrix.
+            y = np.tril(draw.standard_normal((len(root), len(root))), -1)
+            y[np.diag_indices(len(root))] = np.sqrt(draw.chisquare(df - np.arange(len(root))))
+            y = y.T * root
+            gram = y.T @ y
+        else:
+            y = draw.standard_normal((df, len(root))) * root
+            gram = y @ y.T
+        found[at] = np.linalg.eigvalsh(gram)[-1]
+    mean, spread = float(found.mean()), float(found.std(ddof=1))
+    # No less skewed than a chi-square of this mean and deviation, which one direction alone is, or than the limit
+    # for many (Tracy and Widom's law).
+    third = float(np.mean(((found - mean) / spread) ** 3))
+    return mean, spread, max(third, 2 * spread / mean, 0.3)
+
+
+def _power_law(width: int, power: float) -> Array:
+    values: Array = np.arange(1, width + 1.0) ** -power
+    values /= values.sum()
+    return values
+
+
+def _exponent(width: int, squares: float) -> float:
+    """The power whose law sums to 1 with this sum of squares."""
+    low, high = 0.0, 8.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.square(_power_law(width, middle)).sum() < squares else (low, middle)
+    return low
+
+
+def _three(traces: Any) -> tuple[float, float, float]:
+    """The traces, put into what traces of a covariance can be."""
+    t1, t2, t3 = (float(t) for t in as_vectors(traces, "traces", ndim=1))
+    t2 = min(max(t2, 1e-6 * t1 * t1), t1 * t1)
+    # Between what equal eigenvalues give (Cauchy-Schwarz) and what the largest possible one does.
+    return t1, t2, min(max(t3, t2 * t2 / max(t1, 1e-300)), t2**1.5)
+
+
+def _centred(means: Any, n: Any) -> tuple[Array, Array]:
+    """Means about their weighted mean, of the clients that have any sample."""
+    means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1)
+    if len(n) != len(means) or (n < 0).any():
+        raise GraphError(f"n: expected {len(means)} counts of at least 0, one per row of means, got {n}")
+    have = n > 0
+    means, n = means[have], n[have]
+    return (means - n @ means / n.sum() if len(n) else means), n
+
+
+# -- trees of clients --------------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """A dendrogram, as scipy's linkage: row s merges nodes z[s, 0] and z[s, 1] into node k + s at cost z[s, 2]."""
+
+    def __init__(self, z: Array) -> None:
+        self.z = z
+        self.size = len(z) + 1
+
+    @property
+    def root(self) -> int:
+        """The node that holds all rows."""
+        return 2 * self.size - 2
+
+    def children(self, node: int) -> tuple[int, int]:
+        """The two nodes that `node`, not a leaf, was made of."""
+        return int(self.z[node - self.size, 0]), int(self.z[node - self.size, 1])
+
+    def leaves(self, node: int) -> Labels:
+        """Rows under `node`, sorted."""
+        todo, found = [node], []
+        while todo:
+            at = todo.pop()
+            if at < self.size:
+                found.append(at)
+            else:
+                todo.extend(self.children(at))
+        return np.sort(np.array(found))
+
+
+def ward(means: Any, n: Any) -> Array:
+    """Weighted Ward linkage [k - 1, 4] as scipy lays it out: two nodes, cost, rows under them.
+
+    means [k, D], n [k] positive weights. The cost of a merge is the increase of sum n_i |m_i - m|^2, that is
+    n_a n_b / (n_a + n_b) |m_a - m_b|^2 (Ward 1963), without scipy's square root and factor. Nearest-neighbour
+    chain, k^2 steps and one matrix of all pairs (float32 beyond 3,000 clients).
+
+    >>> import numpy as np
+    >>> ward(np.array([[0.0], [1.0], [9.0]]), [1, 1, 4]).round(1)
+    array([[ 0. ,  1. ,  0.5,  2. ],
+           [ 2. ,  3. , 96.3,  3. ]])
+    """
+    means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1).copy()
+    k = len(means)
+    if len(n) != k or (n <= 0).any():
+        raise GraphError(f"n: expected {k} positive weights, one per row of means")
+    cost = _costs(means - means.mean(axis=0), n)
+    alive = np.ones(k, dtype=bool)
+    merges, chain = [], [0]
+    for _ in range(k - 1):
+        if not chain:
+            chain = [int(np.argmax(alive))]
+        while True:
+            a = chain[-1]
+            b = int(cost[a].argmin())
+            if len(chain) > 1 and cost[a, chain[-2]] <= cost[a, b]:
+                b = chain[-2]
+                break
+            chain.append(b)
+        del chain[-2:]
+        height = cost[a, b]
+        merges.append((a, b, float(height)))
+        row = ((n[a] + n) * cost[a] + (n[b] + n) * cost[b] - n * height) / (n[a] + n[b] + n)
+        alive[b] = False
+        row[~alive] = np.inf
+        row[a] = np.inf
+        n[a] += n[b]
+        cost[a], cost[:, a], cost[b], cost[:, b] = row, row, np.inf, np.inf
+    return _in_order(merges, k)
+
+
+def _costs(x: Array, n: Array) -> Any:
+    kind = np.float32 if len(x) > 3000 else np.float64
+    x, n = x.astype(kind), n.astype(kind)
+    squares = np.square(x).sum(axis=1)
+    cost = x @ x.T
+    cost *= -2
+    cost += squares
+    cost += squares[:, None]
+    np.maximum(cost, 0, out=cost)
+    for row in range(len(x)):
+        cost[row] *= n[row] * n / (n[row] + n)
+    np.fill_diagonal(cost, np.inf)
+    return cost
+
+
+def _in_order(merges: list[tuple[int, int, float]], k: int) -> Array:
+    """Merges sorted by cost, with nodes numbered in that order."""
+    found = np.zeros((k - 1, 4))
+    parent, node, size = np.arange(k), np.arange(k), np.ones(k)
+
+    def top(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = int(parent[row])
+        return row
+
+    order = sorted(range(k - 1), key=lambda at: (merges[at][2], at))
+    for step, at in enumerate(order):
+        a, b = top(merges[at][0]), top(merges[at][1])
+        found[step] = min(node[a], node[b]), max(node[a], node[b]), merges[at][2], size[a] + size[b]
+        parent[b], node[a] = a, k + step
+        size[a] += size[b]
+    return found
+
+
+def two_means(means: Array, n: Array) -> Labels:
+    """Two groups by weighted 2-means from the sign along the first principal axis, for clients too many for Ward."""
+    x = means - n @ means / n.sum()
+    _, axes = np.linalg.eigh((x * n[:, None]).T @ x)
+    label: Labels = (x @ axes[:, -1] > 0).astype(np.int64)
+    for _ in range(20):
+        if not 0 < label.sum() < len(label):
+            return label
+        centres = np.stack([n[label == g] @ x[label == g] / n[label == g].sum() for g in (0, 1)])
+        new: Labels = (np.square(x - centres[1]).sum(axis=1) < np.square(x - centres[0]).sum(axis=1)).astype(np.int64)
+        if (new == label).all():
+            break
+        label = new
+    return label
+
+
+# -- two groups, found on one half of the samples and tested on the other ----------------------------------------------
+
+
+def split_p(means: Any, halves: Any, n: Any, traces: Any, residual: float = np.inf) -> float:
+    """p-value of "no two groups of clients differ": cut on one half of all samples, tested on the other, and reversed.
+
+    means, halves [k, D]: as in Moments, so that means + halves and means - halves are of independent samples, each with
+    covariance 2 S / n. n [k]: weights. traces: of S. Twice the smaller of the two p-values. Against two groups
+    that differ by little: all their samples together count. 1 for fewer than four clients that have halves.
+
+    >>> import numpy as np
+    >>> draw = np.random.default_rng(0)
+    >>> m, h = draw.normal(size=(2, 40, 50)) / 10
+    >>> split_p(m, h, np.full(40, 100), [50, 50, 50]) > 0.01
+    True
+    >>> m[:20, :10] += 0.15
+    >>> split_p(m, h, np.full(40, 100), [50, 50, 50]) < 1e-4
+    True
+    """
+    means, halves, n = as_vectors(means, "means"), as_vectors(halves, "halves"), as_vectors(n, "n", ndim=1)
+    have = (n > 0) & (np.square(halves).sum(axis=1) > 0)
+    means, halves, n = means[have], halves[have], n[have]
+    if len(n) < 4:
+        return 1.0
+    found = [1.0]
+    for cut, other in ((means + halves, means - halves), (means - halves, means + halves)):
+        labels = two_means(cut, n)
+        one, two = (float(n[labels == group].sum()) for group in (0, 1))
+        if one and two:
+            away = (n * (labels == 0)) @ other / one - (n * (labels == 1)) @ other / two
+            found.append(float(null_p(one * two / (one + two) * np.square(away).sum() / 2, 1, traces, residual)))
+    return min(1.0, 2 * min(found))
+
+
+# -- clumps: are clients that differ in clumps, or spread like one Gaussian? Only clumps are worth a cut ---------------
+
+
+_CLUMP_REPLICAS, _CLUMP_FIRST = 199, 39
+# Beyond so many clients, profiles are of this many micro-clusters; on both sides, so the level holds.
+_MICRO = 150
+_DEEPEST = 30
+
+
+def clump_p(means: Any, n: Any, covariance: Any, *, seed: int = 0) -> tuple[float, float]:
+    """p-value of "these clients' true means are of one Gaussian", by simulation, and its strength.
+
+    means [k, D], n [k] samples behind each, covariance [D, D] of one sample. The strength is how many deviations
+    the clients' profile lies below that of the Gaussians. 1 for fewer than four clients. Statistic: Ward's
+    profile log W_K / W_1, K = 2 .. 30, W_K the sum of squares within K clusters, each K in deviations of the
+    replicas', and the largest of these. Replicas: Gaussians with the covariance between clients that is left
+    when noise is taken out, plus noise. Close to SHC (Kimes et al. 2017), which clusters samples instead.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.repeat([[-3.0, 0.0], [3.0, 0.0]], 20, axis=0) + rng.normal(size=(40, 2))
+    >>> clump_p(truth, np.full(40, 1000), np.eye(2) / 10)[0]
+    0.005
+    """
+    means, n, covariance = as_vectors(means, "means"), as_vectors(n, "n", ndim=1), as_dense(covariance, "covariance")
+    k = len(n)
+    if len(means) != k or covariance.shape[1] != means.shape[1] or (n <= 0).any():
+        raise GraphError(
+            f"clump_p: expected a positive n per row of means, and a covariance of {means.shape[1]} columns"
+        )
+    if k < 4:
+        return 1.0, 0.0
+    most = max(2, min(k - 1, k // 2, _DEEPEST)) + 1
+    x = means - n @ means / n.sum()
+    between = ((x * n[:, None]).T @ x - (k - 1) * covariance) / (n.sum() - np.square(n).sum() / n.sum())
+    to_truth, to_noise = _root(between, float(np.trace(between))), _root(covariance, float(np.trace(covariance)))
+    # In the axes along which clients differ most, so that micro-clusters are cut there; distances stay.
+    axes = np.linalg.eigh((between + between.T) / 2)[1][:, ::-1]
+    x, to_truth, to_noise = x @ axes, axes.T @ to_truth, axes.T @ to_noise
+    draw = keyed(seed, "clump", k, x.shape[1])
+
+    def replica() -> Array:
+        truth: Array = draw.standard_normal((k, to_truth.shape[1])) @ to_truth.T
+        truth += (draw.standard_normal((k, to_noise.shape[1])) @ to_noise.T) / np.sqrt(n)[:, None]
+        return truth
+
+    got = _profile(x, n, most)
+    nulls = np.stack([_profile(replica(), n, most) for _ in range(_CLUMP_FIRST)])
+    p, strength = _rank(got, nulls)
+    # A quarter of the first replicas beyond the clients: more replicas would not change the answer.
+    if p > 0.25:
+        return p, strength
+    nulls = np.vstack([nulls, [_profile(replica(), n, most) for _ in range(_CLUMP_REPLICAS - _CLUMP_FIRST)]])
+    return _rank(got, nulls)
+
+
+def _rank(got: Array, nulls: Array) -> tuple[float, float]:
+    middle, spread = nulls.mean(axis=0), nulls.std(axis=0) + 1e-9
+    mine = float(((middle - got) / spread).max())
+    theirs = ((middle - nulls) / spread).max(axis=1)
+    return (1 + int((theirs >= mine).sum())) / (len(nulls) + 1), mine
+
+
+def _root(covariance: Array, trace: float) -> Array:
+    """A square root [D, r] of the nearest covariance without negative eigenvalues and with this trace."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    values = np.maximum(values, 0)
+    keep = values > 1e-7 * max(float(values[-1]), 1e-300)
+    if trace <= 0 or not keep.any():
+        return np.zeros((len(covariance), 0))
+    root: Array = vectors[:, keep] * np.sqrt(values[keep] * (trace / values.sum()))
+    return root
+
+
+def _profile(x: Array, n: Array, most: int) -> Array:
+    """log W_K / W_1 for K = 2 .. most - 1 clusters."""
+    if len(x) > _MICRO:
+        x, n = _micro(x, n)
+    heights = ward(x, n)[:, 2]
+    within = np.cumsum(heights)[::-1]
+    return np.asarray(np.log(np.maximum(within[1:most] / within[0], 1e-12)))
+
+
+def _micro(x: Array, n: Array) -> tuple[Array, Array]:
+    """Micro-clusters: splits along the axis of most variance at the weighted mean, the costliest first."""
+    parts: list[Labels] = [np.arange(len(x))]
+    costs = [_square_cost(x, n)]
+    while len(parts) < _MICRO:
+        rows = parts.pop(at := int(np.argmax(costs)))
+        costs.pop(at)
+        mean = n[rows] @ x[rows] / n[rows].sum()
+        axis = int(np.argmax(n[rows] @ np.square(x[rows] - mean)))
+        right = x[rows, axis] > mean[axis]
+        for side in (rows[~right], rows[right]):
+            if len(side):
+                parts.append(side)
+                costs.append(_square_cost(x[side], n[side]) if len(side) > 1 and right.any() else 0.0)
+    weights = np.array([n[rows].sum() for rows in parts])
+    return np.stack([n[rows] @ x[rows] / n[rows].sum() for rows in parts]), weights
+
+
+def _square_cost(x: Array, n: Array) -> float:
+    return float(n @ np.square(x).sum(axis=1) - np.square(n @ x).sum() / n.sum())
+
+
+# -- classes: do clients differ in what a class looks like, and is it the same shift for every class? ------------------
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """What is tested beyond class: a client's own offset, and client by class, the concept.
+
+    p: p-values; size: variance between clients / scatter within.
+    """
+
+    offset_p: float = 1.0
+    offset_size: float = 0.0
+    concept_p: float = 1.0
+    concept_size: float = 0.0
+
+
+def interaction(
+    client: Any, kind: Any, n: Any, means: Any, traces: Any, own: Any = None, residual: Any = np.inf
+) -> Interaction:  # fmt: skip
+    """Two-way analysis of variance of class means, unbalanced and with empty cells, by least squares.
+
+    One row per cell: client [E], kind [E] (its class), n [E] samples, means [E, P]. traces [3]: of the
+    covariance within cells. own [E]: tr S of each cell where classes vary differently, else that of all.
+    residual: degrees of freedom behind it, one number or [E], of all cells of a class together.
+    Models: class; class + client (the offset); client by class (the concept).
+
+    >>> import numpy as np
+    >>> client, kind = np.repeat(np.arange(6), 4), np.tile(np.arange(4), 6)
+    >>> m = np.random.default_rng(0).normal(size=(24, 8)) / 10 + client[:, None] / 5
+    >>> found = interaction(client, kind, np.full(24, 100.0), m, [8, 8, 8])
+    >>> found.offset_p < 1e-9, found.concept_p > 0.01
+    (True, True)
+    """
+    means, n = as_vectors(means, "means"), as_vectors(n, "n", ndim=1)
+    if not len(means) == len(n) == len(client) == len(kind) or (n <= 0).any():
+        raise GraphError("interaction: expected one client, class, positive n and mean per cell")
+    fit = ClassClientFit.of(client, kind, n, means)
+    i, c, k, m, cells = fit.i, fit.c, fit.k, fit.m, len(n)
+    of_client, of_class = np.bincount(i, n, k), np.bincount(c, n, m)
+    # Leverages: how much of a cell's variance each model takes up.
+    spread = fit.shares @ fit.inverse
+    inside = np.asarray((fit.shares.multiply(spread)).sum(axis=1)).ravel()
+    taken = n * (1 / of_client[i] + fit.inverse[c, c] - 2 * spread[i, c] + inside[i])
+    left, gained = 1 - taken, taken - n / of_class[c]
+    own = np.full(cells, float(traces[0])) if own is None else as_vectors(own, "own", ndim=1)
+    sure = np.broadcast_to(np.asarray(residual, dtype=float), (cells,))
+    rest, total = (float(n @ np.square(v).sum(axis=1)) for v in (fit.both, fit.alone))
+    offset = _effect(total - rest, k - fit.parts, own, gained, traces, sure, c, n.sum() / k)
+    concept = _effect(rest, cells - k - m + fit.parts, own, left, traces, sure, c, n.mean())
+    return Interaction(*offset, *concept)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassClientFit:
+    """Cell mean = class + client, by weighted least squares."""
+
+    i: Labels  # the client's number of each cell, 0 .. k - 1
+    c: Labels  # its class's number, 0 .. m - 1
+    k: int
+    m: int
+    parts: int  # sets of clients and classes that no cell links
+    shares: Any  # [k, m]: weight of each class at each client
+    inverse: Array  # [m, m]: covariance of the classes' effects, for S = 1
+    client: Array  # [k, P]: effects
+    alone: Array  # [E, P]: residuals of class alone
+    both: Array  # [E, P]: residuals of class + client
+
+    @classmethod
+    def of(cls, client: Any, kind: Any, n: Array, means: Array) -> ClassClientFit:
+        """Fit these cells: client [E], kind [E] (its class), n [E] weights, means [E, P]."""
+        who, i = np.unique(client, return_inverse=True)
+        what, c = np.unique(kind, return_inverse=True)
+        cells, k, m = len(n), len(who), len(what)
+        of_client, of_class = np.bincount(i, n, k), np.bincount(c, n, m)
+        table = sp.csr_array((n, (i, c)), shape=(k, m))
+        shares = sp.csr_array((n / of_client[i], (i, c)), shape=(k, m))
+        # Normal equations with clients eliminated: one unknown per class.
+        normal = np.diag(of_class) - (table.T @ shares).toarray()
+        values, vectors = np.linalg.eigh((normal + normal.T) / 2)
+        good = values > 1e-9 * of_class.max()
+        inverse = (vectors[:, good] / values[good]) @ vectors[:, good].T
+        own: Any = sp.csr_array((n / of_client[i], (i, np.arange(cells))), shape=(k, cells)) @ means
+        per_class: Any = sp.csr_array((n, (c, np.arange(cells))), shape=(m, cells))
+        effect = inverse @ (per_class @ (means - own[i]))
+        offset = own - shares @ effect
+        alone = means - ((per_class @ means) / of_class[:, None])[c]
+        both = means - effect[c] - offset[i]
+        return cls(i, c, k, m, m - int(good.sum()), shares, inverse, offset, alone, both)
+
+
+def _effect(
+    q: float, df: int, own: Array, left: Array, traces: Any, sure: Array, c: Labels, per: float
+) -> tuple[float, float]:  # fmt: skip
+    """p-value and size of a sum of squares to which each cell adds `left` degrees of freedom at its own tr S."""
+    expected = float(own @ left)
+    if df <= 0 or expected <= 0:
+        return 1.0, 0.0
+    # A class that varies more has a covariance of the same shape: tr S^j goes with (tr S)^j.
+    t1 = float(traces[0])
+    scaled = [max(float((own / t1) ** j @ left), 0.0) / df * float(traces[j - 1]) for j in (1, 2, 3)]
+    # The variance of what is expected, class by class, as that of one estimate with so many degrees of freedom.
+    doubt = float((np.bincount(c, own / t1 * left) ** 2 / (np.bincount(c, sure) / np.bincount(c))).sum())
+    residual = df**2 * scaled[1] / (float(traces[1]) * doubt) if doubt > 0 and traces[1] > 0 else np.inf
+    return float(null_p(q, df, scaled, residual)), max((q / expected - 1) / per, 0.0)

@@ -1,0 +1,845 @@
+"""What a client sends so that groups are found with nothing told: a `Spread`, then a `Signature` (docs/groups.md).
+
+The server adds the spreads up to a `Plan`, which goes down once; `sign` makes a signature of 2 KB by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from fedkin.errors import DataError, GraphError
+from fedkin.graph._check import Array, Labels, as_vectors
+from fedkin.graph.p_values import null_p
+from fedkin.keys import rng as keyed
+from fedkin.untrusted import said
+
+__all__ = [
+    "Arrays",
+    "Cells",
+    "Moments",
+    "Plan",
+    "Signature",
+    "Spread",
+    "cross_traces",
+    "pack",
+    "pool",
+    "pooled",
+    "repeats",
+    "serial",
+    "sign",
+    "unpack",
+]
+
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+_MAGIC = b"fks1"
+_KINDS = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+
+
+def pack(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """Little-endian: magic, then per array name, dtype, shape and values, in the order of names."""
+    parts = [_MAGIC, struct.pack("<H", len(arrays))]
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name])
+        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        text, kind = name.encode(), little.dtype.str[1:].encode()
+        parts.append(struct.pack("<BBB", len(text), len(kind), value.ndim) + text + kind)
+        parts.append(struct.pack(f"<{value.ndim}I", *value.shape) + little.tobytes())
+    return b"".join(parts)
+
+
+def unpack(data: bytes, what: str = "signature") -> Arrays:
+    """The arrays that `pack` wrote; DataError if these bytes are not such."""
+    try:
+        if data[:4] != _MAGIC:
+            raise ValueError("other magic")
+        (count,) = struct.unpack_from("<H", data, 4)
+        at, found = 6, {}
+        for _ in range(count):
+            named, kinded, ndim = struct.unpack_from("<BBB", data, at)
+            name = data[at + 3 : at + 3 + named].decode()
+            text = data[at + 3 + named : at + 3 + named + kinded].decode()
+            if text not in _KINDS:
+                raise ValueError(f"an array of {text!r}")
+            kind = np.dtype("<" + text)
+            at += 3 + named + kinded
+            shape = struct.unpack_from(f"<{ndim}I", data, at)
+            size, at = math.prod(shape), at + 4 * ndim
+            if at + size * kind.itemsize > len(data):
+                raise ValueError("cut short")
+            found[name] = np.frombuffer(data, kind, size, at).reshape(shape).astype(kind.newbyteorder("="))
+            at += size * kind.itemsize
+        if at != len(data):
+            raise ValueError("bytes left over")
+    except (ValueError, struct.error) as error:
+        raise DataError(
+            f"{what}: {len(data)} bytes that are not a {what} of fedkin ({said(error)}); send it again"
+        ) from None
+    return found
+
+
+# -- means of features, and how far a mean of so many samples strays ---------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean of n samples of D features, and the traces of their covariance S; 2 D + 9 numbers.
+
+    n: samples. mean [D]. half [D]: half the difference of two halves' means, scaled so that its covariance
+    is that of `mean`. traces: tr S, tr S^2, tr S^3, unbiased, NaN where
+    too few samples say. free [3]: degrees of freedom behind each. effect: variance of the mean over that of n
+    independent samples, at least 1. noise: variance added on purpose to each entry of `mean` and `half`.
+
+    >>> import numpy as np
+    >>> p = np.random.default_rng(0).normal(size=(600, 4))
+    >>> one, two = Moments.of(p[:200]), Moments.of(p[200:])
+    >>> both = one.merge(two)
+    >>> both.n, bool(np.allclose(both.mean, p.mean(axis=0)))
+    (600, True)
+    >>> both.traces.round(1)
+    array([4. , 4. , 3.9])
+    """
+
+    n: int
+    mean: Array
+    half: Array
+    traces: Array
+    free: Array
+    effect: float = 1.0
+    noise: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """The number of independent samples whose mean is as sure as this one, noise left aside."""
+        return self.n / self.effect
+
+    @classmethod
+    def of(cls, p: Any, *, effect: float = 1.0, seed: int = 0) -> Moments:
+        """Of samples `p` [n, D]; which of them make the halves and thirds is drawn from `seed` and n."""
+        p = as_vectors(p, "p")
+        n, width = p.shape
+        p = p[keyed(seed, "moments", n).permutation(n)]
+        half = np.zeros(width)
+        if n > 1:
+            k = n // 2
+            half = (p[:k].mean(axis=0) - p[k : 2 * k].mean(axis=0)) / 2 * np.sqrt(2 * k / n * effect)
+        traces = _traces(p, effect)
+        free = np.where(np.isfinite(traces), max(n / effect - 1, 0.0), 0.0)
+        return cls(n, p.mean(axis=0), half, traces, free, effect)
+
+    @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no samples: it weighs nothing in any test."""
+        return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan), np.zeros(3))
+
+    def merge(self, other: Moments) -> Moments:
+        """Of both clients' samples, if all have one mean; in any order."""
+        return Moments.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Moments]) -> Moments:
+        """Of all clients' samples, if all have one mean."""
+        widths = sorted({len(m.mean) for m in parts})
+        if len(widths) != 1:
+            raise GraphError(f"moments of {widths or 'no'} features cannot be merged; expected one width")
+        parts = [m for m in parts if m.n] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        weight = np.array([m.weight for m in parts])
+        share, n = weight / weight.sum(), sum(m.n for m in parts)
+        mean, half = share @ np.stack([m.mean for m in parts]), share @ np.stack([m.half for m in parts])
+        traces, free = pooled(parts)
+        noise = float(share**2 @ np.array([m.noise for m in parts]))
+        return cls(n, mean, half, traces, free, float(n / weight.sum()), noise)
+
+    def noised(self, sigma: float, rng: np.random.Generator) -> Moments:
+        """With normal noise of deviation `sigma` on each entry of mean and half, and its variance stated."""
+        if not self.n or not sigma:
+            return self
+        mean, half = (v + sigma * rng.standard_normal(len(v)) for v in (self.mean, self.half))
+        return replace(self, mean=mean, half=half, noise=self.noise + sigma**2)
+
+    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
+        """mean and half as `dtype`, all else as float32; float32 throughout where float16 would overflow."""
+        large = max(np.abs(self.mean).max(initial=0), np.abs(self.half).max(initial=0)) > 6e4
+        kind = np.float32 if large else dtype
+        numbers = np.array([self.n, self.effect, self.noise, *self.traces, *self.free], dtype=np.float32)
+        return {"mean": self.mean.astype(kind), "half": self.half.astype(kind), "numbers": numbers}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Moments:
+        """What `to_arrays` wrote."""
+        try:
+            mean, half, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in ("mean", "half", "numbers"))
+        except (KeyError, TypeError, ValueError):
+            raise GraphError("moments: expected arrays mean, half and numbers, as Moments.to_arrays gives") from None
+        whole = np.isfinite(mean).all() and np.isfinite(half).all() and np.isfinite(numbers[:3]).all()
+        if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not whole:
+            raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
+        return cls(round(numbers[0]), mean, half, numbers[3:6], numbers[6:], float(numbers[1]), float(numbers[2]))
+
+    def to_bytes(self, dtype: Any = np.float16) -> bytes:
+        """`to_arrays` in one piece."""
+        return pack(self.to_arrays(dtype))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Moments:
+        """What `to_bytes` wrote."""
+        return cls.from_arrays(unpack(data, "moments"))
+
+
+def _traces(p: Array, effect: float) -> Array:
+    """tr S from all samples; tr S^2 and tr S^3 from products of thirds, whose errors are independent.
+
+    NaN is "cannot say": tr S of one sample, the others of fewer than six.
+    """
+    n = len(p)
+    if n < 2 or n <= effect:
+        return np.full(3, np.nan)
+    # Of n samples whose mean varies as S effect / n, squares about the mean sum to (n - effect) S.
+    first = float(np.square(p - p.mean(axis=0)).sum() / (n - effect))
+    if n < 6:
+        return np.array([first, np.nan, np.nan])
+    parts = [third - third.mean(axis=0) for third in np.array_split(p, 3)]
+    return np.array([first, *cross_traces([q / np.sqrt(len(q) - 1) for q in parts])])
+
+
+def cross_traces(thirds: list[Array]) -> tuple[float, float]:
+    """tr S^2 and tr S^3 from three independent roots A, B, C of S, S = E A'A: tr A'A B'B and so on."""
+    a, b, c = thirds
+    if len(a) < a.shape[1]:
+        ab, bc, ca = a @ b.T, b @ c.T, c @ a.T
+        squares = np.square(ab).sum() + np.square(bc).sum() + np.square(ca).sum()
+        return float(squares) / 3, float((ab @ bc * ca.T).sum())
+    a, b, c = a.T @ a, b.T @ b, c.T @ c
+    return float((a * b).sum() + (b * c).sum() + (a * c).sum()) / 3, float((a @ b * c).sum())
+
+
+def pooled(parts: Sequence[Any]) -> tuple[Array, Array]:
+    """Traces weighted by degrees of freedom, each over the parts that can say it, and their sums."""
+    traces, free = np.stack([m.traces for m in parts]), np.stack([m.free for m in parts])
+    return pool(traces, free)
+
+
+def pool(traces: Array, free: Array) -> tuple[Array, Array]:
+    """`pooled` of arrays [k, 3]."""
+    total = free.sum(axis=0)
+    sums: Array = (np.where(free > 0, traces, 0) * free).sum(axis=0)
+    return np.where(total > 0, sums / np.maximum(total, 1e-300), np.nan), total
+
+
+# -- the first message, and the plan -----------------------------------------------------------------------------------
+
+
+# Classes with a share of their own; more are hashed into so many random signs.
+_SHARES = 64
+# A number as target is cut at this many normal quantiles where classes are needed.
+_BINS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The first message of a client: how much its samples vary; one number, or one per feature of a table.
+
+    n: samples. squares [1] or [d]: sum of squares about the client's own mean, over all features or of each.
+    dim: numbers per sample. classes: largest label + 1, 0 without. target [3]: count, sum and sum of squares
+    of a target that is a number.
+
+    >>> import numpy as np
+    >>> one = Spread.of([[0.0, 1.0], [2.0, 1.0]], [0, 4])
+    >>> one.squares, one.classes
+    (array([2.]), 5)
+    """
+
+    n: int
+    squares: Array
+    dim: int
+    classes: int = 0
+    target: Array = field(default_factory=lambda: np.zeros(3))
+
+    @classmethod
+    def of(cls, x: Any, y: Any = None, *, per_feature: bool = False) -> Spread:
+        """Of samples x [n, ...] and targets y [n]: whole numbers are classes, floats a number, None neither.
+
+        per_feature: scale each feature by itself, for tables whose columns have different units.
+        """
+        x = as_samples(x)
+        squares = np.square(x - x.mean(axis=0)).sum(axis=0, dtype=np.float64)
+        if not per_feature:
+            squares = squares.sum(keepdims=True)
+        target, classes = np.zeros(3), 0
+        if y is not None:
+            y = np.asarray(y)
+            if y.shape != (len(x),):
+                raise GraphError(f"y: expected {len(x)} targets, one per sample, got shape {y.shape}")
+            if y.dtype.kind == "f":
+                target = np.array([len(y), y.sum(), np.square(y).sum()], dtype=np.float64)
+            else:
+                classes = int(as_classes(y).max()) + 1
+        return cls(len(x), squares, x.shape[1], classes, target)
+
+    def merge(self, other: Spread) -> Spread:
+        """Of both clients, in any order."""
+        if self.dim != other.dim or len(self.squares) != len(other.squares):
+            raise GraphError(f"a client has {other.dim} numbers per sample, another {self.dim}; expected one format")
+        return Spread(
+            self.n + other.n, self.squares + other.squares, self.dim, max(self.classes, other.classes),
+            self.target + other.target,
+        )  # fmt: skip
+
+    def to_arrays(self) -> Arrays:
+        """A flat dict of arrays, for a message."""
+        return {"counts": np.array([self.n, self.dim, self.classes]), "squares": self.squares, "target": self.target}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Spread:
+        """What `to_arrays` wrote."""
+        n, dim, classes = (int(v) for v in arrays["counts"])
+        squares, target = (np.asarray(arrays[k], dtype=np.float64) for k in ("squares", "target"))
+        return cls(n, squares, dim, classes, target)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What all clients must share to be comparable: a seed and the scale of the data. It goes down once.
+
+    dim: numbers per sample. var [1] or [d]: variance within clients, over all features together or of each.
+    classes: number of classes, 0 without. target: mean and deviation of a target that is a number, or None.
+    features: random features of the blocks x and xy. projections: of a class's mean. cells: classes whose
+    means a client sends at most, its most frequent ones.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> spreads = [Spread.of(rng.normal(size=(50, 3)), rng.integers(4, size=50)) for _ in range(6)]
+    >>> plan = Plan.of(spreads, seed=7)
+    >>> plan.dim, plan.classes, plan.var.round(1)
+    (3, 4, array([2.8]))
+    """
+
+    dim: int
+    var: Array
+    classes: int = 0
+    target: tuple[float, float] | None = None
+    features: int = 128
+    projections: int = 32
+    cells: int = 16
+    seed: int = 0
+
+    @classmethod
+    def of(cls, spreads: Iterable[Spread], *, classes: int | None = None, features: int = 128, seed: int = 0) -> Plan:
+        """From all clients' first messages. classes: if known, else the largest label seen + 1."""
+        found = list(spreads)
+        if not found:
+            raise GraphError("a plan needs the spread of at least one client; got none")
+        total = found[0]
+        for one in found[1:]:
+            total = total.merge(one)
+        free = max(total.n - len(found), 1)
+        count, first, second = total.target
+        if classes is None:
+            classes = total.classes
+        if (classes and count) or classes < total.classes:
+            raise GraphError(
+                f"targets: {total.classes} classes and {count:.0f} numbers; expected whole numbers below "
+                f"{classes or 'the number of classes'} at every client, or floats at every client"
+            )
+        target = None
+        if count:
+            mean = first / count
+            target = (float(mean), float(np.sqrt(max(second / count - mean**2, 0.0))) or 1.0)
+        return cls(total.dim, total.squares / free, classes, target, features, seed=seed)
+
+    def to_arrays(self) -> Arrays:
+        """A flat dict of arrays, for a message."""
+        sizes = [self.dim, self.classes, self.features, self.projections, self.cells, self.seed]
+        return {"sizes": np.array(sizes), "var": self.var, "target": np.array(self.target or [], dtype=np.float64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Plan:
+        """What `to_arrays` wrote."""
+        dim, classes, features, projections, cells, seed = (int(v) for v in arrays["sizes"])
+        target = [float(v) for v in arrays["target"]]
+        var = np.asarray(arrays["var"], dtype=np.float64)
+        known = (target[0], target[1]) if target else None
+        return cls(dim, var, classes, known, features, projections, cells, seed)
+
+    @cached_property
+    def key(self) -> int:
+        """A number of 31 bits that signatures carry, so that those of two plans are never compared."""
+        arrays = sorted(self.to_arrays().items())
+        # As float32, so that a plan that travelled in single precision is the same plan.
+        data = b"".join(name.encode() + v.astype("f4" if v.dtype.kind == "f" else "i8").tobytes() for name, v in arrays)
+        return int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "little") >> 1
+
+    @cached_property
+    def maps(self) -> tuple[Any, Any, Any, Any]:
+        """Weights of the blocks x [d, F] and xy [d, F] and of class means [d, P], and the phases of x [F]."""
+        good = self.var > 0
+        scale = np.where(good, 1 / np.sqrt(np.where(good, self.var, 1) * max(int(good.sum()), 1)), 0.0)
+        if len(self.var) == 1:
+            scale = np.full(self.dim, scale[0])
+
+        def weights(what: str, width: int) -> Any:
+            return (keyed(self.seed, "same", what).standard_normal((self.dim, width)) * scale[:, None]).astype("f4")
+
+        phases = keyed(self.seed, "same", "phases").uniform(0, 2 * np.pi, self.features).astype("f4")
+        return weights("x", self.features), weights("xy", self.features), weights("cells", self.projections), phases
+
+    @property
+    def labelled(self) -> bool:
+        """Whether samples have targets."""
+        return bool(self.classes) or self.target is not None
+
+    def shares(self, y: Any) -> Array:
+        """The block y of targets [n]: one column per class, hashed if there are many, or waves of a number."""
+        if self.target is not None:
+            z, width = self.standard(y), 16
+            draw = keyed(self.seed, "same", "waves")
+            frequencies, phases = draw.standard_normal(width) * 1.5, draw.uniform(0, 2 * np.pi, width)
+            waves: Array = np.cos(z[:, None] * frequencies + phases) * np.sqrt(2 / width)
+            return waves
+        found: Array = self._tables[0][y]
+        return found
+
+    def signs(self, y: Any) -> Array:
+        """What multiplies the features of block xy, of targets [n]: a sign per class, or a wave of a number."""
+        if self.target is not None:
+            draw = keyed(self.seed, "same", "signs")
+            frequencies, phases = draw.standard_normal(self.features), draw.uniform(0, 2 * np.pi, self.features)
+            waves: Array = np.sqrt(2) * np.cos(self.standard(y)[:, None] * frequencies + phases)
+            return waves
+        found: Array = self._tables[1][y]
+        return found
+
+    @cached_property
+    def _tables(self) -> tuple[Array, Array]:
+        """Of each class: its share, hashed if there are many, and its signs."""
+        shares: Array = np.eye(self.classes)
+        if self.classes > _SHARES:
+            draw = keyed(self.seed, "same", "shares")
+            shares = (draw.integers(2, size=(self.classes, _SHARES)).astype(np.float64) * 2 - 1) / _SHARES**0.5
+        draw = keyed(self.seed, "same", "signs")
+        signs = draw.integers(2, size=(self.classes, self.features)).astype(np.float64) * 2 - 1
+        return shares, signs
+
+    def standard(self, y: Any) -> Array:
+        """A number as target, in deviations from the mean of all clients."""
+        mean, deviation = self.target or (0.0, 1.0)
+        return np.asarray((np.asarray(y, dtype=np.float64) - mean) / deviation)
+
+    def cell(self, y: Any) -> Any:
+        """The class of each target; of a number, its bin."""
+        if self.target is None:
+            return y
+        return np.searchsorted(special.ndtri(np.arange(1, _BINS) / _BINS), self.standard(y))
+
+    @property
+    def exact_shares(self) -> bool:
+        """Whether block y holds each class's own share."""
+        return 0 < self.classes <= _SHARES
+
+
+def as_samples(x: Any) -> Any:
+    """Samples as float32 [n, d], finite; anything beyond the first axis is flattened."""
+    try:
+        x = np.asarray(x).astype(np.float32)
+        x = x.reshape(len(x), -1) if x.size else x
+    except (TypeError, ValueError):
+        raise GraphError("x: expected numbers, one sample per row") from None
+    if not x.size:
+        raise GraphError(f"x: expected at least one sample and one number, got shape {x.shape}")
+    good = np.isfinite(x).all(axis=1)
+    if not good.all():
+        raise GraphError(f"x: sample {int(np.argmin(good))} is not all finite; fill in or leave out what is missing")
+    return x
+
+
+def as_classes(y: Any) -> Any:
+    """Labels as whole numbers of at least 0."""
+    y = np.asarray(y)
+    if y.dtype.kind not in "iub" or (y.size and y.min() < 0):
+        raise GraphError(f"y: expected classes 0, 1, .. as whole numbers, got {y.dtype}; number them first")
+    return y.astype(np.int64)
+
+
+# -- the second message ------------------------------------------------------------------------------------------------
+
+
+BLOCKS = ("x", "xy", "y")
+_FLAGS = {
+    1: "neighbours in stored order are alike (repeats, a time series, or samples sorted by something)",
+    2: "samples occur more than once",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Means of one client's classes in a few random projections.
+
+    classes [q], counts [q], means [q, P]. scatter, dof [q]: sum of squares about each mean, and its degrees of
+    freedom. traces [3]: of the covariance within classes, or NaN; free: behind them. effect, noise: as in Moments.
+
+    >>> import numpy as np
+    >>> one = Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.full(1, 8.0), np.ones(3), 8.0)
+    >>> one.merge(one).counts
+    array([18.])
+    """
+
+    classes: Labels
+    counts: Array
+    means: Array
+    scatter: Array
+    dof: Array
+    traces: Array
+    free: float
+    effect: float = 1.0
+    noise: float = 0.0
+
+    def merge(self, other: Cells) -> Cells:
+        """Of both clients' samples, if a class has one mean at both."""
+        return Cells.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Cells]) -> Cells:
+        """Of all clients' samples, if a class has one mean at all; noise is that of the average cell."""
+        classes, at = np.unique(np.concatenate([one.classes for one in parts]), return_inverse=True)
+        of = np.repeat(np.arange(len(parts)), [len(one.classes) for one in parts])
+        counts, scatter, dof = (
+            np.concatenate([getattr(one, k) for one in parts]) for k in ("counts", "scatter", "dof")
+        )
+        weight = counts / np.array([one.effect for one in parts])[of]
+        sums = np.zeros((len(classes), parts[0].means.shape[1]))
+        np.add.at(sums, at, weight[:, None] * np.concatenate([one.means for one in parts]))
+        free = np.array([one.free for one in parts])
+        traces, total = pool(np.stack([one.traces for one in parts]), np.repeat(free[:, None], 3, axis=1))
+        if not len(classes):
+            return parts[0]
+        stated = weight**2 * np.array([one.noise for one in parts])[of]
+        weights, squares, counts, scatter, dof = (
+            np.bincount(at, v).astype(np.float64) for v in (weight, stated, counts, scatter, dof)
+        )  # fmt: skip
+        effect, noise = float(counts.sum() / weights.sum()), float((squares / weights).sum() / weights.sum())
+        return cls(
+            classes, counts, sums / weights[:, None], scatter, dof, traces, float(total[0]), effect, noise,
+        )  # fmt: skip
+
+    def noised(self, sigma: float, rng: np.random.Generator) -> Cells:
+        """With normal noise of deviation `sigma` on each entry of the means, and its variance stated."""
+        if not sigma or not len(self.classes):
+            return self
+        noisy = self.means + sigma * rng.standard_normal(self.means.shape)
+        return replace(self, means=noisy, noise=self.noise + sigma**2)
+
+    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
+        """means as `dtype`, all else as float32 and int32."""
+        kind = np.float32 if np.abs(self.means).max(initial=0) > 6e4 else dtype
+        numbers = np.array([self.effect, self.noise, self.free, *self.traces], dtype=np.float32)
+        rest = {name: getattr(self, name).astype(np.float32) for name in ("counts", "scatter", "dof")}
+        whole = self.classes.astype(np.int32)
+        return {"classes": whole, "means": self.means.astype(kind), "numbers": numbers} | rest
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Cells:
+        """What `to_arrays` wrote."""
+        names = ("counts", "means", "scatter", "dof", "numbers")
+        try:
+            counts, means, scatter, dof, numbers = (np.asarray(arrays[k], dtype=np.float64) for k in names)
+            classes = np.asarray(arrays["classes"]).astype(np.int64)
+            fits = means.ndim == 2 and len(classes) == len(counts) == len(means) == len(scatter) == len(dof)
+        except (KeyError, TypeError, ValueError):
+            fits = False
+        if not fits or numbers.shape != (6,):
+            raise GraphError(f"cells: expected arrays classes, {', '.join(names)}, as Cells.to_arrays gives")
+        effect, noise, free = (float(v) for v in numbers[:3])
+        return cls(classes, counts, means, scatter, dof, numbers[3:], free, effect, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """What one client sends: moments of its blocks of features, and means of its classes.
+
+    n: samples. blocks: "x" (inputs), "xy" (how inputs go with targets), "y" (targets); only "x" without
+    targets. plan: the `Plan.key` that it was made with. flags: bits of what was odd, in words in `warnings`.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Plan, Signature, Spread, sign
+    >>> x = np.random.default_rng(0).normal(size=(60, 5))
+    >>> plan = Plan.of([Spread.of(x)])
+    >>> one = sign(plan, x)
+    >>> list(one.blocks), Signature.from_bytes(one.to_bytes()).n, len(one.to_bytes()) < 1024
+    (['x'], 60, True)
+    """
+
+    n: int
+    blocks: Mapping[str, Moments]
+    cells: Cells | None = None
+    plan: int = 0
+    flags: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was odd about the samples, in words."""
+        return tuple(text for bit, text in _FLAGS.items() if self.flags & bit)
+
+    @property
+    def effect(self) -> float:
+        """Samples per effective, independent sample; 1 if they are independent."""
+        return max((m.effect for m in self.blocks.values()), default=1.0)
+
+    def merge(self, other: Signature) -> Signature:
+        """Of both clients' samples, if both are of one distribution."""
+        return Signature.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Sequence[Signature]) -> Signature:
+        """Of all clients' samples, if all are of one distribution."""
+        first = parts[0]
+        if any(one.plan != first.plan or set(one.blocks) != set(first.blocks) for one in parts):
+            raise GraphError("signatures of two plans cannot be merged; sign again with one plan")
+        blocks = {name: Moments.total([one.blocks[name] for one in parts]) for name in first.blocks}
+        cells = [one.cells for one in parts if one.cells is not None]
+        flags = int(np.bitwise_or.reduce([one.flags for one in parts]))
+        merged = Cells.total(cells) if len(cells) == len(parts) else None
+        return cls(sum(one.n for one in parts), blocks, merged, first.plan, flags)
+
+    def noised(self, sigma: float, rng: np.random.Generator) -> Signature:
+        """With normal noise of deviation `sigma` on every mean that is sent; tests account for it.
+
+        Counts, traces and scatter stay as they are: whoever needs them private must add noise to them too,
+        which no test knows of.
+        """
+        blocks = {name: m.noised(sigma, rng) for name, m in self.blocks.items()}
+        return replace(self, blocks=blocks, cells=None if self.cells is None else self.cells.noised(sigma, rng))
+
+    def to_arrays(self, dtype: Any = np.float16) -> Arrays:
+        """A flat dict of arrays, "x.mean" and so on, for a message; means as `dtype`."""
+        found = {"head": np.array([self.n, self.plan, self.flags], dtype=np.int64)}
+        for name, moments in self.blocks.items():
+            found |= {f"{name}.{key}": value for key, value in moments.to_arrays(dtype).items()}
+        if self.cells is not None:
+            found |= {f"cells.{key}": value for key, value in self.cells.to_arrays(dtype).items()}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Signature:
+        """What `to_arrays` wrote."""
+        parts: dict[str, dict[str, Any]] = {}
+        for key, value in arrays.items():
+            part, _, rest = key.partition(".")
+            parts.setdefault(part, {})[rest] = value
+        try:
+            n, plan, flags = (int(v) for v in np.asarray(arrays["head"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise GraphError("signature: expected an array 'head' of three numbers; sign again") from None
+        blocks = {name: Moments.from_arrays(parts[name]) for name in BLOCKS if name in parts}
+        return cls(n, blocks, Cells.from_arrays(parts["cells"]) if "cells" in parts else None, plan, flags)
+
+    def to_bytes(self, dtype: Any = np.float16) -> bytes:
+        """`to_arrays` in one piece."""
+        return pack(self.to_arrays(dtype))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Signature:
+        """What `to_bytes` wrote."""
+        return cls.from_arrays(unpack(data))
+
+
+# -- samples that are not independent: how many samples are behind each independent one --------------------------------
+
+
+# Fewer samples cannot tell dependence from chance.
+_FEWEST_SERIAL = 12
+_COUNTED, _SAID = 0.05, 0.001
+
+
+def serial(p: Array) -> tuple[float, bool]:
+    """The design effect of centred features p [n, D] in stored order, and whether it is beyond doubt.
+
+    Means of contiguous blocks (2, 4, 8, .. blocks, up to pairs of samples) vary as S / length if samples are
+    independent. Where they vary more (p < .05 over all block lengths) the largest ratio, and one deviation, is
+    the effect.
+    """
+    n = len(p)
+    if n < _FEWEST_SERIAL:
+        return 1.0, False
+    traces = Moments.of(p).traces
+    if traces[0] <= 1e-12:
+        return 1.0, False
+    sums = np.vstack([np.zeros(p.shape[1]), np.cumsum(p - p.mean(axis=0), axis=0)])
+    counts = [2**j for j in range(1, int(np.log2(n)))]
+    best, least = 1.0, 1.0
+    for count in counts:
+        edges = np.linspace(0, n, count + 1).round().astype(int)
+        q = float((np.square(sums[edges[1:]] - sums[edges[:-1]]).sum(axis=1) / np.diff(edges)).sum())
+        found = float(null_p(q, count - 1, traces, n - 1)) * len(counts)
+        least = min(least, found)
+        if found < _COUNTED:
+            # One deviation above: too small an effect makes a client odd, too large a one only loses power.
+            doubt = np.sqrt(2 * min(max(traces[1], 0.0) / traces[0] ** 2, 1.0) / (count - 1))
+            best = max(best, q / (count - 1) / traces[0] * (1 + doubt))
+    return min(best, n / 2), least < _SAID
+
+
+def repeats(x: Any) -> float:
+    """sum of squared multiplicities / n of equal rows, 1 if they may well be equal by chance.
+
+    Rows of a few categories are often equal and independent all the same. Equal rows count as repeats if
+    columns that are drawn independently of each other would give less than .01 pairs of equal rows.
+    """
+    n = len(x)
+    seen = Counter(row.tobytes() for row in x)
+    counts = np.array(list(seen.values()))
+    m = len(counts)
+    if m == n:
+        return 1.0
+    # How often a column has equal values in two different rows.
+    pairs = [np.square(np.unique(column, return_counts=True)[1]).sum() - m for column in _distinct(x, seen).T]
+    chance = np.log(np.maximum(np.array(pairs) / max(m * (m - 1), 1), 1 / m**2)).sum()
+    return float(np.square(counts).sum() / n) if np.log(n * n / 2) + chance < np.log(0.01) else 1.0
+
+
+def _distinct(x: Any, seen: Counter[bytes]) -> Any:
+    return np.stack([np.frombuffer(row, dtype=x.dtype) for row in seen])
+
+
+# -- samples in, signature out -----------------------------------------------------------------------------------------
+
+
+# A class of fewer samples says nothing of its mean; leaving it out costs nothing.
+_FEWEST_OF_CLASS = 3
+# In deviations within clients.
+_FAR = 2.0
+
+
+def sign(plan: Plan, x: Any, y: Any = None, *, ordered: bool = True) -> Signature:
+    """What a client sends of its samples x [n, ...] and targets y [n], for a plan that all clients share.
+
+    y: classes as whole numbers if the plan has classes, floats if its target is a number, None if neither.
+    ordered: the stored order may mean something, so that samples that are like their neighbours count for
+    less; False if samples are in a random order or sorted by something.
+
+    block x: mean of cos(Wx + b) sqrt(2 / F), random Fourier features (Rahimi and Recht 2007). block xy: the
+    covariance of Vx with a random sign per class. block y: shares of classes. cells: means of classes.
+
+    >>> import numpy as np
+    >>> from fedkin.graph import Spread
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(100, 20)), rng.integers(10, size=100)
+    >>> plan = Plan.of([Spread.of(x, y)])
+    >>> one = sign(plan, x, y)
+    >>> list(one.blocks), one.cells.means.shape, len(one.to_bytes()) < 4096
+    (['x', 'xy', 'y'], (10, 32), True)
+    """
+    x = as_samples(x)
+    if x.shape[1] != plan.dim:
+        raise GraphError(f"x: a sample has {x.shape[1]} numbers; the plan was made for {plan.dim}")
+    y = _targets(plan, y, len(x))
+    to_x, to_xy, to_cells, phases = plan.maps
+    cosines = (np.cos(x @ to_x + phases) * np.sqrt(2 / plan.features)).astype(np.float64)
+    kinds = None if y is None else plan.cell(y)
+    effect, flags = _effect(x, cosines, kinds, ordered)
+    blocks = {"x": Moments.of(cosines, effect=effect, seed=plan.seed)}
+    cells = None
+    if y is not None:
+        blocks["xy"] = _together(
+            (x @ to_xy).astype(np.float64) * np.sqrt(2 / plan.features), plan.signs(y), effect, plan
+        )
+        blocks["y"] = Moments.of(plan.shares(y), effect=effect, seed=plan.seed)
+        cells = _cells((x @ to_cells).astype(np.float64) / np.sqrt(plan.projections), kinds, effect, plan)
+    return Signature(len(x), blocks, cells, plan.key, flags)
+
+
+def _targets(plan: Plan, y: Any, n: int) -> Any:
+    if not plan.labelled:
+        return None
+    if y is None:
+        raise GraphError("y: the plan was made with targets; expected one per sample, or a plan made without")
+    y = np.asarray(y)
+    if y.shape != (n,):
+        raise GraphError(f"y: expected {n} targets, one per sample, got shape {y.shape}")
+    if plan.target is not None:
+        if y.dtype.kind not in "iuf" or not np.isfinite(y).all():
+            raise GraphError("y: expected finite numbers, as the plan's target is a number")
+        return y.astype(np.float64)
+    y = as_classes(y)
+    if y.max() >= plan.classes:
+        raise GraphError(f"y: class {y.max()}, but the plan was made for {plan.classes} classes")
+    return y
+
+
+def _effect(x: Any, p: Array, kinds: Any, ordered: bool) -> tuple[float, int]:
+    """Samples per effective sample, and the flags that say why."""
+    effect, flags = 1.0, 0
+    if ordered:
+        effect, sure = serial(_within(p, kinds))
+        flags |= int(sure)
+    again = repeats(x)
+    return (max(effect, again), flags | 2) if again > 1 else (effect, flags)
+
+
+def _within(p: Array, kinds: Any) -> Array:
+    """Features about their class's mean, so that samples sorted by class do not look dependent."""
+    if kinds is None:
+        return np.asarray(p - p.mean(axis=0))
+    found, of = np.unique(kinds, return_inverse=True)
+    sums = np.zeros((len(found), p.shape[1]))
+    np.add.at(sums, of, p)
+    centred: Array = p - (sums / np.bincount(of)[:, None])[of]
+    return centred
+
+
+def _together(p: Array, e: Array, effect: float, plan: Plan) -> Moments:
+    """The covariance of two features, column by column, as a mean of products; unbiased; of three samples on."""
+    n = len(p)
+    if n < 3:
+        return Moments.empty(p.shape[1])
+    # Both means are the client's own: of independent p and e, their covariance varies as S / (n - 1) while the
+    # products about their means show S (n - 2) / (n - 1)^2.
+    effect *= (n - 1) / (n - 2)
+    p = _bounded(p - p.mean(axis=0))
+    p = p - p.mean(axis=0)
+    return Moments.of(p * (e - e.mean(axis=0)) * (n / (n - 1)), effect=effect, seed=plan.seed)
+
+
+def _bounded(p: Array) -> Array:
+    """Samples drawn in towards length 2, where 1 is the usual one: one far sample must not make a client odd."""
+    lengths: Any = np.sqrt(1 + np.square(p).sum(axis=1, keepdims=True) / 2 / _FAR**2)
+    bounded: Array = p / lengths
+    return bounded
+
+
+def _cells(p: Array, kinds: Any, effect: float, plan: Plan) -> Cells:
+    found, of, every = np.unique(kinds, return_inverse=True, return_counts=True)
+    often = np.lexsort((found, -every))[: plan.cells]
+    used = np.sort(often[every[often] >= _FEWEST_OF_CLASS])
+    means, scatter = np.zeros((len(used), p.shape[1])), np.zeros(len(used))
+    rest: list[Array] = []
+    for row, kind in enumerate(used):
+        mine = p[of == kind]
+        means[row] = mine.mean(axis=0)
+        rest.append(mine - means[row])
+        scatter[row] = np.square(rest[-1]).sum()
+    counts = every[used].astype(np.float64)
+    dof = np.maximum(counts - effect, 0)
+    traces, free = _residual_traces(rest, float(dof.sum()), effect, plan.seed)
+    return Cells(found[used].astype(np.int64), counts, means, scatter, dof, traces, free, effect)
+
+
+def _residual_traces(rest: list[Array], dof: float, effect: float, seed: int) -> tuple[Array, float]:
+    """As Moments' traces, of samples about their class's mean, and the degrees of freedom behind them."""
+    n = sum(len(mine) for mine in rest)
+    if n < 6 or dof < 3:
+        return np.full(3, np.nan), 0.0
+    q = np.concatenate(rest)[keyed(seed, "cells", n).permutation(n)]
+    thirds = [third * np.sqrt(n / dof / len(third)) for third in np.array_split(q, 3)]
+    return np.array([float(np.square(q).sum() / dof), *cross_traces(thirds)]), dof / effect
