@@ -142,3 +142,325 @@ function graphLegend(frame) {
   $("graph-legend").innerHTML = (found.length ? `<div><b>Found</b> (colour): ${found.join("")}</div>` : "") +
     (names.length ? `<div><b>Planted</b> (shape): ${planted.join("")}</div>` : `<div class="quiet">The planted groups of these clients are not known.</div>`);
 }
+
+// The similarity matrix, in the order of the groups, of a hierarchy with its tree, or of the names.
+function matrixOrders(frame) {
+  const orders = [["groups", frame.groups ? "group found" : "name"]];
+  if (frame.tree) orders.push(["tree", "hierarchical clustering"]);
+  if (frame.groups && !frame.starts) orders.push(["names", "name, as recorded"]);
+  return orders;
+}
+
+// Rows of the frame in the chosen order, and the cells, in bytes.
+function orderedMatrix(frame, order) {
+  const side = frame.side, cells = bytesOf(order === "tree" && frame.tree.matrix ? frame.tree.matrix : frame.matrix);
+  let rows = frame.clients.map((_, i) => i);
+  if (order === "tree") rows = frame.tree.order;
+  if (order === "names") rows = rows.sort((a, b) => frame.clients[a] - frame.clients[b]);
+  if (frame.starts) return { rows, cell: (i, j) => cells[i * side + j] };
+  return { rows, cell: (i, j) => cells[rows[i] * side + rows[j]] };
+}
+
+function drawMatrix() {
+  const graph = run().graph, place = $("matrix-plot");
+  for (const id of ["matrix-plot", "matrix-controls"]) $(id).hidden = !graph;
+  if (!graph) { $("matrix-note").textContent = `${title(run().label)} records no similarities.`; return; }
+  const frame = graph.frames[Math.min(state.frame, graph.frames.length - 1)], { ids } = federation();
+  const orders = matrixOrders(frame);
+  const order = orders.some(([key]) => key === state.order) ? state.order : "groups";
+  options($("matrix-order"), orders, order);
+  const { rows, cell } = orderedMatrix(frame, order), side = frame.side;
+  const { few } = frame;
+  $("matrix-legend").hidden = !few;
+  if (few) $("matrix-legend").innerHTML = `<div>${few.map((value, i) => `<span><span class="swatch" style="background:${TWO[i]}"></span>${+value.toPrecision(3)}</span>`).join("")}</div>`;
+  const starts = frame.starts ?? rows.map((_, i) => i), { low, high } = frame;
+  const z = Array.from({ length: side }, (_, i) => Array.from({ length: side }, (_, j) =>
+    (i === j && !frame.starts ? null : low + ((high - low) * cell(i, j)) / 255)));
+  const name = (i) => {
+    const end = (starts[i + 1] ?? rows.length) - 1;
+    return escaped(ids[frame.clients[rows[starts[i]]]]) + (end > starts[i] ? ` … ${escaped(ids[frame.clients[rows[end]]])}` : "");
+  };
+  const names = starts.map((_, i) => name(i)), room = side <= 40 && !narrow(), at = names.map((_, i) => i);
+  const group = starts.map((start) => frame.groups?.[rows[start]] ?? 0), tall = order === "tree" ? 0.24 : 0;
+  const margin = { l: room ? 60 : 8, r: narrow() ? 44 : 56, t: 8, b: room ? 60 : 8 };
+  const ticks = { tickvals: at, ticktext: names, showticklabels: room, ticks: "", tickfont: { size: 10 }, showgrid: false, zeroline: false };
+  place.style.height = `${Math.round((place.clientWidth - margin.l - margin.r) / (1 - tall)) + margin.t + margin.b}px`;
+  draw("matrix-plot", [
+    { type: "heatmap", z, x: at, y: at, text: at.map((i) => at.map((j) => `${names[i]} and ${names[j]}`)), colorscale: few ? twoColours() : "Cividis", zmin: low, zmax: few && high === low ? low + 1 : high, showscale: !few, hoverongaps: false, hovertemplate: few ? "%{text}: %{z:.3~f}<extra></extra>" : "%{text}: %{z:.3f}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0, tickformat: ".2~f", x: 1.01, y: (1 - tall) / 2, len: 1 - tall } },
+    ...(order === "tree" ? treeTraces(frame, side) : []),
+  ], {
+    xaxis: { ...ticks, tickangle: -60, range: [-0.5, side - 0.5] },
+    yaxis: { ...ticks, range: [side - 0.5, -0.5], domain: [0, 1 - tall] },
+    ...(tall ? { yaxis2: { domain: [1 - tall + 0.01, 1], showgrid: false, zeroline: false, showticklabels: false, rangemode: "tozero", anchor: "x" } } : {}),
+    shapes: frame.groups && order === "groups" ? groupMarks(group) : [], margin,
+  });
+  const said = {
+    groups: frame.groups ? "ordered by the group found; lines separate the groups." : "by name: this graph has no groups.",
+    tree: "ordered by Ward’s hierarchy of the rows, whose tree is above: the more the neighbours of its two parts differ, the higher a branch is." +
+      (frame.groups ? " It has a group’s colour if all of its clients are in that group." : ""),
+    names: "ordered by name, as they are recorded.",
+  }[order];
+  $("matrix-note").textContent = `${roundsOf(frame).replace("r", "R")} (chosen by the slider of the graph), the clients of that graph ${said}` +
+    (frame.starts ? ` ${frame.clients.length} clients are drawn as ${side} × ${side} averages of neighbours${order === "tree" ? ", the tree by its highest branches" : ""}.` : "") +
+    (frame.tree || graph.frames.length < 2 ? "" : " The tree is kept for some rounds only, including the last.");
+}
+
+// A matrix of two values has two colours and a legend; a scale would promise values between them.
+const TWO = ["#E8E8E4", "#00406E"];
+const twoColours = () => [[0, TWO[0]], [0.5, TWO[0]], [0.5, TWO[1]], [1, TWO[1]]];
+
+// The branches, one trace per colour; leaves are in the middle of their columns.
+function treeTraces(frame, side) {
+  const { order, branches } = frame.tree, cell = (leaf) => ((leaf + 0.5) * side) / order.length - 0.5;
+  const groups = frame.groups ? order.map((row) => frame.groups[row]) : null, by = new Map();
+  for (const [left, right, low, lower, height, first, last] of branches) {
+    const same = groups && groups.slice(first, last + 1).every((group) => group === groups[first]);
+    const colour = same ? lineColour(groups[first] % COLOURS.length) : css("--edge");
+    if (!by.has(colour)) by.set(colour, { x: [], y: [] });
+    by.get(colour).x.push(cell(left), cell(left), cell(right), cell(right), null);
+    by.get(colour).y.push(low, height, height, lower, null);
+  }
+  return [...by].map(([color, { x, y }]) => ({ type: "scatter", mode: "lines", x, y, yaxis: "y2", line: { color, width: order.length > 100 ? 1 : 1.5 }, hoverinfo: "skip", meta: "tree" }));
+}
+
+function groupMarks(group) {
+  const ends = group.flatMap((one, i) => (i && one !== group[i - 1] ? [i - 0.5] : []));
+  const style = { type: "line", line: { color: "#fff", width: 1.5 } }, low = -0.5, high = group.length - 0.5;
+  return ends.flatMap((at) => [{ ...style, x0: at, x1: at, y0: low, y1: high }, { ...style, x0: low, x1: high, y0: at, y1: at }]);
+}
+
+if ($("matrix-plot")) {
+  $("matrix-order").addEventListener("change", () => { state.order = $("matrix-order").value; drawMatrix(); });
+  redraws.push(drawMatrix);
+}
+
+// Groups over the rounds: clients that moved, and members of each group.
+function lastGroups(history) {
+  history.table ??= words(history.group);
+  const wide = history.rounds.length;
+  return federation().ids.map((_, client) => history.table.subarray(client * wide, (client + 1) * wide).findLast((group) => group !== NOTHING) ?? NOTHING);
+}
+
+function drawMoves() {
+  const graph = run().graph, history = graph?.history;
+  // Columns that are all the same say nothing that the table of groups does not.
+  const still = !graph?.allMoves;
+  $("history").hidden = !history || still;
+  if (!history) {
+    $("moves-table").hidden = true;
+    $("moves-text").textContent = `${title(run().label)} records no groups.`;
+    $("history-note").textContent = "";
+    return;
+  }
+  if (still) {
+    movesText(graph, federation().ids, federation().planted);
+    $("history-note").textContent = "";
+    return;
+  }
+  const { ids, planted } = federation(), last = lastGroups(history), wide = history.rounds.length, names = plantedNames();
+  const rank = (client) => (planted[client] === null ? names.length : names.indexOf(planted[client]));
+  const order = ids.map((_, i) => i).filter((i) => last[i] !== NOTHING).sort((a, b) => rank(b) - rank(a) || last[b] - last[a] || b - a);
+  const rows = order.map((client) => carried(history.table.subarray(client * wide, (client + 1) * wide)));
+  const z = rows.map((row) => row.map(([group, seen]) => (group === null ? null : (group % COLOURS.length) + (seen ? 0 : COLOURS.length))));
+  const spans = history.rounds.map((round, i) => roundsOf({ round, until: history.until[i] }));
+  const text = rows.map((row) => row.map(([group, seen], i) => (group === null ? "" : `${spans[i]}: group ${group + 1}${seen ? "" : " when last seen"}`)));
+  const numbers = rows.map((row) => row.map(([group, seen]) => (seen ? String(group + 1) : "")));
+  const all = [...COLOURS, ...COLOURS.map((colour) => blended(colour, css("--paper"), 0.3))];
+  const steps = all.flatMap((colour, i) => [[i / all.length, colour], [(i + 1) / all.length, colour]]);
+  const room = $("history").clientWidth / wide > 16 && order.length <= 60;
+  const height = Math.max(260, Math.min(720, 90 + 14 * order.length));
+  $("history").style.height = `${height}px`;
+  draw("history", [{
+    type: "heatmap", z, x: history.rounds.map(String), y: order.map((client) => escaped(ids[client])), text: room ? numbers : text, hovertext: text, customdata: order.map((client) => history.rounds.map(() => client)),
+    colorscale: steps, zmin: 0, zmax: all.length, showscale: false, xgap: wide < 60 ? 1 : 0, ygap: order.length < 60 ? 1 : 0, hoverongaps: false,
+    hovertemplate: "%{y}, %{hovertext}<extra></extra>", ...(room ? { texttemplate: "%{text}" } : {}),
+  }], {
+    xaxis: { type: "category", title: { text: "round" }, nticks: narrow() ? 6 : 15, showgrid: false },
+    yaxis: { type: "category", showgrid: false, showticklabels: !narrow() && order.length <= 50, tickfont: { size: 10 } },
+    shapes: plantedLines(order, rank), annotations: plantedMarks(order, rank, names),
+    margin: { l: 30, r: names.length ? 70 : 12, t: 8, b: 44 },
+  });
+  clicks("history", (point) => point.customdata);
+  movesText(graph, ids, planted);
+  $("history-note").textContent = "A row is a client, a column a round; pale: not in that round's graph, in the group it was last seen in." +
+    (wide < graph.allRounds ? ` ${wide} of ${graph.allRounds} graphs are drawn.` : "") +
+    (history.until.some((until, i) => until > history.rounds[i]) ? " A graph that stays the same has one column, at its first round." : "") + (names.length ? " Rows are ordered by planted group, named at the right." : "") +
+    (Math.max(...last.filter((g) => g !== NOTHING)) >= COLOURS.length ? " Colours repeat after 8 groups: point at a cell to read its number." : "");
+}
+
+// A client's group in each round, or the last known one: [group, whether seen in this round].
+function carried(row) {
+  let last = null;
+  return Array.from(row, (group) => {
+    if (group !== NOTHING) last = group;
+    return [last, group !== NOTHING];
+  });
+}
+
+function blended(colour, paper, share) {
+  const parts = (text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+  const under = parts(paper);
+  return `rgb(${parts(colour).map((part, i) => Math.round(share * part + (1 - share) * under[i])).join(",")})`;
+}
+
+function plantedLines(order, rank) {
+  return order.flatMap((client, i) => (i && rank(client) !== rank(order[i - 1]) ?
+    [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: i - 0.5, y1: i - 0.5, line: { color: css("--ink"), width: 1.5 } }] : []));
+}
+
+function plantedMarks(order, rank, names) {
+  return names.flatMap((name, k) => {
+    const rows = order.map((client, i) => (rank(client) === k ? i : -1)).filter((i) => i >= 0);
+    return rows.length ? [{ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows.at(-1)) / 2, text: escaped(name.length > 10 ? name.slice(0, 9) + "…" : name), showarrow: false }] : [];
+  });
+}
+
+function movesText(graph, ids, planted) {
+  const rounds = new Set(graph.moves.map(([round]) => round)), restless = new Map();
+  for (const [round, client, from, to] of graph.moves) {
+    if (!restless.has(client)) restless.set(client, []);
+    restless.get(client).push([round, from, to]);
+  }
+  const lastRound = graph.moves.length ? graph.moves.at(-1)[0] : null;
+  $("moves-text").textContent = graph.allMoves === 0 ? "Nobody changed group." :
+    `${many(graph.allMoves, "move")} from one group to another` + (graph.moves.length < graph.allMoves ? `, the last ${graph.moves.length} of which are here,` : "") +
+    ` by ${many(restless.size, "client")} in ${many(rounds.size, "round")}; the last in round ${lastRound}.`;
+  const rows = [...restless].sort((a, b) => b[1].length - a[1].length || a[0] - b[0]).slice(0, 15).map(([client, moves]) => {
+    const when = moves.slice(-6).map(([round, from, to]) => `round ${round}: ${from + 1} → ${to + 1}`).join("; ");
+    return `<tr><th scope="row"><button type="button" data-client="${client}">${escaped(ids[client])}</button></th><td>${escaped(planted[client] ?? "–")}</td><td>${moves.length}</td><td class="text">${moves.length > 6 ? "… " : ""}${when}</td></tr>`;
+  });
+  $("moves-table").hidden = !rows.length;
+  rewrite($("moves-table"), rows.length ? `<table><thead><tr><th scope="col">client</th><th scope="col">planted</th><th scope="col">moves</th><th scope="col" class="text">when</th></tr></thead><tbody>${rows.join("")}</tbody></table>` +
+    (restless.size > 15 ? `<p class="note">The 15 that moved most, of ${restless.size}.</p>` : "") : "");
+  for (const button of $("moves-table").querySelectorAll("[data-client]")) button.addEventListener("click", () => follow(Number(button.dataset.client)));
+}
+
+// -- communities, round by round ----------------------------------------------------------------------------------
+
+// At most `most` rounds, evenly spread, including the last.
+function spread(all, most) {
+  if (all.length <= most) return all;
+  return [...new Set(Array.from({ length: most }, (_, i) => Math.round((i * (all.length - 1)) / (most - 1))))].map((i) => all[i]);
+}
+
+function drawCommunities() {
+  const grouped = frames().filter((frame) => frame.groups), { ids, planted } = federation(), most = 8;
+  $("communities-head").hidden = $("communities").hidden = $("communities-all").hidden = !grouped.length;
+  if (!grouped.length) return;
+  const shown = $("communities-all").getAttribute("aria-pressed") === "true" ? grouped : spread(grouped, most);
+  $("communities-all").hidden = grouped.length <= most;
+  const rows = shown.map((frame) => {
+    const members = new Map();
+    frame.clients.forEach((client, i) => members.set(frame.groups[i], [...(members.get(frame.groups[i]) ?? []), client]));
+    const cells = [...members].sort((a, b) => a[0] - b[0]).map(([group, clients]) => {
+      const names = clients.slice(0, 16).map((client) => (client === state.client ? `<mark>${escaped(ids[client])}</mark>` : escaped(ids[client])));
+      const more = clients.length > names.length ? ` <span class="quiet">and ${clients.length - names.length} more</span>` : "";
+      const kinds = new Set(clients.map((client) => planted[client]));
+      const of = kinds.size === 1 && !kinds.has(null) ? ` <span class="quiet">all ${escaped([...kinds][0])}</span>` : "";
+      return `<li>${shapeSample("circle", groupColour(group), groupFill(group))}<span><b>${group + 1}</b>${of}: ${names.join(", ")}${more}</span></li>`;
+    });
+    const kept = cells.slice(0, 12);
+    if (cells.length > 12) kept.push(`<li class="quiet">and ${cells.length - 12} more</li>`);
+    const ari = ariOf(frame);
+    return `<tr><th scope="row">${roundsOf(frame).replace(/^rounds? /, "")}</th><td>${members.size}</td><td>${ari === null ? "–" : ari.toFixed(2)}</td><td class="text"><ul class="members">${kept.join("")}</ul></td></tr>`;
+  });
+  $("communities").innerHTML = `<table><thead><tr><th scope="col">round</th><th scope="col">groups</th><th scope="col">ARI</th><th scope="col" class="text">members</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+}
+
+if ($("history")) {
+  $("communities-all").addEventListener("click", () => {
+    const all = $("communities-all").getAttribute("aria-pressed") !== "true";
+    $("communities-all").setAttribute("aria-pressed", String(all));
+    $("communities-all").textContent = all ? "Fewer rounds" : "All kept rounds";
+    drawCommunities();
+  });
+  redraws.push(drawMoves, drawCommunities);
+}
+
+// Why clients are in one group: the verdict of each group, and the tree of the tests behind it.
+const groupMark = (group) => shapeSample("circle", groupColour(group), groupFill(group));
+
+function drawTests() {
+  const found = run().graph?.verdicts;
+  $("verdicts").hidden = !found;
+  $("tests-body").hidden = !found?.tests;
+  if (!found) { $("tests-text").textContent = `${title(run().label)} records no tests: choose another method above.`; return; }
+  const frame = frames().at(-1);
+  const words = found.words[0].toUpperCase() + found.words.slice(1);
+  $("tests-text").textContent = `${words}${found.keep ? `; ${found.keep}` : ""}. These are the groups of ${roundsOf(frame)}.`;
+  rewrite($("verdicts"), verdictTable(found));
+  if (found.tests) drawTree(found.tests);
+  for (const button of document.querySelectorAll("#verdicts [data-client], #tests-tree [data-client]")) {
+    button.addEventListener("click", (event) => { event.preventDefault(); follow(Number(button.dataset.client)); });
+  }
+}
+
+// What a test said, as markup in which no p-value is broken over two lines.
+function withP(said) {
+  return escaped(said).replace(/p (&#60; )?[\de.-]+/g, (p) => `<span class="p">${p}</span>`);
+}
+
+function clientNames(clients, count) {
+  const { ids } = federation();
+  const names = clients.map((client) => (client === state.client ? `<mark>${escaped(ids[client])}</mark>` : escaped(ids[client])));
+  return names.join(", ") + (count > names.length ? ` <span class="quiet">and ${(count - names.length).toLocaleString("en")} more</span>` : "");
+}
+
+function verdictTable({ groups, more, alone }) {
+  const rows = groups.map(({ group, verdict, size, placed, words, said, clients }) =>
+    `<tr><th scope="row"><span class="chip">${groupMark(group)} ${groupName(group)}</span></th><td>${size.toLocaleString("en")}</td><td class="text"><b>${escaped(verdict)}</b></td>` +
+    `<td class="text">${escaped(words)}${placed ? ` <span class="quiet">(${many(placed, "client")} in no test, placed after them)</span>` : ""}</td><td class="text">${said ? withP(said) : "–"}</td>` +
+    `<td class="text">${clientNames(clients, size)}</td></tr>`);
+  if (more[0]) rows.push(`<tr><th scope="row" class="quiet">${many(more[0], "more group")}</th><td>${more[1].toLocaleString("en")}</td><td></td><td></td><td></td><td></td></tr>`);
+  if (alone[0]) rows.push(`<tr><th scope="row">no group</th><td>${alone[0].toLocaleString("en")}</td><td class="text"><b>alone</b></td><td class="text">${escaped(alone[2])}</td><td class="text">–</td><td class="text">${clientNames(alone[1], alone[0])}</td></tr>`);
+  return `<table><thead><tr><th scope="col">group</th><th scope="col">clients</th><th scope="col" class="text">verdict</th><th scope="col" class="text">which means</th><th scope="col" class="text">tests of the group</th><th scope="col" class="text">members</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+}
+
+// Nested lists, of which each part can be closed. Parts inside one group, and deep ones of a large tree, begin closed.
+function drawTree(tests) {
+  const { nodes } = tests, below = nodes.map(() => []), way = followed(tests);
+  nodes.forEach(({ parent }, i) => { if (parent !== null) below[parent].push(i); });
+  const held = [...$("tests-tree").querySelectorAll("details")].filter((one) => !one.open).map((one) => one.dataset.node);
+  const same = $("tests-tree").dataset.run === String(state.run);
+  const closed = (i) => (way.has(i) ? false : same ? held.includes(String(i)) : nodes[i].group !== null || (nodes.length > 31 && depthOf(nodes, i) > 3));
+  const part = (i) => {
+    const text = nodeText(nodes[i], way.has(i), below[i].length > 0);
+    if (!below[i].length) return `<li>${text}</li>`;
+    return `<li><details data-node="${i}"${closed(i) ? "" : " open"}><summary>${text}</summary><ul>${below[i].map(part).join("")}</ul></details></li>`;
+  };
+  rewrite($("tests-tree"), nodes.length ? `<ul>${part(0)}</ul>` : "");
+  $("tests-tree").dataset.run = state.run;
+  $("tests-note").textContent = `From all tested clients at the top: clients whose samples a test tells apart at p < ${tests.alpha.toPrecision(2).replace(/\.?0+$/, "")} are cut in two and tested again, until no test tells the rest apart, or they differ by class shares or a shift of each client only. ` +
+    "Each p-value is corrected for the number of tests at its node. Bars: the share of all tested clients." +
+    (nodes.length < tests.all ? ` ${nodes.length} of ${tests.all.toLocaleString("en")} nodes are drawn, those with most clients; parts that are not drawn are counted where they begin.` : "") +
+    (way.size ? " Outlined: the tests on the way to the client that is followed." : "");
+}
+
+function depthOf(nodes, i) {
+  let depth = 0;
+  for (let at = nodes[i].parent; at !== null; at = nodes[at].parent) depth += 1;
+  return depth;
+}
+
+// The drawn nodes that hold the followed client.
+function followed(tests) {
+  tests.table ??= words(tests.leaf);
+  const way = new Set();
+  if (state.client === null || tests.table[state.client] === NOTHING) return way;
+  for (let at = tests.table[state.client]; at !== null; at = tests.nodes[at].parent) way.add(at);
+  return way;
+}
+
+function nodeText({ size, said, cut, group, verdict, client, left }, mine, opens) {
+  const whole = federation().ids.length, one = client !== null;
+  const who = one ? `<button type="button" data-client="${client}">${escaped(federation().ids[client])}</button>` : `<b>${many(size, "client")}</b>`;
+  const colour = group === null ? css("--edge") : groupColour(group);
+  const told = said ? ` ${withP(said)}` : "";
+  const ends = !cut ? "" : group === null ? "; <b>cut in two</b>" : "; cut in two, but one group after all";
+  const chip = group === null ? "" : verdict === "alone" ? ' <span class="chip">→ <b>alone</b></span>' : ` <span class="chip">→ ${groupMark(group)} ${groupName(group)}, <b>${escaped(verdict)}</b></span>`;
+  const rest = left ? ` <span class="quiet">${many(left, "more node")} below ${left > 1 ? "are" : "is"} not drawn</span>` : "";
+  const share = `<i class="share"><i style="width:${Math.max(4, Math.round((100 * size) / whole))}%;background:${colour}"></i></i>`;
+  return `<span class="node${mine ? " mine" : ""}${opens ? "" : " leaf"}"><span>${share}${who}${told}${ends}${chip}${rest}</span></span>`;
+}
+
+if ($("tests-tree")) redraws.push(drawTests);

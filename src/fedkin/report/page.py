@@ -27,10 +27,7 @@ __all__ = ["ADVICE", "Section", "answer_in", "page", "section", "sections"]
 Data = Mapping[str, Any]
 
 ADVICE = "advice.json"
-_SCRIPTS = (
-    "page.js", "curves.js", "clients.js", "risks.js", "graph.js", "tests.js", "groups.js", "matrix.js", "sharing.js",
-    "influence.js", "features.js", "start.js",
-)  # fmt: skip
+_SCRIPTS = ("page.js", "curves.js", "clients.js", "graph.js", "analyses.js", "start.js")
 
 
 def page(data: Mapping[str, Any], answer: dict[str, Any] | None = None) -> str:
