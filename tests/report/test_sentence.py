@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from fedkin.analysis.paired import VERDICTS, Difference
+from fedkin.records.figures import Gains
 from fedkin.report import words
-from fedkin.report.gains import Gains
 from fedkin.tasks import METRICS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 from fedkin.analysis.intervals import added
 from fedkin.errors import RunError
 from fedkin.records.controls import counterpart
-from fedkin.records.metrics import largest_epsilon, privacy_sentence
+from fedkin.records.figures import COUNTED, Gains, figures_of, spread
+from fedkin.records.metrics import privacy_sentence
 from fedkin.records.run import Result, find_runs, read_run, unfinished
 from fedkin.report.drawing import evenly, pack_values
 from fedkin.report.features import FeatureBudget, features_of
-from fedkin.report.gains import COUNTED, Gains, entropy, gains_of, jain, sure_of
+from fedkin.report.gains import entropy, gains_of, jain, sure_of
 from fedkin.report.graphs import graph_of, sharing_of, undrawn
 from fedkin.report.labels import called, labels_of, titles_of
 from fedkin.report.ranks import Blocks, entries, ranking, ranks_html
@@ -108,7 +108,7 @@ def _each(
                 "curve": _curve(run, sent, max(20, _CURVE_ROUNDS // len(runs))),
                 "clients": pack_values(run.values_by_round, ids, points, run.metric.share),
                 "gain": None if gain is None else [_rounded(gain.by_client.get(id)) for id in ids],
-                "sure": sure_of(run, gain, ids),
+                "sure": sure_of(run, runs, gain, ids),
                 "risks": risks_of(run),
                 "graph": graph_of(run, ids, sharing),
                 "undrawn": undrawn(run, ids),
@@ -203,34 +203,25 @@ def _row(label: str, runs: Sequence[Result], labels: Sequence[str], gained: Sequ
     mine = [(run, gain) for run, other, gain in zip(runs, labels, gained, strict=True) if other == label]
     each: dict[str, list[float | None]] = defaultdict(list)
     for run, gain in mine:
-        for name in ("mean", "pooled", "worst10", "worst20", "std", "variance"):
-            each[name].append(run.figures.get(name))
-        # The mean of accuracies, weighted by test samples, is that of all samples together.
-        each["weighted"].append(run.figures.get("weighted", run.figures.get("pooled")))
-        each["events"].append(_events(run))
-        if run.unseen:
-            each["unseen"].append((run.summary.get("unseen") or {}).get("mean"))
-            each["gap"].append(run.summary.get("gap"))
         # Only for metrics where higher is better: shares of an error say nothing about fairness.
         last = list(run.values.values()) if run.metric.higher else []
-        each["entropy"].append(entropy(last) if last else None)
-        each["jain"].append(jain(last) if last else None)
-        each["gain"].append(None if gain is None else gain.mean)
-        each["hurt"].append(None if gain is None else gain.hurt / len(gain.by_client))
         counts = {} if gain is None else gain.counts
-        for name, word in COUNTED.items():
-            each[name].append(counts.get(word))
-        groups = run.summary.get("groups") or {}
-        for name in ("found", "ari"):
-            each[name].append(groups.get(name))
-        each["epsilon"].append(largest_epsilon(run.summary.get("privacy")))
-        each["bytes"].append(run.sent)
-        each["seconds"].append((run.summary.get("seconds") or {}).get("total"))
+        figures = {
+            **figures_of(run),
+            "events": _events(run),
+            "entropy": entropy(last) if last else None,
+            "jain": jain(last) if last else None,
+            "gain": None if gain is None else gain.mean,
+            "hurt": None if gain is None else gain.hurt / len(gain.by_client),
+            **{name: counts.get(word) for name, word in COUNTED.items()},
+        }
+        for name, value in figures.items():
+            each[name].append(value)
     return {
         "label": label,
         "seeds": len(mine),
         "given": list(dict.fromkeys(text for run, _ in mine for text in run.summary.get("given") or ())),
-        **{name: _spread(values) for name, values in each.items()},
+        **{name: None if (pair := spread(values)) is None else list(pair) for name, values in each.items()},
         "adds": _adds([run for run, _ in mine], runs),
     }
 
@@ -251,13 +242,6 @@ def _events(run: Result) -> float | None:
     each = [min(one.events, len(one) - one.events) for id, one in run.outcomes.items()
             if one.events is not None and id not in run.unseen]  # fmt: skip
     return min(each, default=None)
-
-
-def _spread(values: Sequence[float | None]) -> list[float] | None:
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return [statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0]
 
 
 def _rounded(value: float | None) -> float | None:

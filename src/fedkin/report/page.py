@@ -13,8 +13,9 @@ from typing import Any
 from fedkin._version import __version__
 from fedkin.errors import RunError
 from fedkin.graph.picture import embedded, library, unpacking
+from fedkin.records.figures import COUNTED
 from fedkin.records.files import read_json
-from fedkin.report.gains import COUNTED, RULE
+from fedkin.report.gains import RULE
 from fedkin.report.html import NONE, details, table
 from fedkin.report.risks import HEADS as RISK_HEADS
 from fedkin.report.risks import risk_rows

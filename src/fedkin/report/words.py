@@ -12,9 +12,9 @@ from fedkin.analysis.intervals import over
 from fedkin.analysis.paired import VERDICTS
 from fedkin.records import reading
 from fedkin.records.controls import counterpart
+from fedkin.records.figures import Gains
 from fedkin.records.files import read_json
 from fedkin.records.run import Result
-from fedkin.report.gains import Gains
 from fedkin.report.units import many, megabytes
 from fedkin.report.verdicts import Told, in_words, settled
 from fedkin.tasks import Metric

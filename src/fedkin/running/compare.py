@@ -15,7 +15,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from fedkin.analysis.intervals import Added, added
-from fedkin.analysis.paired import VERDICTS
 from fedkin.data.dataset import Dataset
 from fedkin.data.scenarios.base import GROUP, groups_of
 from fedkin.errors import ConfigError, RunError, nearest
@@ -23,8 +22,8 @@ from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.records import reading
 from fedkin.records.controls import named, parted, without_exchange
+from fedkin.records.figures import COUNTED, figures_of, gains_over, spread
 from fedkin.records.files import add_sealed, csv_text, json_bytes, read_json
-from fedkin.records.metrics import largest_epsilon
 from fedkin.records.run import Result
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import Watcher, lasting, run_experiment
@@ -74,23 +73,19 @@ def table(results: Mapping[str, Mapping[int, Result]]) -> list[dict[str, Any]]:
     for method, by_seed in results.items():
         metric = next(iter(by_seed.values())).metric
         row: dict[str, Any] = {"method": method, "seeds": sorted(by_seed), "metric": metric.name}
-        for name in ("mean", "pooled", "std", "worst10", "worst20", "variance"):
-            row[name] = _spread([result.summary[metric.name].get(name) for result in by_seed.values()])
-        # The mean of accuracies, weighted by test samples, is that of all samples together.
-        every = [result.summary[metric.name] for result in by_seed.values()]
-        row["weighted"] = _spread([one.get("weighted", one.get("pooled")) for one in every])
-        row["unseen"] = _spread([(result.summary.get("unseen") or {}).get("mean") for result in by_seed.values()])
-        row["gap"] = _spread([result.summary.get("gap") for result in by_seed.values()])
-        for name in ("up", "down"):
-            row[f"bytes_{name}"] = _spread([result.summary["bytes"][name] for result in by_seed.values()])
+        summaries = [result.summary for result in by_seed.values()]
+        figures = [figures_of(result) for result in by_seed.values()]
+        names = ("mean", "pooled", "std", "worst10", "worst20", "variance", "weighted", "unseen", "gap")
+        row |= {name: spread([one[name] for one in figures]) for name in names}
+        row |= {f"bytes_{name}": spread([one["bytes"][name] for one in summaries]) for name in ("up", "down")}
         # Between peers, each message is the upload of one and the download of another, but it is sent once.
-        row["bytes_sent"] = _spread([result.sent for result in by_seed.values()])
+        row["bytes_sent"] = spread([one["bytes"] for one in figures])
         if private:
-            row["epsilon"] = _spread([largest_epsilon(result.summary.get("privacy")) for result in by_seed.values()])
-        for name in ("found", "ari", "ari_mean", "nmi"):
-            row[name] = _spread([result.summary["groups"].get(name) for result in by_seed.values()])
-        row["flops"] = _spread([result.summary["flops"]["local_training"] for result in by_seed.values()])
-        row["seconds"] = _spread([result.summary["seconds"]["total"] for result in by_seed.values()])
+            row["epsilon"] = spread([one["epsilon"] for one in figures])
+        row |= {name: spread([one["groups"].get(name) for one in summaries])
+                for name in ("found", "ari", "ari_mean", "nmi")}  # fmt: skip
+        row["flops"] = spread([one["flops"]["local_training"] for one in summaries])
+        row["seconds"] = spread([one["seconds"] for one in figures])
         if told := sorted({text for result in by_seed.values() for text in result.summary.get("given", ())}):
             row["given"] = "; ".join(told)
         row |= _measured(by_seed, results.get("local") if method != "local" else None)
@@ -105,10 +100,10 @@ def _measured(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None)
     every = [result.summary.get("metrics") or {} for result in by_seed.values()]
     found: dict[str, Any] = {}
     for name in [name for name in every[0] if all(name in one for one in every)]:
-        spread = _spread([one[name].get("mean") for one in every])
-        if spread is None:
+        pair = spread([one[name].get("mean") for one in every])
+        if pair is None:
             continue
-        found[name] = dict(zip(("mean", "sd"), spread, strict=True))
+        found[name] = dict(zip(("mean", "sd"), pair, strict=True))
         alone = [(local[seed].summary.get("metrics") or {}).get(name) for seed in by_seed] if local is not None else []
         if alone and all(one is not None and one.get("mean") is not None for one in alone):
             sign = 1 if every[0][name]["higher"] else -1
@@ -118,41 +113,25 @@ def _measured(by_seed: Mapping[int, Result], local: Mapping[int, Result] | None)
 
 
 def _against_local(method: str, by_seed: Mapping[int, Result], local: Mapping[int, Result] | None) -> dict[str, Any]:
+    none = {"gain": None, "hurt": None, "surely": None}
     if local is None or method == "local":
-        return {"gain": None, "hurt": None, "surely": None}
-    each = [list(result.gains(local[seed]).values()) for seed, result in by_seed.items()]
-    if not all(each):
-        return {"gain": None, "hurt": None, "surely": None}
+        return none
+    gains = [gains_over(result, local[seed]) for seed, result in by_seed.items()]
+    known = [one for one in gains if one is not None]
+    if len(known) < len(gains):
+        return none
+    counts = [one.counts for one in known]
+    surely = {name: float(np.mean([one.get(word, 0) for one in counts])) for name, word in COUNTED.items()}
     return {
-        "gain": _spread([float(np.mean(values)) for values in each]),
-        "hurt": _spread([float(np.mean([value < -1e-12 for value in values])) for values in each]),
-        "surely": _surely([(result, local[seed]) for seed, result in by_seed.items()]),
+        "gain": spread([one.mean for one in known]),
+        "hurt": spread([one.hurt / len(one.by_client) for one in known]),
+        "surely": surely if all(counts) else None,
     }
 
 
 def _added(name: str, results: Mapping[str, Mapping[int, Result]]) -> dict[str, float | None] | None:
     found = added_by_exchange(name, results) if any(parted(other)[1] == "self" for other in results) else None
     return None if found is None else {"mean": found.value, "low": found.low, "high": found.high}
-
-
-def _surely(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float] | None:
-    """Return the mean number of clients of each verdict over the seeds; None if a run has no outcomes."""
-    counts = dict.fromkeys(("gained", "lost", "apart", "few"), 0.0)
-    for result, local in pairs:
-        found = {id: word for id, (_, word) in result.difference(local).items() if id not in result.unseen}
-        if not found:
-            return None
-        for name, word in zip(counts, VERDICTS, strict=True):
-            counts[name] += sum(each == word for each in found.values()) / len(pairs)
-    return {name: round(count, 9) for name, count in counts.items()}
-
-
-def _spread(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Return (mean, sample standard deviation or 0 for one value), or None if any value is unknown."""
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
 
 
 class Cells(Protocol):
