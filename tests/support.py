@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,16 @@ ON_RAY = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+# One method for each pattern of traffic: none, one mean, several phases, a server's graph, models that clients choose
+# from, class prototypes, peers, peers that drop edges.
+PATTERNS = ("local", "fedavg", "tfl", "sfmtl-graph", "ifca", "fedproto", "dfedavgm", "mapl")
+
+
+def by_pattern(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test that loops over methods and variants: all but one per pattern of traffic are slow."""
+    return [pytest.param(name, marks=() if name in PATTERNS else pytest.mark.slow) for name in names]
 
 
 def cases() -> dict[str, ServerMethod | PeerMethod]:

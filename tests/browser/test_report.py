@@ -482,6 +482,7 @@ def test_the_tree_fits_a_narrow_page(driver: Any, address_of_tests: str, scheme:
     )
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_graph_and_of_a_sweep_are_drawn_from_the_packed_library(driver: Any, tmp_path: Path) -> None:
     weights = np.kron(np.eye(2), np.ones((3, 3))) - np.eye(6)
     ids = tuple("abcdef")

@@ -212,6 +212,7 @@ def pages_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -> None:
     tables = folder / "presets" / "tables"
     made = [{key: value for key, value in claim.items() if key != "on"} for claim in SMALL["claim"]]
@@ -236,6 +237,7 @@ def test_one_federation_at_a_time_gives_the_pages_of_all_at_once(folder: Path) -
         assert pages_of(folder / "pages") == before
 
 
+@pytest.mark.slow
 def test_rows_and_seeds_are_added_to_a_page_without_its_records(folder: Path) -> None:
     tables = folder / "presets" / "tables"
     whole = {**SMALL, "federation": [ONE, OTHER], "claim": [{key: value for key, value in claim.items() if key != "on"}
@@ -280,6 +282,7 @@ def test_a_federation_that_a_table_does_not_have_is_refused(folder: Path) -> Non
         assert said in str(done.exception)
 
 
+@pytest.mark.slow
 def test_finished_runs_keep_their_figures_and_not_their_models(folder: Path) -> None:
     ran("tiny", "--out", "kept", "--keep-models")
     ran("tiny", "--out", "light")

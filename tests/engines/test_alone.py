@@ -17,7 +17,7 @@ from fedkin.methods.ifca import Ifca
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.methods.tfl import Tfl
-from support import cases, small_federation, small_setup
+from support import by_pattern, cases, small_federation, small_setup
 
 CASES: dict[str, ServerMethod | PeerMethod] = {name: method() for name, method in METHODS.items()} | cases()
 
@@ -32,7 +32,7 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_pattern(CASES))
 def test_a_client_is_as_in_a_federation_of_its_own(name: str) -> None:
     federation = small_federation()
     setup = small_setup(CASES[name], federation)

@@ -34,7 +34,7 @@ from fedkin.methods.mapl import Mapl
 from fedkin.running.experiment import Experiment, RunSettings, nets_for
 from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
-from support import local_site, small_federation, small_setup, stored
+from support import by_pattern, local_site, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -81,7 +81,7 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
         assert other[1][id].right == one[1][id].right
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_pattern(METHODS))
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
     reference = after(setup)
@@ -150,7 +150,7 @@ def transfers(name: str, steps: int, mode: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
-@pytest.mark.parametrize("name", OWN_LOSS)
+@pytest.mark.parametrize("name", by_pattern(OWN_LOSS))
 def test_nothing_goes_to_the_gpu_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
     with gpu():
         few, many = transfers(name, 2, mode), transfers(name, 7, mode)

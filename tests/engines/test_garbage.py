@@ -12,9 +12,10 @@ from fedkin.codec import tensors_of
 from fedkin.engines import LocalEngine, Traffic
 from fedkin.flow import PeerMethod
 from fedkin.methods import METHODS
+from support import by_pattern
 
 every_case = pytest.mark.parametrize("name", CASES)
-all_cases = [pytest.param(name, marks=() if name in METHODS else pytest.mark.slow) for name in CASES]
+all_cases = by_pattern(CASES)
 
 
 def like_absent(name: str, phase: str, kind: str) -> None:
@@ -72,7 +73,7 @@ def test_honest_clients_are_never_refused(name: str) -> None:
         assert type(CASES[name]).declared(phase) is not None, f"{phase}: declare what it sends"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_pattern(METHODS))
 @pytest.mark.parametrize("turn", range(3))
 def test_garbage_is_refused_and_its_sender_absent(name: str, turn: int) -> None:
     """Each phase with three kinds of garbage; all kinds come up over the phases of all methods."""

@@ -19,7 +19,7 @@ from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import small_federation, small_setup
+from support import by_pattern, small_federation, small_setup
 
 MODES = ["one-by-one", "stacked", "workers", "auto"]
 
@@ -34,7 +34,7 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[d
         engine.close()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_pattern(METHODS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
     setup = small_setup(METHODS[name](), dtype=dtype, per_round=5)

@@ -16,14 +16,18 @@ from fedkin import codec
 from fedkin.engines import LocalEngine, Setup
 from fedkin.engines.offload import Offload
 from fedkin.errors import RunError
+from fedkin.methods import METHODS
 from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from support import cases, local_site, small_setup
+from support import by_pattern, cases, local_site, small_setup
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+CASES = {name: kind() for name, kind in METHODS.items()} | cases()
 
 
 def ran(setup: Setup, rounds: int = 3) -> tuple[list[Any], bytes]:
@@ -39,9 +43,9 @@ def ran(setup: Setup, rounds: int = 3) -> tuple[list[Any], bytes]:
         engine.close()
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", by_pattern(CASES))
 def test_where_states_lie_changes_no_bit(name: str, tmp_path: Path) -> None:
-    setup = small_setup(cases()[name], per_round=4)
+    setup = small_setup(CASES[name], per_round=4)
     assert ran(setup.having(state_limit_mb=0.0)) == ran(setup)
     assert not list(tmp_path.glob("fedkin-*"))
 

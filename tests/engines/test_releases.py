@@ -34,7 +34,7 @@ from fedkin.methods.sfmtl_graph import SfmtlGraph
 from fedkin.running.experiment import Experiment
 from fedkin.running.loop import run_experiment
 from fedkin.views import PeerView
-from support import Losing, Watched, small_federation, small_setup
+from support import Losing, Watched, by_pattern, small_federation, small_setup
 from tiny import TABLE, CutAt, assert_equal_runs
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[privacy]'")
@@ -83,7 +83,7 @@ class Keeping(Losing):
 # -- every method -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_every_method_ends_finite(name: str) -> None:
     engine = LocalEngine(private(CASES[name]))
     for params in models(engine).values():
@@ -114,7 +114,7 @@ def test_flt_with_centres_of_images() -> None:
         LocalEngine(private(flt)).round(1)
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_off_and_out_of_reach_are_the_same_bits(name: str) -> None:
     off = models(LocalEngine(small_setup(CASES[name])))
     assert equal(off, models(LocalEngine(private(CASES[name], clip=1e12, noise=0.0))))
@@ -129,7 +129,7 @@ def test_off_leaves_no_trace_in_states() -> None:
     assert engine.releases() == {}
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("name", by_pattern(RUNNING))
 def test_neither_bytes_nor_the_order_of_clients_matter(name: str) -> None:
     federation = small_federation()
     turned = federation.reorder(list(reversed(list(federation))))

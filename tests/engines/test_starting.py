@@ -35,6 +35,7 @@ def said(folder: Path, first: str = "", settings: str = WORKERS, piped: bool = F
     return ended.stdout, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_guard_its_main_part_is_told_to(tmp_path: Path) -> None:
     out, err = said(tmp_path)
     assert out.count("\n") == 1

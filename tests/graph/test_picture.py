@@ -48,7 +48,7 @@ def test_the_page_holds_everything(kind: Any, most: int, tmp_path: Path, monkeyp
     assert page == (tmp_path / "two.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("clients", [300, 1999])
+@pytest.mark.parametrize("clients", [300, pytest.param(1999, marks=pytest.mark.slow)])
 def test_a_page_is_small_enough_to_send_and_loads_nothing(clients: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(clients, 8)) + 4 * np.eye(8)[np.arange(clients) % 5]

@@ -22,12 +22,14 @@ from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.stackable import stackable
+from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, agreed, unlike
-from support import cases, small_federation
+from support import by_pattern, cases, small_federation
 
 WIDTH, INNER, RANK, CLASSES = 5, 24, 2, 4
 TRAINED = 2 * RANK * INNER + INNER * CLASSES + CLASSES
+CASES = {name: kind() for name, kind in METHODS.items()} | cases()
 PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 8, "local_steps": 3}
 
 
@@ -237,10 +239,10 @@ def test_statistics_at_rest_can_be_stacked() -> None:
 
 
 @pytest.mark.parametrize("adapters", [True, False], ids=["adapters", "head-only"])
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", by_pattern(CASES))
 def test_frozen_weights_are_constants_to_every_method(case: str, adapters: bool) -> None:
     """Messages, states and models are those of a net that hides its frozen weights from the library."""
-    method, federation = cases()[case], small_federation()
+    method, federation = CASES[case], small_federation()
     seen, hidden = (
         fedkin.run(method, federation, model=adapted(hide, adapters), training=PLAN) for hide in (False, True)
     )

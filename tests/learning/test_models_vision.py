@@ -152,6 +152,7 @@ def test_a_large_image_meets_alexnet_as_it_was_made() -> None:
     assert layers.get_submodule("0").stride == 1 or layers.get_submodule("0").stride == (1, 1)
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_beside_this_torch_without_a_warning() -> None:
     program = (
         "from fedkin.learning.models.vision import torchvision_models as f; "

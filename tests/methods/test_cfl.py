@@ -59,8 +59,8 @@ def test_never_splitting_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> 
             assert torch.equal(tensor, other.model(id)[name])
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4])
-@pytest.mark.parametrize("per_round", ["all", 0.5])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("per_round", ["all", pytest.param(0.5, marks=pytest.mark.slow)])
 def test_planted_groups_with_conflicting_labels_are_found(seed: int, per_round: Any) -> None:
     federation = small_federation(12, seed)
     # Of half the clients a round, the last are placed some rounds after the split.
@@ -74,7 +74,7 @@ def test_planted_groups_with_conflicting_labels_are_found(seed: int, per_round: 
     assert right > 1.4 * common
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_alike_clients_stay_together(seed: int) -> None:
     federation = small_federation(20, seed)
     alike = Federation([client for client in federation.values() if client.group == "g0"], federation.task)

@@ -25,9 +25,9 @@ from network.federations import (
     with_own_metric,
 )
 from network.memory import MemoryNetwork
-from support import Losing
+from support import Losing, by_pattern
 
-METHODS = ["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"]
+METHODS = by_pattern(["fedavg", "sfmtl-graph", "flt", "tfl", "cfl", "ifca"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -104,6 +104,7 @@ def test_a_federation_is_the_simulation_bit_for_bit(method: str, orders: int, tm
         assert all(news[1:]), news
 
 
+@pytest.mark.slow
 def test_lost_answers_killed_visits_and_a_server_that_begins_anew_change_nothing(tmp_path: Path) -> None:
     plan = experiment("sfmtl-graph", clients=3, rounds=3, network={"grace": 60.0})
     simulated(plan, tmp_path / "here")

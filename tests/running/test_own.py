@@ -311,6 +311,7 @@ PROGRAM = (
 )
 
 
+@pytest.mark.slow
 def test_an_installed_package_brings_parts_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "own_average.py").write_text(METHOD)
     about = tmp_path / "averages-1.0.dist-info"

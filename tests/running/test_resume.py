@@ -74,7 +74,7 @@ def test_a_write_that_fails_at_any_point_loses_nothing(
     assert_equal_runs(whole.folder, folder)
 
 
-@pytest.mark.parametrize("round", [1, 5])
+@pytest.mark.parametrize("round", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_sigkill(tmp_path: Path, whole: Result, round: int) -> None:
     folder = tmp_path / "run"
     code = (

@@ -29,7 +29,7 @@ from fedkin.report.tables import one_run
 from fedkin.running.compare import table
 from fedkin.settings import parse
 from kinds import KINDS, TASKS, federation_of, model_of
-from support import small_federation
+from support import by_pattern, small_federation
 
 PLAN = {"local_steps": 3, "batch_size": 8, "lr": 0.05}
 
@@ -199,7 +199,7 @@ def test_methods_that_need_classes_say_so() -> None:
                 run(kind, name, rounds=0)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs_classes])
+@pytest.mark.parametrize("name", by_pattern(name for name, method in METHODS.items() if not method.needs_classes))
 def test_other_methods_take_regression(name: str) -> None:
     result = run("regression", name)
     assert np.isfinite(result.value)

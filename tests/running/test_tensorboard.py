@@ -54,6 +54,7 @@ def test_event_files_of_a_cut_run_hold_each_round_once(tmp_path: Path, round: in
     assert_same(scalars, result)
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_lost_no_round(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
