@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from fedkin.data.own import OwnTable
-from fedkin.data.sources.csv import Csv
-from fedkin.data.sources.parquet import Parquet
+from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.summaries import SharedEncoding, TableSummary, agree, check_alike, summary_of
 from fedkin.federation.table import Reading, as_table

@@ -26,16 +26,15 @@ from fedkin.analysis.embeddings import read_features
 from fedkin.data.inspection import inspect
 from fedkin.data.sources import cifar
 from fedkin.data.sources._images import read_image
-from fedkin.data.sources._table import TableSource
-from fedkin.data.sources.csv import Csv
+from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.femnist import Femnist
 from fedkin.data.sources.idx import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
-from fedkin.data.sources.parquet import Parquet
 from fedkin.data.sources.svhn import Svhn
+from fedkin.data.sources.tables import Csv, Parquet, TableSource
 from fedkin.data.sources.tpt48 import _EAST, Tpt48
-from fedkin.data.tables import arrays, read_csv
+from fedkin.data.tables import arrays
 from fedkin.engines import wire
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox

@@ -12,7 +12,7 @@ import torch
 
 from fedkin import codec
 from fedkin.data.own import OwnTable
-from fedkin.data.sources._table import TableSource
+from fedkin.data.sources.tables import TableSource
 from fedkin.errors import FedkinError, RunError
 from fedkin.network import table_profiles as encoding
 from fedkin.network.client import NetworkClient

@@ -17,7 +17,7 @@ from fedkin.advice.choice import Judged, Marks, Trials, known, marks_of, outcome
 from fedkin.advice.result import Advice, OfClient
 from fedkin.advice.work import LATEST, Bench, Folds, Rows, Work, folds_of, method_of, trained
 from fedkin.analysis.paired import Difference, Outcomes, difference
-from fedkin.data.sources._table import TableSource
+from fedkin.data.sources.tables import TableSource
 from fedkin.errors import ConfigError, DataError, RunError, nearest
 from fedkin.federation import Federation
 from fedkin.federation.samples import hash_of

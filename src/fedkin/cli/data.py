@@ -172,7 +172,9 @@ def _print_table_inspection(inspection: Inspection, target: str, json: bool) -> 
     _print_left_out_count(console, len(clients))
     print_findings(console, inspection.findings)
     if not inspection.findings:
-        console.print("nothing looks wrong")
+        from fedkin.data.inspection import CHECKS
+
+        console.print(f"none of these checks found anything: {', '.join(CHECKS)}")
 
 
 def _target_of_rows(client: ClientFacts) -> str:

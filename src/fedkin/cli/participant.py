@@ -145,7 +145,7 @@ def read_samples(
     Raises DataError and ConfigError.
     """
     from fedkin.data.own import OwnTable, own_client, own_images
-    from fedkin.data.sources._table import TableSource
+    from fedkin.data.sources.tables import TableSource
     from fedkin.data.sources.folder import Folder
 
     source, classes = plan.data, plan.network.classes

@@ -12,16 +12,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fedkin.data.skew import of_classes, of_numbers
-from fedkin.data.sources._table import unnamed_codes
+from fedkin.data.sources.tables import unnamed_codes
+from fedkin.data.tables import is_number_like, noted
 from fedkin.federation.encoding import Encoded, encoded
 from fedkin.federation.split import rows_by_name
-from fedkin.federation.table import Reading, codes, is_number, kinds_of, numbers
+from fedkin.federation.table import Reading, codes, kinds_of, numbers
 
-__all__ = ["ClientFacts", "Finding", "Inspection", "inspect", "without"]
+__all__ = ["CHECKS", "ClientFacts", "Finding", "Inspection", "inspect", "without"]
 
 Kind = Literal[
-    "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare"
-]
+    "id", "constant", "text", "missing", "leak", "duplicates", "few", "drift", "skew", "scale", "codes", "rare",
+    "written", "spelling", "person", "sentinel", "units", "codings",
+]  # fmt: skip
+CHECKS = (
+    "columns that are row numbers, constant, mostly empty or text although they hold numbers", "codes", "leaks",
+    "equal rows", "few test rows", "skewed targets", "drift over time", "persons in training and test",
+    "spelling of classes, categories and clients", "values such as -999", "other units or codings at one client",
+)  # fmt: skip
 Labels = npt.NDArray[np.int64]
 
 # Of the values of a text column, this share are numbers: the others are probably typing errors, or like "> 89".
@@ -38,6 +45,10 @@ _EVENTS, _TESTS, _DRIFT = 10, 30, 60
 # Rows of a client that are compared for drift, evenly over time.
 _MOST = 2000
 _ALPHA = 0.001
+# Persons: so many of them, with so many rows each, nearly all at one client.
+_PERSONS, _FEW_ROWS, _AT_ONE = 20, (1.5, 50), 0.95
+# Clients that are compared have so many rows; so many times larger is another unit; columns with so many categories.
+_COMPARED, _UNIT, _CODINGS = 20, 5.0, 10
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,8 @@ class Inspection:
 
 def _of_columns(table: pa.Table, reading: Reading) -> list[Finding]:
     """What looks wrong with single columns: ids, constants, numbers written as texts, mostly missing values."""
-    roles = {reading.target, reading.client, reading.time, reading.group, reading.split, *reading.leave_out}
+    roles = {reading.target, reading.client, reading.time, reading.group, reading.person, reading.split}
+    roles |= set(reading.leave_out)
     inputs = table.select([name for name in table.column_names if name not in roles])
     kinds = kinds_of(inputs, reading.categories)
     return [finding for name, kind in kinds.items() for finding in _of_column(inputs, name, kind)]
@@ -96,8 +108,10 @@ def _of_column(table: pa.Table, name: str, kind: str) -> Iterator[Finding]:
         if different == known >= 20:
             what = "it looks like a number of the row or person; leave it out"
             yield Finding("id", f"column {name!r} differs in every row: {what}", (name,))
-        elif kind == "category":
+        elif kind == "category" and name not in noted(table):
             yield from _as_text(name, found, often)
+    if note := noted(table).get(name):
+        yield Finding("text" if kind == "category" else "written", f"column {name!r}: {note}", (name,))
 
 
 def _of_codes(table: pa.Table, reading: Reading, found: Sequence[Finding]) -> Iterator[Finding]:
@@ -127,7 +141,7 @@ def _as_text(name: str, found: list[str], often: Labels) -> Iterator[Finding]:
         what = f"are dates, such as {found[dated[0]]!r}, and are read as text: write them as 2026-01-31"
         yield Finding("text", f"values of column {name!r} {what}", (name,))
         return
-    odd = [number for number, value in enumerate(found) if not is_number(value)]
+    odd = [number for number, value in enumerate(found) if not is_number_like(value)]
     share = 1 - int(often[odd].sum()) / int(often.sum())
     if share > _NUMBERS and odd:
         yield Finding(
@@ -148,6 +162,9 @@ def inspect(table: pa.Table, reading: Reading, where: str = "frame") -> Inspecti
         *_few(made),
         *_skew(made),
         *_drift(table, reading, made),
+        *_spelling(table, reading, made),
+        *_persons(table, reading, made, dull),
+        *_unlike_clients(table, made, dull),
     ]
     return Inspection(tuple(_facts(table, made)), tuple(found), made)
 
@@ -269,6 +286,104 @@ def _skew(made: Encoded) -> Iterator[Finding]:
     if found is not None and found.matters:
         text = f"{what} differs between clients beyond chance (effect {found.effect:.2f} of 1); furthest from all"
         yield Finding("skew", text, found.apart)
+
+
+def _spelling(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:
+    """Classes, clients and categories that differ in case or spaces only."""
+    lists = {"classes of the target": made.target.classes, f"clients in {reading.client!r}": np.unique(made.client)}
+    for name, kind in made.encoding.kinds.items():
+        if kind == "category":
+            lists[f"values of column {name!r}"] = codes(table, name)[0]
+    for what, values in lists.items():
+        alike: dict[str, list[str]] = {}
+        for value in map(str, values):
+            alike.setdefault("".join(value.casefold().split()), []).append(value)
+        if twins := [group for group in alike.values() if len(group) > 1]:
+            pairs = "; ".join(" and ".join(map(repr, group)) for group in twins[:4])
+            yield Finding("spelling", f"{what} differ only in case or spaces: {pairs}: write each in one way")
+
+
+def _persons(table: pa.Table, reading: Reading, made: Encoded, dull: set[str]) -> Iterator[Finding]:
+    """Columns of whole numbers or texts whose values are in a few rows of one client each, in training and test."""
+    if reading.person is not None or reading.split not in (None, "random", "time"):
+        return
+    client = np.unique(made.client, return_inverse=True)[1].reshape(-1)
+    no_persons = {reading.target, reading.client, reading.time, reading.group} | dull
+    for name in [name for name in table.column_names if name not in no_persons]:
+        kind = table.schema.field(name).type
+        if pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind) or client.max() == 0:
+            continue
+        values, place = codes(table, name)
+        count = np.bincount(place[place >= 0], minlength=len(values))
+        if len(values) < _PERSONS or not _FEW_ROWS[0] <= table.num_rows / len(values) <= _FEW_ROWS[1]:
+            continue
+        known = np.flatnonzero(place >= 0)
+        low, high = np.full(len(values), client.max()), np.zeros(len(values), np.int64)
+        np.minimum.at(low, place[known], client[known])
+        np.maximum.at(high, place[known], client[known])
+        again = count > 1
+        both = np.intersect1d(place[known][made.held[known]], place[known][~made.held[known]])
+        if len(both) and again.sum() >= _PERSONS and (low == high)[again].mean() > _AT_ONE:
+            what = f"{len(both)} of the {len(values)} values of column {name!r} are in training and in test"
+            advice = f"if it names persons, keep their rows together (person = {name!r})"
+            yield Finding("person", f"{what}: {advice}", (name,))
+
+
+def _unlike_clients(table: pa.Table, made: Encoded, dull: set[str]) -> Iterator[Finding]:
+    """Values that stand for what is missing; columns in other units, or with other categories, at one client."""
+    large = {id: rows for id, rows in sorted(rows_by_name(made.client).items()) if len(rows) >= _COMPARED}
+    for name, kind in made.encoding.kinds.items():
+        if name in dull:
+            continue
+        if kind == "category":
+            yield from _codings(name, *codes(table, name), large)
+        else:
+            values = numbers(table, name)
+            yield from _sentinels(name, values[~np.isnan(values)])
+            yield from _units(name, {id: values[rows][~np.isnan(values[rows])] for id, rows in large.items()})
+
+
+def _codings(name: str, values: list[str], place: Labels, clients: Mapping[str, Labels]) -> Iterator[Finding]:
+    """A client whose categories are none of the others'."""
+    held = {id: set(place[rows][place[rows] >= 0].tolist()) for id, rows in clients.items()}
+    for id, here in held.items():
+        there = set[int]().union(*(held[other] for other in held if other != id))
+        if len(values) <= _CODINGS and here and there and not here & there:
+            one, other = (", ".join(values[at] for at in sorted(some)) for some in (here, there))
+            text = f"column {name!r} has other values at {id} ({one}) than elsewhere ({other}): is it one coding?"
+            yield Finding("codings", text, (name,))
+            return
+
+
+def _units(name: str, values: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[Finding]:
+    """A client whose numbers are those of the others, times a factor."""
+    middle = {id: float(np.median(some)) for id, some in values.items() if len(some)}
+    spread = {id: float(np.std(values[id])) for id in middle}
+    for id in middle if len(middle) > 1 else ():
+        rest = [other for other in middle if other != id]
+        usual, deviation = (float(np.median([of[other] for other in rest])) for of in (middle, spread))
+        if min(middle[id] * usual, spread[id] * deviation) <= 0:
+            continue
+        times, wider = middle[id] / usual, spread[id] / deviation
+        if max(times, 1 / times) >= _UNIT and max(times / wider, wider / times) <= 2:
+            text = f"column {name!r} is {times:.3g} times as large at {id} as elsewhere: in another unit?"
+            yield Finding("units", text, (name,))
+
+
+def _sentinels(name: str, values: npt.NDArray[np.float64]) -> Iterator[Finding]:
+    """A value such as -999, often and far from all others."""
+    for code in (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0):
+        often = int((values == code).sum())
+        rest = values[values != code]
+        if (
+            often >= 3
+            and len(rest) >= _COMPARED
+            and abs(code - np.median(rest)) > 5 * np.ptp(np.quantile(rest, [0.01, 0.99]))
+        ):
+            text = (
+                f"column {name!r} is {code:g} in {often} rows, far from all others: if nothing is known there, leave "
+            )
+            yield Finding("sentinel", f'{text}the cell empty, or in a CSV file data.missing = ["{code:g}"]', (name,))
 
 
 def _drift(table: pa.Table, reading: Reading, made: Encoded) -> Iterator[Finding]:

@@ -15,10 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from fedkin.data.sources._table import TableSource, caution, dataset_of
-from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import Folder
-from fedkin.data.sources.parquet import Parquet
+from fedkin.data.sources.tables import Csv, Parquet, TableSource, dataset_of, warn_of_codes, warn_of_notes
 from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Client, Federation, Scale, Task
@@ -51,26 +49,27 @@ class OwnTable:
         path = Path(data).absolute()
         if not path.is_file():
             raise DataError(f"{data}: no such file; expected a table .csv, .csv.gz or .parquet")
-        more: dict[str, Any] = {"categories": source.categories, "kind": source.kind}
-        if isinstance(source, Csv) and path.suffix != ".parquet":
-            more["delimiter"] = source.delimiter
         own: type[TableSource] = Parquet if path.suffix == ".parquet" else Csv
-        table, _ = own(path=path, target=source.target, **more).rows(Path())
+        same = {"categories", "kind", "leave_out", "person"}
+        if isinstance(source, Csv) and own is Csv:
+            same |= {"delimiter", "decimal", "thousands", "missing", "dates"}
+        table, _ = own(path=path, target=source.target, **source.model_dump(include=same)).rows(Path())
         if source.client in table.column_names:
             table = table.drop_columns([source.client])
         self.table = table.append_column(_WHOSE, pa.array([name] * table.num_rows, pa.string()))
         self.reading = replace(source.reading(_WHOSE), group=None)
         if source.group in table.column_names:
             self.reading = replace(self.reading, leave_out=(*self.reading.leave_out, str(source.group)))
-        caution(self.table, self.reading, data)
+        warn_of_codes(self.table, self.reading, data)
+        warn_of_notes(self.table, self.reading, data)
         self.told = summary_of(self.table, self.reading, data, typed=isinstance(source, Parquet))
 
-    def client(self, agreed: SharedEncoding, group: str | None = None) -> tuple[Client, Task]:
-        """Return this participant with its samples, encoded as all agreed, and the task; group: what it says of it."""
-        made = dataset_of(self.table, self.reading, self.data, agreed)
+    def client(self, shared: SharedEncoding, group: str | None = None) -> tuple[Client, Task]:
+        """Return this participant with its samples, encoded as all are, and the task; group: its own."""
+        made = dataset_of(self.table, self.reading, self.data, shared)
         train, test = (made.samples(split, np.arange(len(made.part(split)))) for split in ("train", "test"))
-        mark = blake2b(agreed.to_json().encode(), digest_size=6).hexdigest()
-        columns = [*agreed.encoding.names, f"(encoding {mark})"]
+        mark = blake2b(shared.to_json().encode(), digest_size=6).hexdigest()
+        columns = [*shared.encoding.names, f"(encoding {mark})"]
         return Client(self.name, train, test, group, about={"columns": columns}), made.task
 
 
@@ -158,8 +157,10 @@ def _read(path: Path, target: str) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: no such file; expected a table .csv, .csv.gz or .parquet")
     source = Parquet if path.suffix == ".parquet" else Csv
     table, _ = source(path=path.absolute(), target=target).rows(Path())
-    caution(table, Reading(target, "", split="split"), str(path), "if they are codes, the experiment's source must be "
-            "a table, with data.categories, or leave them out")  # fmt: skip
+    reading = Reading(target, "", split="split")
+    warn_of_codes(table, reading, str(path), "if they are codes, the experiment's source must be a table, with "
+                  "data.categories, or leave them out")  # fmt: skip
+    warn_of_notes(table, reading, str(path))
     names = table.column_names
     if len(set(names)) < len(names) or not all(names):
         raise DataError(f"{path}: expected a name for each column, every one differently")

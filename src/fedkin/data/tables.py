@@ -1,270 +1,513 @@
-"""Tables of people's records as arrays: reads CSV files by column, and prepares columns for a net."""
+"""Files of tables as Arrow tables, with what was read how.
+
+The cells of a CSV file are read as texts first. Each column then becomes numbers, dates, truth values or texts by the
+rules below; what may mean two things is refused, with the setting that decides.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
 import gzip
+import io
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fedkin.data.letters import check_text
-from fedkin.data.origins import missing
-from fedkin.errors import DataError
-from fedkin.keys import rng
-from fedkin.untrusted import most, said, within
+from fedkin.untrusted import Refused, most, parquet_in, shown, within
 
 __all__ = [
-    "Flags", "Floats", "arrays", "code_like", "filled", "hold_out_people", "indicators", "read_any_csv", "read_csv",
-    "standardised", "with_code_like",
-]  # fmt: skip
+    "DATES",
+    "Written",
+    "arrays",
+    "code_like",
+    "is_number_like",
+    "noted",
+    "read_csv",
+    "read_parquet",
+    "with_notes",
+]
 
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Kind = Literal["text", "number", "id"]
+DATES = {"D.M.Y": "%d.%m.%Y", "D/M/Y": "%d/%m/%Y", "M/D/Y": "%m/%d/%Y"}
 
-# Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
-_FAR = 10.0
-# A packed CSV file is rarely more than so many times as large as it was.
-_TIMES = 30
-# A number with a decimal comma, and perhaps points between thousands.
-_COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
 # A whole number with a zero in front, as codes have.
-_LEADING = r"^\s*[+-]?0[0-9]"
-_CODES = b"fedkin.codes"
+_LEADING = r"^[+-]?0[0-9]"
 # A zero in front, or one at the end of two decimals or more; 7.0 is how others write the whole number 7.
 _PADDED = r"^[+-]?0[0-9]|[.,][0-9]+0$"
+_WHOLE = r"^[+-]?[0-9]+$"
+_CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
+_DOTTED_DATE = r"^[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}$"
+# A number between a currency and a unit.
+_AMOUNT = re.compile(
+    r"(?P<before>[$€£¥₹]\s?)?(?P<number>[+-]?[0-9.,](?:[0-9.,' ]*[0-9.,])?(?:[eE][+-]?[0-9]+)?)"
+    r"(?P<after>\s?(?:%|[A-Za-zµμ°€$£][A-Za-zµμ°²³%]*)(?:\s?/\s?[A-Za-z0-9µμ^.²³]+)*)?"
+)
+# Marks between thousands: spaces of all kinds are one, and so are apostrophes.
+_SPACES, _APOSTROPHES = "\u00a0\u2009\u202f", "\u2019"
+_MARKS = ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))  # fmt: skip
+_TIMES = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")]
+# So many values of a text column are looked at before all are.
+_SAMPLE = 200
+# Numbers with a group of three digits behind a mark are thousands for sure only if there are so many of them.
+_SURE = 10
+_NOTES, _CODES = b"fedkin.notes", b"fedkin.codes"
+_BLOCK = 1 << 20
+_MIXED = 0.5
 
 
-def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
-    """These columns of folder/name.csv, or of name.csv.gz if only that exists.
+@dataclass(frozen=True)
+class Written:
+    """How a CSV file is written. What is None is found where there is no doubt.
 
-    A column is "text", "number" (empty cells are null) or "id" (a whole number in every row). Raises DataError naming
-    the file and the column.
+    missing: texts that mean that nothing is known, beside the usual ones. dates: a key of DATES. names: columns of
+    names, which stay texts: "01" is not "1". coded: columns of categories, which stay texts if one of their numbers has
+    a zero that says nothing ("007", "1.50"). untyped: columns that stay as they are written, whatever they hold.
     """
-    import pyarrow.csv as pc
 
-    path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
-    if path is None:
-        raise DataError(
-            f"{folder / name}.csv: no such file, nor {name}.csv.gz; expected a table of that name{missing(folder)}"
-        )
-    types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
-    options = pc.ConvertOptions(
-        include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},
-        strings_can_be_null=True,
-    )  # fmt: skip
-    try:
-        parsing = pc.ParseOptions(newlines_in_values=True)
-        with pc.open_csv(path, convert_options=options, parse_options=parsing) as batches:
-            table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
-    for column, kind in columns.items():
-        if kind == "id" and table.column(column).null_count:
-            raise DataError(f"{path}: column {column} is empty in some rows; expected a whole number in each")
-    return table
+    delimiter: str | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: str | None = None
+    missing: tuple[str, ...] = ()
+    dates: str | None = None
+    names: Collection[str] = ()
+    coded: Collection[str] = ()
+    untyped: Collection[str] = ()
 
 
-def read_any_csv(
-    path: Path, delimiter: str | None = None, names: Collection[str] = (), codes: Collection[str] = ()
-) -> pa.Table:
-    """All columns of a CSV file, in the types that their cells have in common.
+@dataclass(frozen=True)
+class Typed:
+    """A column with its type. note: how it was read, if that was not plain. sign: the decimal sign that it proves."""
 
-    names: columns of names, whose whole numbers and truth values stay texts as they are written: "01" is not "1".
-    codes: columns of categories, which stay texts if one of their numbers has a zero that says nothing: "007", "1.50".
-    delimiter: None takes a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
-    Where it is no comma, a column of numbers with decimal commas, such as "1.250,5", is a column of numbers. Of columns
-    that become whole numbers, `code_like` says which have leading zeros.
-    Raises OSError, ValueError and pyarrow's errors.
-    """
-    import pyarrow.csv as pc
-
-    check_text(path)
-    delimiter = delimiter or _delimiter(path)
-    parsing = pc.ParseOptions(newlines_in_values=True, delimiter=delimiter)
-    options = pc.ConvertOptions(strings_can_be_null=True)
-    # The types are guessed from the first block: of one as large as the file allows, they fit the whole file.
-    size = path.stat().st_size
-    whole = _TIMES * size if path.suffix == ".gz" else size + 1
-    reading = pc.ReadOptions(block_size=max(1 << 20, min(whole, (1 << 31) - 1)))
-    with pc.open_csv(path, reading, parsing, options) as batches:
-        table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
-    table = table if delimiter == "," else _with_commas(table)
-    fields, named = list(table.schema), {*names, *codes}
-    counts = Counter(field.name for field in fields)
-    once = [field for field in fields if counts[field.name] == 1]
-    changed = [
-        field.name for field in once
-        if field.name in named and _loses_its_text(table.column(field.name), fractions=field.name not in names)
-    ]  # fmt: skip
-    plain = [field.name for field in once if field.name not in named and pa.types.is_integer(field.type)]
-    table = with_code_like(table, _leading(path, plain, reading, parsing, most(size)))
-    if not changed:
-        return table
-    options = pc.ConvertOptions(
-        include_columns=changed, column_types=dict.fromkeys(changed, pa.string()), strings_can_be_null=True
-    )
-    with pc.open_csv(path, reading, parsing, options) as batches:
-        written = pa.Table.from_batches(within(batches, most(size)), batches.schema)
-    for name in changed:
-        values = _trimmed(written.column(name))
-        if name in names or _is_padded(values):
-            table = table.set_column(table.column_names.index(name), name, values)
-    return table
+    values: pa.ChunkedArray
+    note: str = ""
+    sign: str | None = None
 
 
-def with_code_like(table: pa.Table, found: Mapping[str, str]) -> pa.Table:
-    """The table, which remembers a value of each column of whole numbers that are written like codes."""
-    if not found:
-        return table
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), _CODES: json.dumps(dict(found))})
+class _Doubt(Exception):
+    """A column whose numbers may be read in two ways."""
+
+
+# -- what was read how ---------------------------------------------------------------------------------------------
+
+
+def with_notes(table: pa.Table, notes: Mapping[str, str], code_like: Mapping[str, str]) -> pa.Table:
+    """The table, which remembers by column how it was read, and a value of each column that looks like codes."""
+    metadata = {_NOTES: json.dumps(dict(notes)), _CODES: json.dumps(dict(code_like))}
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+
+
+def noted(table: pa.Table) -> dict[str, str]:
+    """Columns that were not read plainly, each with how it was read."""
+    return _remembered(table, _NOTES)
 
 
 def code_like(table: pa.Table) -> dict[str, str]:
     """Columns of whole numbers whose file has leading zeros in them, such as "007", each with such a value."""
+    return _remembered(table, _CODES)
+
+
+def _remembered(table: pa.Table, key: bytes) -> dict[str, str]:
     try:
-        found = json.loads((table.schema.metadata or {}).get(_CODES, b"{}"))
+        held = json.loads((table.schema.metadata or {}).get(key, b"{}"))
     except ValueError:  # a file of another program's, which has these words for something else
         return {}
-    known = set(table.column_names)
-    told = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in told if name in known and isinstance(value, str)}
+    columns = set(table.column_names)
+    items = held.items() if isinstance(held, dict) else ()
+    return {name: value for name, value in items if name in columns and isinstance(value, str)}
 
 
-def _leading(path: Path, columns: list[str], reading: Any, parsing: Any, limit: int) -> dict[str, str]:
-    """The first value with a leading zero in each of these columns that has one."""
-    import pyarrow.compute as pc
-    import pyarrow.csv as csv
-
-    found: dict[str, str] = {}
-    if not columns:
-        return found
-    options = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
-    with csv.open_csv(path, reading, parsing, options) as batches:
-        for batch in within(batches, limit):
-            for name in columns:
-                if name not in found and pc.any(like := pc.match_substring_regex(batch.column(name), _LEADING)).as_py():
-                    found[name] = batch.column(name).filter(like)[0].as_py().strip()
-    return {name: found[name] for name in columns if name in found}
+# -- files ---------------------------------------------------------------------------------------------------------
 
 
-def _loses_its_text(values: pa.ChunkedArray, fractions: bool) -> bool:
-    """Whether these are truth values or numbers, which may have been written in several ways; fractions: also those."""
-    import pyarrow.compute as pc
-
-    if pa.types.is_floating(values.type) and not fractions:
-        return bool(pc.all(pc.equal(values, pc.round(values)), min_count=0).as_py())
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return any(test(values.type) for test in tests)
-
-
-def _is_padded(values: pa.ChunkedArray) -> bool:
-    """Whether one of these texts of numbers has a zero that says nothing."""
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring_regex(values, _PADDED)).as_py())
-
-
-def _trimmed(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """These texts of numbers without spaces around them, which readers of numbers ignore."""
-    import pyarrow.compute as pc
-
-    return pc.utf8_trim_whitespace(values)
-
-
-def _with_commas(table: pa.Table) -> pa.Table:
-    """The table with columns of texts as numbers where all of them are, and have decimal commas."""
-    import pyarrow.compute as pc
-
-    for place, name in enumerate(table.column_names):
-        values = table.column(place)
-        if not pa.types.is_string(values.type) or values.null_count == len(values):
-            continue
-        fits = pc.all(pc.match_substring_regex(values, _COMMA)).as_py()
-        if fits and pc.any(pc.match_substring(values, ",")).as_py():
-            points = pc.replace_substring(pc.replace_substring(values, ".", ""), ",", ".")
-            table = table.set_column(place, name, pc.utf8_trim_whitespace(points).cast(pa.float64()))
-    return table
-
-
-def _delimiter(path: Path) -> str:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        first = file.readline(1 << 16)
-    return "," if b"," in first else max(",;\t|", key=lambda one: first.count(one.encode()))
+def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
+    """All columns of a Parquet file. lists: columns that may hold lists of whole numbers."""
+    table = parquet_in(path, lists=lists)
+    # pandas stores the numbers of its rows as a column, if nobody tells it not to.
+    return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)])
 
 
 def arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
     """A table's columns as numpy arrays: texts ("" where empty), float64 (NaN where empty), int64."""
-    found = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
     for name in table.column_names:
         values = table.column(name)
         if pa.types.is_string(values.type):
-            found[name] = np.asarray(values.fill_null("").to_pylist(), dtype=np.str_)
+            columns[name] = np.asarray(values.fill_null("").to_pylist(), dtype=np.str_)
         else:
-            found[name] = values.to_numpy()
-    return found
+            columns[name] = values.to_numpy()
+    return columns
 
 
-def standardised(values: Floats, fit: Flags) -> Floats:
-    """(value - mean) / sd of each column [n, d], with mean and sd of the rows `fit`; NaN becomes 0, the mean.
+def read_csv(path: Path, written: Written | None = None) -> pa.Table:
+    """All columns of a CSV file in UTF-8, in the types that their cells have in common; see `noted` and `code_like`.
 
-    A column without spread in these rows becomes 0; values beyond 10 sd are clipped.
+    The delimiter is a comma, or, if the first line has none, the one of ";", tab and "|" that it has most often.
+    Raises OSError, ValueError and pyarrow's errors.
     """
-    known = values[fit]
-    count = np.isfinite(known).sum(0)
-    safe = np.where(np.isfinite(known), known, 0.0)
-    mean = safe.sum(0) / np.maximum(count, 1)
-    square = np.where(np.isfinite(known), (known - mean) ** 2, 0.0).sum(0) / np.maximum(count, 1)
-    sd = np.sqrt(square)
-    z = np.divide(values - mean, sd, out=np.zeros_like(values), where=sd > 0)
-    cut: Floats = np.clip(np.nan_to_num(z, nan=0.0), -_FAR, _FAR)
-    return cut
+    import pyarrow.csv as pc_csv
+
+    written = written or Written()
+    _check_text(path)
+    head, skip, delimiter = _header(path, written.delimiter)
+    size = path.stat().st_size
+    options = pc_csv.ConvertOptions(
+        column_types=dict.fromkeys(head, pa.string()), strings_can_be_null=True,
+        null_values=[*pc_csv.ConvertOptions().null_values, *written.missing],
+    )  # fmt: skip
+    reading = pc_csv.ReadOptions(block_size=_block_size(path, size), skip_rows=skip)
+    parsing = pc_csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    with pc_csv.open_csv(path, reading, parsing, options) as batches:
+        table = pa.Table.from_batches(within(batches, most(size)), batches.schema)
+    if odd := [field.name for field in table.schema if not pa.types.is_string(field.type)]:
+        raise Refused(f"the name of column {shown(odd[0], 40)!r} has several lines; expected names in one line")
+    _check_quotes(table, delimiter)
+    return _typed_table(table, written, delimiter)
 
 
-def filled(values: Floats, fit: Flags, least: int) -> Floats:
-    """`standardised`, plus a 0/1 column for each column that is missing in at least `least` of the rows `fit`."""
-    missing = ~np.isfinite(values)
-    often = missing[fit].sum(0) >= least
-    return np.concatenate([standardised(values, fit), missing[:, often].astype(np.float64)], axis=1)
+def _block_size(path: Path, size: int) -> int:
+    """Bytes that pyarrow reads at once: a cell must fit into two blocks, and a packed file may be far larger."""
+    whole = 30 * size if path.suffix == ".gz" else size + 1
+    return max(_BLOCK, min(whole, (1 << 31) - 1))
 
 
-def indicators(rows: Rows, codes: Rows, fit: Flags, least: int) -> tuple[Flags, Rows]:
-    """(which rows have which code [n, kept], the kept codes, ascending).
+def _opened(path: Path) -> BinaryIO:
+    return cast(BinaryIO, (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb"))
 
-    rows, codes: pairs of a row and a code. A code is kept if at least `least` of the rows `fit` [n] have it.
 
-    >>> indicators(np.array([0, 0, 1]), np.array([7, 7, 3]), np.array([True, True]), least=1)[0].tolist()
-    [[False, True], [True, False]]
+def _header(path: Path, delimiter: str | None) -> tuple[list[str], int, str]:
+    """(names of the columns, lines before them, the delimiter)."""
+    with _opened(path) as file:
+        lines = [file.readline(1 << 16).decode("utf-8-sig", "replace") for _ in range(3)]
+    stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0])  # as Excel writes it
+    skip = int(stated is not None)
+    if stated is not None:
+        delimiter = delimiter or stated[1]
+    first, second = lines[skip], lines[skip + 1]
+    if delimiter is None:
+        delimiter = _delimiter(first, second)
+    cells = next(csv.reader(io.StringIO(first), delimiter=delimiter), [])
+    return cells, skip, delimiter
+
+
+def _delimiter(first: str, second: str) -> str:
+    """What separates the cells of these lines, of what stands outside of quotes."""
+
+    def cells(line: str, delimiter: str) -> int:
+        return len(next(csv.reader(io.StringIO(line), delimiter=delimiter), []))
+
+    there = sorted(",;\t|", key=lambda one: -cells(first, one))
+    if cells(first, ",") > 1 and (cells(first, ",") == cells(second, ",") or cells(first, there[0]) == 1):
+        return ","
+    fitting = [one for one in there if cells(first, one) == cells(second, one) > 1]
+    if fitting:
+        return fitting[0]
+    return "," if cells(first, ",") > 1 else there[0]
+
+
+_SAVE = "save it as UTF-8 (in a spreadsheet: CSV UTF-8)"
+# The mark of UTF-32 begins with that of UTF-16.
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
+
+
+def _check_text(path: Path) -> None:
+    """Raise Refused for a file that is not UTF-8, naming what it seems to be; packed files are unpacked to look."""
+    limit = most(path.stat().st_size)
+    with _opened(path) as file:
+        decoder, lines, read = codecs.getincrementaldecoder("utf-8")(), 1, 0
+        while block := file.read(_BLOCK):
+            if not read:
+                _check_width(block)
+            read += len(block)
+            if read > limit:
+                return  # the reader of the table says so
+            before = decoder.getstate()[0]
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError as error:
+                raise Refused(_not_utf8(before + block, error.start, lines)) from None
+            lines += block.count(b"\n")
+        if left := decoder.getstate()[0]:
+            raise Refused(_not_utf8(left, 0, lines))
+
+
+def _check_width(block: bytes) -> None:
+    """Raise Refused for two or four bytes to a letter: by the mark in front, or by the zeros between letters."""
+    name = next((name for mark, name in _BYTE_ORDER_MARKS.items() if block.startswith(mark)), None)
+    if name is None and block[:1000].count(0) > len(block[:1000]) // 3:
+        name = "UTF-16 (every other byte is zero)"
+    if name is not None:
+        raise Refused(f"the file is {name}, not UTF-8; {_SAVE}")
+
+
+def _not_utf8(data: bytes, at: int, lines: int) -> str:
+    """Say in which line the first byte is that is not UTF-8, with the text around it."""
+    line = lines + data.count(b"\n", 0, at)
+    near = data[max(data.rfind(b"\n", 0, at) + 1, at - 20) : at + 10].partition(b"\n")[0].decode("latin-1")
+    return f"line {line}: {shown(repr(near))} is not UTF-8, perhaps Latin-1 or Windows-1252; {_SAVE}"
+
+
+def _check_quotes(table: pa.Table, delimiter: str) -> None:
+    """Raise Refused for a cell that holds rows of the table: a quote was opened in it by mistake."""
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        for row in _rows_where(pc.greater(pc.count_substring(column, "\n"), 2)):
+            inner = column[row].as_py().split("\n")[1:-1]
+            if all(line.count(delimiter) == table.num_columns - 1 for line in inner):
+                raise Refused(
+                    f"row {row + 1}: the cell of {shown(name, 60)!r} has {len(inner) + 2} lines, each like a row of "
+                    "the table: a quote that opens there is never closed, or closed much later; remove or double it"
+                )
+
+
+def _rows_where(flags: pa.ChunkedArray) -> Iterator[int]:
+    yield from np.flatnonzero(flags.fill_null(False).to_numpy()).tolist()
+
+
+# -- types of columns ----------------------------------------------------------------------------------------------
+
+
+def _typed_table(table: pa.Table, written: Written, delimiter: str) -> pa.Table:
+    """The table of texts with the type of each column."""
+    columns: list[pa.ChunkedArray] = list(table.columns)
+    notes, leading, doubtful = dict[str, str](), dict[str, str](), list[int]()
+    signs = set[str]()
+
+    def take(place: int, typed: Typed) -> None:
+        name, texts = table.column_names[place], columns[place]
+        columns[place] = _named(texts, typed.values, name, written)
+        if typed.note:
+            notes[name] = typed.note
+        if pa.types.is_integer(columns[place].type):
+            like = pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _LEADING)
+            if (row := next(_rows_where(like), None)) is not None:
+                leading[name] = texts[row].as_py().strip()
+
+    for place, name in enumerate(table.column_names):
+        if name in written.untyped:
+            continue
+        try:
+            typed = _typed(columns[place], name, written, delimiter, None)
+        except _Doubt:
+            doubtful.append(place)
+            continue
+        if typed.sign is not None:
+            signs.add(typed.sign)
+        take(place, typed)
+    sign = signs.pop() if len(signs) == 1 else ""
+    for place in doubtful:
+        take(place, _typed(columns[place], table.column_names[place], written, delimiter, sign))
+    return with_notes(pa.table(columns, schema=_schema(table, columns)), notes, leading)
+
+
+def _schema(table: pa.Table, columns: list[pa.ChunkedArray]) -> pa.Schema:
+    return pa.schema([(name, column.type) for name, column in zip(table.column_names, columns, strict=True)])
+
+
+def _named(texts: pa.ChunkedArray, typed: pa.ChunkedArray, name: str, written: Written) -> pa.ChunkedArray:
+    """The typed column; or its texts, where it holds names, or codes whose zeros would be lost."""
+    kind = typed.type
+    numeric = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    if name in written.names and (numeric or (pa.types.is_floating(kind) and _all(pc.equal(typed, pc.round(typed))))):
+        return pc.utf8_trim_whitespace(texts)
+    if name in written.coded and (numeric or pa.types.is_floating(kind)):
+        trimmed = pc.utf8_trim_whitespace(texts)
+        if pc.any(pc.match_substring_regex(trimmed, _PADDED)).as_py():
+            return trimmed
+    return typed
+
+
+def _typed(column: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None) -> Typed:
+    """A column of texts with its type.
+
+    sign: the decimal sign of the file's other columns, "" if they prove none, None while these are not known.
     """
-    known, number = np.unique(codes, return_inverse=True)
-    pairs = np.unique(np.stack([rows, number.reshape(-1)]), axis=1)
-    often = np.bincount(pairs[1][fit[pairs[0]]], minlength=len(known)) >= least
-    column = np.cumsum(often) - 1
-    table = np.zeros((len(fit), int(often.sum())), dtype=bool)
-    mine = often[pairs[1]]
-    table[pairs[0][mine], column[pairs[1][mine]]] = True
-    return table, known[often]
+    if column.null_count == len(column):
+        return Typed(pa.chunked_array([pa.nulls(len(column))]))
+    texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), r"^\+", "")
+    if (values := _cast(texts, pa.int64())) is not None:
+        return Typed(values)
+    if _all(pc.match_substring_regex(texts, _WHOLE)):
+        return Typed(column)  # beyond 64 bits: names, whose digits a float would not keep
+    if (truth := _cast(texts, pa.bool_())) is not None:
+        return Typed(truth)
+    if (dates := _dates(texts, written.dates)) is not None:
+        return dates
+    floats = _cast(texts, pa.float64()) if written.decimal != "," else None
+    if name in written.coded or name in written.names:
+        return Typed(column if floats is None else floats)
+    if floats is not None and not _all(pc.match_substring_regex(_with_dot(texts), _GROUPED), least=1):
+        dotted = pc.any(pc.match_substring(texts, ".")).as_py()
+        return Typed(floats, sign="." if dotted else None)
+    return _amounts(texts, column, name, written, delimiter, sign)
 
 
-def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], fraction: float, seed: int) -> Flags:
-    """Which rows are test rows: all rows of `fraction` of every client's people.
+# Up to three digits and groups of three behind points.
+_GROUPED = r"^[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+$"
 
-    A person belongs to the client of their first row, so that no person is in both splits. The draw is keyed by
-    (seed, client). A client keeps at least one person for training.
+
+def _with_dot(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return texts.filter(pc.match_substring(texts, "."))
+
+
+def _all(flags: pa.ChunkedArray, least: int = 0) -> bool:
+    """Whether all known flags are true, and there are at least so many."""
+    return len(flags) >= least and bool(pc.all(flags, min_count=0).as_py())
+
+
+def _cast(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    try:
+        return texts.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _dates(texts: pa.ChunkedArray, stated: str | None) -> Typed | None:
+    """Dates and times: as 2026-01-31, as 31.1.2026 (no country writes the month first with points), or as stated."""
+    if not _all(pc.match_substring_regex(texts, r"^[0-9]{1,4}[-./:]"), least=1):
+        return None
+    if _all(pc.match_substring_regex(texts, _CLOCK)):
+        return Typed(pc.binary_join_element_wise("1970-01-01", texts, " ").cast(_TIMES[0]).cast(pa.time32("s")))
+    for kind in (pa.date32(), *_TIMES):
+        if (values := _cast(texts, kind)) is not None:
+            return Typed(values)
+    wanted = stated or ("D.M.Y" if _all(pc.match_substring_regex(texts, _DOTTED_DATE)) else None)
+    if wanted is None:
+        return None
+    values = pc.strptime(texts, format=DATES[wanted], unit="s", error_is_null=True)
+    if values.null_count > texts.null_count:
+        return None
+    return Typed(
+        values.cast(pa.date32()), "" if stated else f"{texts.drop_null()[0].as_py()!r} is read as day.month.year"
+    )
+
+
+# -- numbers as people write them ----------------------------------------------------------------------------------
+
+
+def is_number_like(text: str) -> bool:
+    """Whether a text is a number in some way of writing: "65,2", "1.104", "$1,037", "103 mg/dL", "1 037"."""
+    match = _AMOUNT.fullmatch(_usual_marks(text.strip()))
+    return match is not None and any(_pattern(*marks).fullmatch(match["number"]) for marks in _MARKS)
+
+
+def _usual_marks(text: str) -> str:
+    for mark in _SPACES:
+        text = text.replace(mark, " ")
+    return text.replace(_APOSTROPHES, "'")
+
+
+def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
+    point, mark = re.escape(decimal), re.escape(thousands)
+    whole = rf"[0-9]+|[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+" if thousands else "[0-9]+"
+    return re.compile(rf"[+-]?(?:(?:{whole})(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _amounts(
+    texts: pa.ChunkedArray, column: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None
+) -> Typed:
+    """A column of numbers with marks between thousands, decimal commas, a currency or a unit; else its texts."""
+    values = [_usual_marks(text) for text in texts.drop_null().unique().to_pylist()]
+    matches = [_AMOUNT.fullmatch(text) for text in values[:_SAMPLE]]
+    if sum(match is not None for match in matches) > _MIXED * len(matches):
+        matches += [_AMOUNT.fullmatch(text) for text in values[_SAMPLE:]]
+    around = {(match["before"] or "", (match["after"] or "")) for match in matches if match}
+    bare = [match["number"] for match in matches if match]
+    units = {(before.strip(), after.strip()) for before, after in around}
+    like = sum(any(_pattern(*marks).fullmatch(number) for marks in _MARKS) for number in bare) if bare else 0
+    if not like or len(bare) < len(values) or like < len(values) or len(units) > 1:
+        return Typed(column, _mixed(texts, values) if bare and like > _MIXED * len(values) else "")
+    marks = _marks_of(bare, texts, name, written, delimiter, sign)
+    if marks is None:
+        return Typed(column, _mixed(texts, values))
+    ((before, after),) = units
+    canonical = dict(zip(values, (_canonical(number, marks) for number in bare), strict=True))
+    numbers = pa.chunked_array([
+        pa.array([None if text is None else float(canonical[_usual_marks(text)]) for text in texts.to_pylist()],
+                 pa.float64())
+    ])  # fmt: skip
+    used = next((value for value, number in zip(values, bare, strict=True) if canonical[value] != number), values[0])
+    plain = not (before or after) and all(canonical[value] == value for value in values)
+    whole = all(number.lstrip("-").isdigit() for number in canonical.values())
+    if whole and (exact := _cast(numbers, pa.int64())) is not None:
+        numbers = exact
+    note = "" if plain else f"{used!r} is read as {canonical[used]}"
+    proven = marks[0] if any(marks[0] in number for number in bare) and not _grouped_only(bare, marks[0]) else None
+    return Typed(numbers, note, proven)
+
+
+def _grouped_only(numbers: list[str], mark: str) -> bool:
+    """Whether three digits stand behind each such mark, so that it may be one between thousands."""
+    return all(
+        re.fullmatch(rf"[+-]?[1-9][0-9]{{0,2}}({re.escape(mark)}[0-9]{{3}})+", one) for one in numbers if mark in one
+    )
+
+
+def _canonical(number: str, marks: tuple[str, str]) -> str:
+    decimal, thousands = marks
+    plain = number.replace(thousands, "") if thousands else number
+    return plain.replace(decimal, ".").lstrip("+")
+
+
+def _marks_of(
+    numbers: list[str], texts: pa.ChunkedArray, name: str, written: Written, delimiter: str, sign: str | None
+) -> tuple[str, str] | None:
+    """(decimal sign, mark between thousands) of a column's different numbers; None if they follow no one rule.
+
+    Raises Refused if two readings differ and nothing decides, _Doubt while other columns may.
     """
-    known, first, number = np.unique(person, return_index=True, return_inverse=True)
-    held = np.zeros(len(known), dtype=bool)
-    home = client[first]
-    for name in np.unique(home):
-        mine = np.flatnonzero(home == name)
-        count = min(max(round(len(mine) * fraction), int(fraction > 0)), len(mine) - 1)
-        held[rng(seed, "hold-out", str(name)).permutation(mine)[:count]] = True
-    of_rows: Flags = held[number]
-    return of_rows
+    readings: dict[tuple[str, ...], tuple[str, str]] = {}
+    for marks in _MARKS:
+        if written.decimal is not None and marks[0] != written.decimal:
+            continue
+        if written.thousands is not None and marks[1] not in ("", written.thousands):
+            continue
+        if all(_pattern(*marks).fullmatch(number) for number in numbers):
+            readings.setdefault(tuple(_canonical(number, marks) for number in numbers), marks)
+    if len(readings) > 1 and written.thousands is not None:
+        readings = {key: marks for key, marks in readings.items() if marks[1] == written.thousands}
+    if len(readings) > 1 and written.decimal is not None:
+        readings = {key: marks for key, marks in readings.items() if marks[0] == written.decimal}
+    if len(readings) <= 1:
+        return next(iter(readings.values()), None)
+    mark = next(mark for mark in ",." if any(mark in number for number in numbers))
+    as_decimal, as_thousands = (mark, ""), ("," if mark == "." else ".", mark)
+    marked = [number for number in numbers if mark in number]
+    others = [number.lstrip("+-") for number in numbers if mark not in number]
+    # Who drops zeros behind the point writes no 1.10 as 1.100, and who keeps them writes no 980.000 as 980.
+    if len(marked) >= _SURE and others and max(map(len, others)) <= 3 and any(one.endswith("0") for one in marked):
+        return as_thousands
+    if sign is None:
+        raise _Doubt
+    if sign:
+        return as_decimal if sign == mark else as_thousands
+    if mark == "." and delimiter != ";":
+        return as_decimal
+    example = marked[0]
+    row = next(_rows_where(pc.match_substring(texts, example)), 0) + 1
+    raise Refused(
+        f"column {shown(name, 60)!r}: {example!r} in row {row} may be {_canonical(example, as_decimal)} or "
+        f'{_canonical(example, as_thousands)}; say which: data.decimal = "{mark}", or data.thousands = "{mark}"'
+    )
+
+
+def _mixed(texts: pa.ChunkedArray, values: list[str]) -> str:
+    """Say that most of a column's values are numbers, and which one is none."""
+    odd = next((value for value in values if not is_number_like(value)), None)
+    if odd is None:
+        return f"numbers written in several ways, such as {values[0]!r} and {values[-1]!r}, are read as text"
+    row = next(_rows_where(pc.equal(texts, odd)), 0) + 1
+    return (
+        f"is read as text, although most of its values are numbers; not a number is {shown(odd, 40)!r} in row {row}: "
+        f'data.missing = ["{shown(odd, 40)}"] if nothing is known there'
+    )

@@ -102,8 +102,13 @@ def clients_of_datasets(
     return made, task
 
 
-def picture(image: Any) -> npt.NDArray[np.uint8]:
-    """[1 or 3, height, width] bytes of a Pillow image: grey images have one channel, all others three colours."""
+def picture(image: Any) -> npt.NDArray[Any]:
+    """[1 or 3, height, width] of a Pillow image: grey images have one channel, all others three colours.
+
+    Bytes; greys of 16 or 32 bits and floats are float32, as they are.
+    """
+    if image.mode.startswith(("I", "F")):
+        return np.asarray(image).astype(np.float32)[None]
     grey = image.mode in ("1", "L")
     held = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
     return held[None] if grey else np.ascontiguousarray(held.transpose(2, 0, 1))

@@ -227,6 +227,7 @@ class Federation(Mapping[str, Client]):
         client: str,
         time: str | None = None,
         group: str | None = None,
+        person: str | None = None,
         kind: TableKind | None = None,
         positive: str | None = None,
         split: str | None = None,
@@ -251,7 +252,8 @@ class Federation(Mapping[str, Client]):
         order, if unset: 1, True, "yes"). Targets of a regression are in deviations from their mean over training rows.
         group: the planted group of each client. split: "random" holds out `test_fraction` of each client's rows, drawn
         with a key of (seed, client); "time" the latest by the column `time`, which is then the default; else the name
-        of a column of "train" and "test". Raises DataError naming column, row and client.
+        of a column of "train" and "test". person: a column whose rows of one value at a client stay on one side of the
+        split, as all rows of a patient should. Raises DataError naming column, row and client.
 
         >>> rows = {"age": [61, 70, 55, 80], "died": [0, 1, 0, 1], "hospital": ["a", "a", "b", "b"]}
         >>> fed = Federation.from_frame(rows, target="died", client="hospital", test_fraction=0.5)
@@ -262,7 +264,19 @@ class Federation(Mapping[str, Client]):
         from fedkin.federation.table import Reading, as_table
 
         reading = Reading(
-            target, client, time, group, kind, positive, split, test_fraction, leave_out, categories, least, seed
+            target,
+            client,
+            time,
+            group,
+            kind,
+            positive,
+            split,
+            test_fraction,
+            leave_out,
+            categories,
+            least,
+            seed,
+            person,
         )
         return cls.of_encoded(encoded(as_table(frame), reading), name)
 

@@ -17,9 +17,8 @@ from fedkin.data.inspection import Finding, Inspection, without
 from fedkin.data.inspection import inspect as inspected
 from fedkin.data.saved import is_saved
 from fedkin.data.sources import SOURCES
-from fedkin.data.sources.csv import Csv
 from fedkin.data.sources.folder import ENDINGS
-from fedkin.data.sources.parquet import Parquet
+from fedkin.data.sources.tables import Csv, Parquet
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation.table import Reading
 from fedkin.running.experiment import Experiment
@@ -29,7 +28,7 @@ from fedkin.untrusted import shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedkin.data.sources._table import TableSource
+    from fedkin.data.sources.tables import TableSource
     from fedkin.federation import Federation
 
 __all__ = ["Asked", "First", "Kind", "first_experiment", "inspected_table", "kind_of", "table_source"]

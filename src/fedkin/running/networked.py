@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import tomli_w
 
-from fedkin.data.sources._table import TableSource
 from fedkin.data.sources.folder import Folder
+from fedkin.data.sources.tables import TableSource
 from fedkin.engines import Faults, Privacy
 from fedkin.engines.roster import Entry, Roster
 from fedkin.engines.setup import Plan

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.data.sources.eicu import _HISTORY, _PHYSIOLOGY, Eicu, EicuDemo
-from fedkin.data.tables import hold_out_people, indicators, standardised
+from fedkin.data.sources.eicu import _HISTORY, _PHYSIOLOGY, Eicu, EicuDemo, hold_out_people, indicators, standardised
 from fedkin.errors import ConfigError, DataError
 
 REGIONS = {"1": "South", "2": "South", "3": "West", "4": ""}

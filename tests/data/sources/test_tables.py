@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli import app
 from fedkin.data import SOURCES, federate
-from fedkin.data.tables import read_any_csv
+from fedkin.data.tables import read_csv
 from fedkin.errors import DataError
 from fedkin.federation import Federation
 from fedkin.records.run import read_run
@@ -223,14 +223,14 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path: Path) -> None:
     lines = ["age;pay;code;note;ward"]
     lines += ["60,5;1.250,75;1,5;a;3", "-7;999;x,5;1,5;4", ";12.250,0;2,5;;5"]
     (tmp_path / "stays.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    table = read_any_csv(tmp_path / "stays.csv")
+    table = read_csv(tmp_path / "stays.csv")
     assert table.column("age").to_pylist() == [60.5, -7.0, None]
     assert table.column("pay").to_pylist() == [1250.75, 999.0, 12250.0]
     assert table.column("code").to_pylist() == ["1,5", "x,5", "2,5"]
     assert table.column("note").to_pylist() == ["a", "1,5", None]
     assert table.column("ward").to_pylist() == [3, 4, 5]
     (tmp_path / "quoted.csv").write_text('a,b\n"1,5",2\n', encoding="utf-8")
-    assert read_any_csv(tmp_path / "quoted.csv").column("a").to_pylist() == ["1,5"]
+    assert read_csv(tmp_path / "quoted.csv").column("a").to_pylist() == [1.5]
 
 
 # Two hospitals whose numbers differ in their zeros alone.

@@ -12,9 +12,7 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.data.sources._tokens import ids_of
-from fedkin.data.sources.csv import Csv
-from fedkin.data.sources.parquet import Parquet
+from fedkin.data.sources.tables import Csv, Parquet, ids_of
 from fedkin.errors import ConfigError, DataError
 from fedkin.running.experiment import Experiment
 from fedkin.running.networked import settings_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedkin.errors import ConfigError, DataError
 from fedkin.untrusted import Refused, most, said
 
-__all__ = ["IMAGES", "class_folders", "image_files", "read_image", "read_images", "size_of"]
+__all__ = ["IMAGES", "as_bytes", "class_folders", "image_files", "read_image", "read_images", "size_of"]
 
 IMAGES = frozenset((".bmp", ".jpeg", ".jpg", ".png", ".webp"))
 
@@ -45,7 +45,8 @@ def read_image(
 ) -> npt.NDArray[np.uint8]:  # fmt: skip
     """[3, height, width] uint8 colours of an image file, or [1, ...] its grey values; size: (height, width).
 
-    Grey images get three equal channels of colours. An image of another size is resized bilinearly, without keeping its
+    Grey images get three equal channels of colours; greys of 16 bits are divided by 257, and turns that a camera has
+    noted are made. An image of another size is resized bilinearly, without keeping its
     aspect ratio, or refused if `resize` is False. Raises DataError naming the file, ConfigError without Pillow.
     """
     image_module = _pillow()
@@ -56,7 +57,7 @@ def read_image(
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             if 3 * math.prod(file.size) > most(path.stat().st_size):
                 raise Refused(f"{file.size[1]} x {file.size[0]} pixels, too many for a file of its size")
-            image = file.convert("L" if grey else "RGB")
+            image = as_bytes(import_module("PIL.ImageOps").exif_transpose(file)).convert("L" if grey else "RGB")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected an image") from None
     # With a damaged file the decoders raise many kinds of exceptions.
@@ -97,3 +98,13 @@ def _pillow() -> Any:
         return import_module("PIL.Image")
     except ImportError:
         raise ConfigError('data.source: this one reads images with Pillow: pip install "fedkin[images]"') from None
+
+
+def as_bytes(image: Any) -> Any:
+    """A Pillow image whose values fit into bytes: greys of 16 bits are divided by 257; raises Refused for others."""
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise Refused(f"values from {values.min():g} to {values.max():g}, not of 8 or 16 bits; save it with 16 bits")
+    return _pillow().fromarray(np.rint(values / 257).astype(np.uint8))

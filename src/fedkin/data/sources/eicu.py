@@ -12,20 +12,29 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from pydantic import Field
 
 from fedkin.data.dataset import Dataset, Part
+from fedkin.data.origins import missing
 from fedkin.data.sources.base import Source, locate
-from fedkin.data.tables import Flags, Floats, arrays, filled, hold_out_people, indicators, read_csv
+from fedkin.data.tables import arrays
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Task
+from fedkin.keys import rng
+from fedkin.untrusted import most, said, within
 
-__all__ = ["Eicu", "EicuDemo"]
+__all__ = ["Eicu", "EicuDemo", "hold_out_people", "indicators", "read_csv", "standardised"]
 
 Names = npt.NDArray[np.str_]
 Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Kind = Literal["text", "number", "id"]
+# Values beyond this number of standard deviations are clipped: they are typing errors, not signs of illness.
+_FAR = 10.0
 
 # Measured on the first day; -1 means "not measured".
 _PHYSIOLOGY = (
@@ -117,15 +126,15 @@ class EicuDemo(_Stays):
             name: arrays(read_csv(folder, name, {_STAY: "id", **dict.fromkeys(columns, "number")}))
             for name, columns in (("apacheapsvar", _PHYSIOLOGY), ("apachepredvar", _HISTORY))
         }  # fmt: skip
-        said = arrays(read_csv(folder, "admissiondx", {_STAY: "id", "admitdxpath": "text"}))
+        notes = arrays(read_csv(folder, "admissiondx", {_STAY: "id", "admitdxpath": "text"}))
         given = arrays(
             read_csv(folder, "treatment", {_STAY: "id", "treatmentoffset": "number", "treatmentstring": "text"})
         )
-        diagnosis = np.char.startswith(said["admitdxpath"], "admission diagnosis|All Diagnosis|")
+        diagnosis = np.char.startswith(notes["admitdxpath"], "admission diagnosis|All Diagnosis|")
         early = given["treatmentoffset"] <= 60 * self.hours
-        last = [path.split("|")[-1] for path in said["admitdxpath"][diagnosis].tolist()]
+        last = [path.split("|")[-1] for path in notes["admitdxpath"][diagnosis].tolist()]
         kinds = ["|".join(text.split("|")[:2]) for text in given["treatmentstring"][early].tolist()]
-        return numbers, ((said[_STAY][diagnosis], _codes(last)), (given[_STAY][early], _codes(kinds)))
+        return numbers, ((notes[_STAY][diagnosis], _codes(last)), (given[_STAY][early], _codes(kinds)))
 
     def _with(self, records: Any) -> Ids:
         first, second = (table[_STAY] for table in records[0].values())
@@ -225,3 +234,94 @@ def _has(ids: Ids, codes: Ids, stays: Mapping[str, Any], fit: Flags, least: int)
     place = np.minimum(np.searchsorted(stays["id"][order], ids), len(order) - 1)
     here = stays["id"][order][place] == ids
     return indicators(order[place[here]], codes[here], fit, least)[0].astype(np.float64)
+
+
+# -- tables and columns --------------------------------------------------------------------------------------------
+
+
+def read_csv(folder: Path, name: str, columns: Mapping[str, Kind]) -> pa.Table:
+    """These columns of folder/name.csv, or of name.csv.gz if only that exists.
+
+    A column is "text", "number" (empty cells are null) or "id" (a whole number in every row). Raises DataError naming
+    the file and the column.
+    """
+    import pyarrow.csv as pc_csv
+
+    path = next((p for p in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None)
+    if path is None:
+        raise DataError(
+            f"{folder / name}.csv: no such file, nor {name}.csv.gz; expected a table of that name{missing(folder)}"
+        )
+    types = {"text": pa.string(), "number": pa.float64(), "id": pa.int64()}
+    options = pc_csv.ConvertOptions(
+        include_columns=list(columns), column_types={column: types[kind] for column, kind in columns.items()},
+        strings_can_be_null=True,
+    )  # fmt: skip
+    try:
+        parsing = pc_csv.ParseOptions(newlines_in_values=True)
+        with pc_csv.open_csv(path, convert_options=options, parse_options=parsing) as batches:
+            table = pa.Table.from_batches(within(batches, most(path.stat().st_size)), batches.schema)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({said(error)}); expected columns {', '.join(columns)}") from None
+    for column, kind in columns.items():
+        if kind == "id" and table.column(column).null_count:
+            raise DataError(f"{path}: column {column} is empty in some rows; expected a whole number in each")
+    return table
+
+
+def standardised(values: Floats, fit: Flags) -> Floats:
+    """(value - mean) / sd of each column [n, d], with mean and sd of the rows `fit`; NaN becomes 0, the mean.
+
+    A column without spread in these rows becomes 0; values beyond 10 sd are clipped.
+    """
+    known = values[fit]
+    count = np.isfinite(known).sum(0)
+    safe = np.where(np.isfinite(known), known, 0.0)
+    mean = safe.sum(0) / np.maximum(count, 1)
+    square = np.where(np.isfinite(known), (known - mean) ** 2, 0.0).sum(0) / np.maximum(count, 1)
+    sd = np.sqrt(square)
+    z = np.divide(values - mean, sd, out=np.zeros_like(values), where=sd > 0)
+    cut: Floats = np.clip(np.nan_to_num(z, nan=0.0), -_FAR, _FAR)
+    return cut
+
+
+def filled(values: Floats, fit: Flags, least: int) -> Floats:
+    """`standardised`, plus a 0/1 column for each column that is missing in at least `least` of the rows `fit`."""
+    unknown = ~np.isfinite(values)
+    often = unknown[fit].sum(0) >= least
+    return np.concatenate([standardised(values, fit), unknown[:, often].astype(np.float64)], axis=1)
+
+
+def indicators(rows: Ids, codes: Ids, fit: Flags, least: int) -> tuple[Flags, Ids]:
+    """(which rows have which code [n, kept], the kept codes, ascending).
+
+    rows, codes: pairs of a row and a code. A code is kept if at least `least` of the rows `fit` [n] have it.
+
+    >>> indicators(np.array([0, 0, 1]), np.array([7, 7, 3]), np.array([True, True]), least=1)[0].tolist()
+    [[False, True], [True, False]]
+    """
+    known, number = np.unique(codes, return_inverse=True)
+    pairs = np.unique(np.stack([rows, number.reshape(-1)]), axis=1)
+    often = np.bincount(pairs[1][fit[pairs[0]]], minlength=len(known)) >= least
+    column = np.cumsum(often) - 1
+    table = np.zeros((len(fit), int(often.sum())), dtype=bool)
+    mine = often[pairs[1]]
+    table[pairs[0][mine], column[pairs[1][mine]]] = True
+    return table, known[often]
+
+
+def hold_out_people(client: npt.NDArray[np.str_], person: npt.NDArray[np.str_], fraction: float, seed: int) -> Flags:
+    """Which rows are test rows: all rows of `fraction` of every client's people.
+
+    A person belongs to the client of their first row, so that no person is in both splits. The draw is keyed by
+    (seed, client). A client keeps at least one person for training.
+    """
+    known, first, number = np.unique(person, return_index=True, return_inverse=True)
+    held = np.zeros(len(known), dtype=bool)
+    home = client[first]
+    for name in np.unique(home):
+        mine = np.flatnonzero(home == name)
+        count = min(max(round(len(mine) * fraction), int(fraction > 0)), len(mine) - 1)
+        held[rng(seed, "hold-out", str(name)).permutation(mine)[:count]] = True
+    of_rows: Flags = held[number]
+    return of_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,7 @@ from fedkin.untrusted import shown
 __all__ = ["ENDINGS", "Folder"]
 
 ENDINGS = (".jpg", ".jpeg", ".png")
+_PICTURES = (*ENDINGS, ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 class Folder(Source):
@@ -115,7 +117,18 @@ class Folder(Source):
         files = [(name, file) for name in (self.domains or there) for file in _images(place / name)]
         if not files:
             raise DataError(f"{place}: no image in it; {expected}")
+        _say_left_out(place, {file for _, file in files}, self.domains or there)
         return files
+
+
+def _say_left_out(place: Path, read: set[Path], domains: Sequence[str]) -> None:
+    """Say which pictures of these folders are not read: deeper or higher than expected, or of another format."""
+    every = {file for domain in domains for file in (place / domain).rglob("*") if file.suffix.lower() in _PICTURES}
+    if left_out := sorted(file for file in every - read if not file.name.startswith(".")):
+        logging.getLogger("fedkin").warning(
+            "%s: %d pictures are left out, such as %s: expected DOMAIN/CLASS/ of %s", place, len(left_out),
+            shown(str(left_out[0].relative_to(place)), 80), ", ".join(ENDINGS),
+        )  # fmt: skip
 
 
 def _images(place: Path) -> list[Path]:

@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, model_validator
 
 from fedkin.data.dataset import Dataset, Part
-from fedkin.data.sources._tokens import ids_of
+from fedkin.data.sources._images import as_bytes
 from fedkin.data.sources.base import Source, locate
+from fedkin.data.sources.tables import ids_of
 from fedkin.errors import ConfigError, DataError, nearest
 from fedkin.federation import Scale, Task
 from fedkin.federation.arrays import as_names, check_ids
@@ -178,6 +179,10 @@ class Hub(Source):
             if not hasattr(image, "convert"):
                 raise DataError(f"{where}: row {row}: {self.image!r}: expected a picture, got {type(image).__name__}; "
                                 "cast the column to datasets.Image()")  # fmt: skip
+            try:
+                image = as_bytes(image)
+            except ValueError as error:
+                raise DataError(f"{where}: row {row}: {self.image!r}: {said(error)}") from None
             if self.size is not None:
                 image = image.resize((self.size, self.size), 2)
             one = picture(image)
@@ -200,7 +205,7 @@ class Hub(Source):
         """The columns as those of a table."""
         import pyarrow as pa
 
-        from fedkin.data.sources._table import dataset_of
+        from fedkin.data.sources.tables import dataset_of
 
         table: pa.Table = held.with_format("arrow")[:]
         for name, feature in held.features.items():
