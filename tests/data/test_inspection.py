@@ -141,3 +141,41 @@ def test_ids_and_constants_are_left_out() -> None:
 def test_no_client_is_said_to_change_that_does_not() -> None:
     changed = [looked(rows(600, seed)).findings for seed in range(20)]
     assert not any(finding.kind == "drift" for findings in changed for finding in findings)
+
+
+def test_what_differs_between_clients_is_named() -> None:
+    frame = rows()
+    at_b = frame["site"] == "b"
+    frame["ft4"] = np.random.default_rng(1).gamma(9, 1.7, len(frame)) * np.where(at_b, 0.0777, 1)
+    frame["sex"] = np.where(at_b, "female", "F")
+    frame.loc[~at_b & (frame.index % 2 == 0), "sex"] = "M"
+    found = kinds(looked(frame))
+    assert found["units"] == ("ft4",)
+    assert found["codings"] == ("sex",)
+    text = [one.text for one in looked(frame).findings if one.kind == "units"]
+    assert text == ["column 'ft4' is 0.0787 times as large at b as elsewhere: in another unit?"]
+
+
+def test_codes_for_what_is_missing_are_named() -> None:
+    frame = rows()
+    frame.loc[frame.index % 50 == 0, "age"] = -999.0
+    (finding,) = [one for one in looked(frame).findings if one.kind == "sentinel"]
+    assert "column 'age' is -999 in 24 rows" in finding.text
+
+
+def test_names_that_differ_in_case_or_spaces_are_named() -> None:
+    frame = rows()
+    frame["ward"] = np.where(frame.index % 3 == 0, "Icu ", frame["ward"])
+    frame["died"] = np.where(frame["died"] == 1, np.where(frame.index % 2, "yes", "Yes"), "no")
+    texts = [one.text for one in looked(frame).findings if one.kind == "spelling"]
+    assert texts[0].startswith("classes of the target differ only in case or spaces: 'Yes' and 'yes'")
+    assert texts[1].startswith("values of column 'ward' differ only in case or spaces: 'Icu ' and 'icu'")
+
+
+def test_persons_on_both_sides_are_named_until_they_are_kept_together() -> None:
+    frame = rows().sort_values("site", ignore_index=True)
+    frame["patient"] = 5000 + np.arange(len(frame)) // 3
+    reading = Reading(target="died", client="site")
+    assert kinds(looked(frame, reading))["person"] == ("patient",)
+    kept = Reading(target="died", client="site", person="patient")
+    assert "person" not in kinds(looked(frame, kept))

@@ -1,24 +1,167 @@
-"""Tables of people's records as they are read from CSV files."""
+"""CSV files: what is read how, what is said of it, and what is refused because it may mean two things."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from fedkin.data.tables import code_like, read_csv
+from fedkin.data.tables import Written, code_like, is_number_like, noted, read_csv, read_parquet
+from fedkin.untrusted import Refused
+
+
+def read(path: Path, delimiter: str = ",", written: Written | None = None, **columns: list[str]) -> pa.Table:
+    rows = max(map(len, columns.values()))
+    with (path / "t.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(["row", *columns])
+        writer.writerows([row, *(values[row] for values in columns.values())] for row in range(rows))
+    return read_csv(path / "t.csv", written)
+
+
+@pytest.mark.parametrize(
+    ("values", "delimiter", "expected"),
+    [
+        (["65,2", "7"], ",", [65.2, 7.0]),
+        (["1,234.5", "12"], ",", [1234.5, 12.0]),
+        (["1.250,75", "999"], ";", [1250.75, 999.0]),
+        (["1'037", "980"], ",", [1037, 980]),
+        (["1 037", "980"], ",", [1037, 980]),
+        (["1\u202f037,5", "980"], ";", [1037.5, 980.0]),
+        (["$1,037.50", "$3.00"], ",", [1037.5, 3.0]),
+        (["103 mg/dL", "98 mg/dL"], ",", [103, 98]),
+        (["5,2 mmol/l", "7 mmol/l"], ";", [5.2, 7.0]),
+        (["12 %", "7.5 %"], ",", [12.0, 7.5]),
+        (["1.234.567", "980"], ";", [1234567, 980]),
+        (["+5", "-3"], ",", [5, -3]),
+        (["1.104", "2.25"], ";", [1.104, 2.25]),
+        (["1.104", "980"], ",", [1.104, 980.0]),
+    ],
+)
+def test_numbers_that_mean_one_thing_are_read(
+    tmp_path: Path, values: list[str], delimiter: str, expected: list[Any]
+) -> None:
+    table = read(tmp_path, delimiter, x=values)
+    assert table.column("x").to_pylist() == expected
+    # Whatever is not what Python reads is said.
+    plain = all(value.lstrip("+-").replace(".", "", 1).isdigit() for value in values)
+    assert ("x" in noted(table)) is not plain
+
+
+@pytest.mark.parametrize(
+    ("values", "delimiter"),
+    [(["1.104", "980"], ";"), (["1,104", "980"], "\t"), (["1,104", "2,305"], ","), (["1.104", "2.305"], ";")],
+)
+def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
+    tmp_path: Path, values: list[str], delimiter: str
+) -> None:
+    mark = values[0][1]
+    words = rf"column 'x': '1\{mark}104' in row 1 may be 1.104 or 1104; say which: data.decimal = \"{mark}\""
+    with pytest.raises(Refused, match=words):
+        read(tmp_path, delimiter, x=values)
+    for written, first in [
+        (Written(decimal=mark), 1.104), (Written(thousands=mark), 1104), (Written(untyped=["x"]), values[0]),
+        (Written(coded=["x"]), 1.104 if mark == "." else values[0]),
+    ]:  # fmt: skip
+        assert read(tmp_path, delimiter, written, x=values).column("x")[0].as_py() == first
+    # Another column of the file decides, too.
+    other = "1" + (",." if mark == "." else ".,")[0] + "5"
+    table = read(tmp_path, delimiter, x=values, y=[other] * 2)
+    assert table.column("x")[0].as_py() == 1104
+
+
+def test_many_groups_of_three_digits_beside_short_numbers_are_thousands(tmp_path: Path) -> None:
+    values = [f"{value:,}".replace(",", ".") for value in range(900, 1300, 10)]
+    assert read(tmp_path, ";", x=values).column("x").to_pylist() == list(range(900, 1300, 10))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["true", "False"], pa.bool_()),
+        (["007", "12"], pa.int64()),
+        (["12345678901234567890", "1"], pa.string()),
+        (["0123 456 789", "0123 456 780"], pa.string()),
+        (["5 mg", "7 g"], pa.string()),
+        (["2026-01-31", "2026-02-01"], pa.date32()),
+        (["31.1.2026", "1.12.2026"], pa.date32()),
+        (["03/04/2026", "13/04/2026"], pa.string()),
+        (["10:20", "11:30:05"], pa.time32("s")),
+        (["2026-01-31 10:00", "2026-02-01 11:30"], pa.timestamp("s")),
+        (["2026-01-31T10:00:00Z", "2026-02-01T11:30:00Z"], pa.timestamp("s", "UTC")),
+        (["NA", ""], pa.null()),
+    ],
+)
+def test_other_types_are_found(tmp_path: Path, values: list[str], expected: pa.DataType) -> None:
+    assert read(tmp_path, x=values).column("x").type == expected
+
+
+@pytest.mark.parametrize(("dates", "day"), [("D/M/Y", "2026-04-03"), ("M/D/Y", "2026-03-04")])
+def test_the_order_of_dates_and_what_is_missing_can_be_said(tmp_path: Path, dates: str, day: str) -> None:
+    written = Written(dates=dates, missing=("-", "unknown"))
+    table = read(tmp_path, written=written, x=["03/04/2026", "-"], y=["1", "unknown"], z=["1.5", "-"])
+    assert [str(value) for value in table.column("x").to_pylist()] == [day, "None"]
+    assert table.column("y").to_pylist() == [1, None]
+    assert table.column("z").to_pylist() == [1.5, None]
+
+
+def test_numbers_beside_a_few_texts_stay_texts_and_it_is_said(tmp_path: Path) -> None:
+    table = read(tmp_path, x=["65", "71", "> 89", "80"])
+    assert table.column("x").type == pa.string()
+    assert "not a number is '> 89' in row 3: data.missing" in noted(table)["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("65,2", True),
+        ("1.104", True),
+        ("103 mg/dL", True),
+        ("$5", True),
+        ("ward 3", False),
+        ("> 89", False),
+        ("", False),
+    ],
+)
+def test_what_looks_like_a_number(text: str, number: bool) -> None:
+    assert is_number_like(text) is number
+
+
+@pytest.mark.parametrize("quotes", [(20,), (20, 50)])
+def test_a_quote_that_swallows_rows_is_refused_with_its_row(tmp_path: Path, quotes: tuple[int, ...]) -> None:
+    rows = [f"a,{row},{chr(34) + 'see below' if row in quotes else 'ok'}" for row in range(80)]
+    (tmp_path / "t.csv").write_text("h,age,note\n" + "\n".join(rows) + "\n")
+    with pytest.raises(Refused, match=r"row 21: the cell of 'note' has .* lines, each like a row of the table"):
+        read_csv(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text('h,age,note\na,1,"one\ntwo, three\nfour\nfive"\nb,2,x\n')
+    assert read_csv(tmp_path / "t.csv").num_rows == 2
+
+
+@pytest.mark.parametrize("first", ["sep=;\nh;age\n", 'h;"age, years"\n', "h;age, years\n"])
+def test_delimiters_of_spreadsheets_are_found(tmp_path: Path, first: str) -> None:
+    (tmp_path / "t.csv").write_text(first + "a;1\nb;2\n")
+    assert read_csv(tmp_path / "t.csv").column(1).to_pylist() == [1, 2]
 
 
 def test_leading_zeros_are_found_beside_a_long_cell(tmp_path: Path) -> None:
     rows = "".join(f"{row:03d},{'x' * 2_500_000}\n" for row in range(2))
     (tmp_path / "long.csv").write_text("code,text\n" + rows)
-    read = read_csv(tmp_path / "long.csv")
-    assert code_like(read) == {"code": "000"}
-    assert read.column("text")[1].as_py() == "x" * 2_500_000
+    table = read_csv(tmp_path / "long.csv")
+    assert code_like(table) == {"code": "000"}
+    assert table.column("text")[1].as_py() == "x" * 2_500_000
 
 
 @pytest.mark.parametrize("words", [b"nonsense", b"[1]", b'{"x": 5}', b"\xff"])
 def test_what_other_programs_put_in_the_metadata_is_nothing(words: bytes) -> None:
     table = pa.table({"x": [1, 2]})
     assert code_like(table.replace_schema_metadata({b"fedkin.codes": words})) == {}
+
+
+def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"ward": pa.array(["icu", "er"], pa.string_view())}), tmp_path / "t.parquet")
+    assert read_parquet(tmp_path / "t.parquet").column("ward").type == pa.string()

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 import fedkin
 from fedkin.errors import DataError
 from fedkin.federation import Federation
+from fedkin.federation.table import Reading, as_table, columns_of
 
 
 def frame(rows: int = 120, seed: int = 0) -> pd.DataFrame:
@@ -190,3 +192,45 @@ def test_times_that_are_texts_are_refused_with_what_to_do() -> None:
     rows = {"x": [1.0, 2.0], "y": ["a", "b"], "site": ["s", "s"], "day": ["31.01.2024", "01.02.2024"]}
     with pytest.raises(DataError, match=r"column 'day': .*got texts: pandas\.to_datetime makes dates of them"):
         Federation.from_frame(rows, target="y", client="site", time="day")
+
+
+def test_rows_of_a_person_stay_on_one_side() -> None:
+    whole = frame()
+    whole["patient"] = np.arange(len(whole)) // 3
+    for more in ({}, {"time": "day"}):
+        federation = Federation.from_frame(whole, target="died", client="hospital", person="patient", **more)
+        assert federation.encoding is not None
+        assert "patient" not in federation.encoding.kinds
+        assert 15 <= sum(len(client.test) for client in federation.values()) <= 33
+        columns = columns_of(as_table(whole), Reading("died", "hospital", person="patient", **more))
+        pairs = {}
+        for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.held, strict=True):
+            assert pairs.setdefault((hospital, patient), held) == held
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_inputs_do_not_depend_on_units(unit: float) -> None:
+    first, other = made(), Federation.from_frame(frame().assign(age=lambda rows: rows["age"] * unit), target="died",
+                                                 client="hospital")  # fmt: skip
+    for id in first:
+        torch.testing.assert_close(first[id].train.inputs(slice(None)), other[id].train.inputs(slice(None)))
+
+
+def test_a_number_too_large_to_be_one_is_named() -> None:
+    whole = frame()
+    whole.loc[5, "age"] = np.finfo(float).max
+    with pytest.raises(DataError, match=r"client '.*': column 'age': 1\.79769e\+308 is no measurement"):
+        Federation.from_frame(whole, target="died", client="hospital", test_fraction=0)
+
+
+def test_ids_beyond_the_digits_of_a_float_stay_apart() -> None:
+    rows = {"x": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1], "site": [2**53, 2**53, 2**53 + 1, 2**53 + 1]}
+    assert sorted(Federation.from_frame(rows, target="y", client="site")) == [str(2**53), str(2**53 + 1)]
+
+
+def test_views_of_texts_are_texts() -> None:
+    ward = pa.array(["icu", "er"] * 12, pa.string_view())
+    table = pa.table({"h": ["a", "b"] * 12, "ward": ward, "died": [0, 1, 1] * 8})
+    encoding = Federation.from_frame(table, target="died", client="h", least=3).encoding
+    assert encoding is not None
+    assert encoding.names == ("ward=er", "ward=icu", "ward=(other)")

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedkin.federation.table import without_views
 from fedkin.untrusted import Refused, most, parquet_in, shown, within
 
 __all__ = [
@@ -129,7 +130,7 @@ def _remembered(table: pa.Table, key: bytes) -> dict[str, str]:
 
 def read_parquet(path: Path, lists: Collection[str] = ()) -> pa.Table:
     """All columns of a Parquet file. lists: columns that may hold lists of whole numbers."""
-    table = parquet_in(path, lists=lists)
+    table = without_views(parquet_in(path, lists=lists))
     # pandas stores the numbers of its rows as a column, if nobody tells it not to.
     return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)])
 

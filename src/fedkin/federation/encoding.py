@@ -170,7 +170,7 @@ def profile(table: pa.Table, kinds: Mapping[str, Column]) -> Profile:
         if len(known) and (largest := float(known[np.abs(known).argmax()])) and abs(largest) > _LARGEST:
             raise DataError(
                 f"column {name!r}: {largest:g} is no measurement; if it means that nothing is known, leave the cell "
-                f'empty, or in a file of text: data.missing = ["{largest!r}"], as it is written'
+                "empty, or in a CSV file name it, as it is written, in data.missing"
             )
         mean = math.fsum(known) / len(known) if len(known) else 0.0
         moments[name] = Moments(len(known), mean, math.fsum((known - mean) ** 2))

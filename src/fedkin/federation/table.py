@@ -19,6 +19,7 @@ from fedkin.federation.split import hold_out, hold_out_last, rows_by_name
 __all__ = [
     "Column", "Columns", "Kind", "Reading", "as_table", "codes", "columns_of", "is_number", "kinds_of", "name_of_type",
     "need_numbers", "numbers", "row_at", "texts", "with_files",
+    "without_views",
 ]  # fmt: skip
 
 Column = Literal["number", "category"]
@@ -79,16 +80,25 @@ def as_table(frame: Any, where: str = "frame") -> pa.Table:
     """A frame of pandas or polars, a dict of columns, or an Arrow table, as an Arrow table; raises DataError."""
     try:
         if isinstance(frame, pa.Table):
-            return frame
+            return without_views(frame)
         if type(frame).__module__.split(".")[0] == "pandas":
-            return pa.Table.from_pandas(frame, preserve_index=False)
-        return pa.table(frame)
+            return without_views(pa.Table.from_pandas(frame, preserve_index=False))
+        return without_views(pa.table(frame))
     except (TypeError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{where}: expected a frame of pandas or polars, an Arrow table or a dict of columns, each of one kind of "
             f"values; got {type(frame).__name__} ({reason})"
         ) from None
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """The table with texts in place of views of texts, of which Arrow can take no rows."""
+    views = [field.name for field in table.schema if pa.types.is_string_view(field.type)]
+    if not views:
+        return table
+    fields = [field.with_type(pa.string()) if field.name in views else field for field in table.schema]
+    return table.cast(pa.schema(fields, table.schema.metadata))
 
 
 def with_files(table: pa.Table, files: Iterable[tuple[str, int]]) -> pa.Table:
@@ -323,14 +333,14 @@ def _texts(table: pa.Table, name: str) -> Any:
 
 
 def _decoded(column: pa.ChunkedArray) -> Any:
-    """A column as one array, its categories as their values, and views of texts as texts."""
+    """A column as one array, its categories as their values."""
     values = column.combine_chunks()
     kind = values.type
     if pa.types.is_dictionary(kind):
         if pa.types.is_string_view(kind.value_type):  # those of polars, of which Arrow takes none
             values = values.cast(pa.dictionary(kind.index_type, pa.string(), kind.ordered))
         values = values.dictionary_decode()
-    return values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
+    return values
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -111,3 +111,31 @@ def test_means_and_deviations_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected values above 0"):
         fedkin.federate("folder", "domains", data={"path": tmp_path, "std": [0.0]})
     assert np.isclose(Folder(path=tmp_path).mean, (0.485, 0.456, 0.406)).all()
+
+
+def test_deep_greys_keep_their_values_or_are_refused(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    image = pytest.importorskip("PIL.Image")
+    grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    for name in ("cat", "dog"):
+        folder = place.parent / "deep" / "north" / name
+        folder.mkdir(parents=True)
+        image.fromarray(grey).save(folder / "0.png")
+    data = Folder(path=place.parent / "deep", size=8, grey=True, test_fraction=0).load(Path())
+    assert data.train.x[0, 0].tolist() == np.rint(grey / 257).astype(int).tolist()
+    (place.parent / "deep" / "north" / "cat" / "deeper").mkdir()
+    image.fromarray(grey).save(place.parent / "deep" / "north" / "cat" / "deeper" / "1.png")
+    Folder(path=place.parent / "deep", size=8, grey=True).load(Path())
+    (line,) = caplog.messages
+    assert "1 pictures are left out, such as north/cat/deeper/1.png: expected DOMAIN/CLASS/ of .jpg" in line
+
+
+def test_pictures_are_turned_as_the_camera_noted(tmp_path: Path) -> None:
+    from fedkin.data.sources._images import read_image
+
+    image = pytest.importorskip("PIL.Image")
+    made = image.new("L", (4, 2))
+    made.putpixel((0, 0), 200)
+    about = made.getexif()
+    about[0x0112] = 6  # turn by 90 degrees clockwise
+    made.save(tmp_path / "turned.png", exif=about)
+    assert read_image(tmp_path / "turned.png", (4, 2), resize=False, grey=True)[0, 0].tolist() == [0, 200]

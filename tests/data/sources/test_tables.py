@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fedkin
@@ -395,3 +396,34 @@ def test_nothing_is_said_of_codes_that_are_no_numbers(
     (tmp_path / "one.csv").write_text(_CODED)
     read("csv", tmp_path / "one.csv", client="site", **more)
     assert caplog.messages == []
+
+
+def test_what_a_folder_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, rows in (("a.csv", 9), ("b.2020.csv", 9), ("c.csv", 0), ("d.CSV", 9), ("e.txt", 9)):
+        (tmp_path / name).write_text("age,died\n" + "".join(f"{row}.5,{row % 2}\n" for row in range(rows)))
+    (tmp_path / "more").mkdir()
+    assert sorted(read("csv", tmp_path)) == ["a", "b.2020", "d"]
+    assert caplog.messages == [
+        f"{tmp_path}: 3 of 6 entries are left out: c.csv (no rows), e.txt (another ending), more (a folder)"
+    ]
+    (tmp_path / "a.CSV.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    with pytest.raises(DataError, match="another file has the same name but for its ending; each is a client"):
+        read("csv", tmp_path)
+
+
+def test_files_may_differ_in_decimal_signs_and_in_columns_that_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "north.csv").write_text("x;died\n" + "".join(f"{row},5;{row % 2}\n" for row in range(20)))
+    (tmp_path / "south.csv").write_text("x,died,note\n" + "".join(f"{row}.5,{row % 2},a\n" for row in range(20)))
+    found = read("csv", tmp_path, leave_out=["note"], test_fraction=0.0)
+    north, south = (found[site].train.inputs(slice(None)) for site in ("north", "south"))
+    assert torch.equal(north, south)
+    assert caplog.messages == [f"{tmp_path}: column 'x': '0,5' is read as 0.5 (north.csv)"]
+
+
+def test_times_with_and_without_zone_are_named(tmp_path: Path) -> None:
+    for name, end in (("a", "T10:00:00Z"), ("b", " 10:00:00")):
+        (tmp_path / f"{name}.csv").write_text(f"when,died\n2024-01-02{end},1\n2024-01-03{end},0\n")
+    with pytest.raises(DataError, match=r"when: times in a\.csv have a zone, those in b\.csv have none"):
+        read("csv", tmp_path)

@@ -192,7 +192,7 @@ class Csv(TableSource):
     source: Literal["csv"] = "csv"
     delimiter: str | None = Field(None, min_length=1, max_length=1)
     decimal: Literal[".", ","] | None = None
-    thousands: Literal[",", ".", "'", " "] | None = None
+    thousands: str | None = Field(None, min_length=1, max_length=1)
     missing: tuple[str, ...] = ()
     dates: Literal["D.M.Y", "D/M/Y", "M/D/Y"] | None = None
 
