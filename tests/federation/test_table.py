@@ -197,13 +197,14 @@ def test_times_that_are_texts_are_refused_with_what_to_do() -> None:
 def test_rows_of_a_person_stay_on_one_side() -> None:
     whole = frame()
     whole["patient"] = np.arange(len(whole)) // 3
-    for more in ({}, {"time": "day"}):
+    options: list[dict[str, Any]] = [{}, {"time": "day"}]
+    for more in options:
         federation = Federation.from_frame(whole, target="died", client="hospital", person="patient", **more)
         assert federation.encoding is not None
         assert "patient" not in federation.encoding.kinds
         assert 15 <= sum(len(client.test) for client in federation.values()) <= 33
         columns = columns_of(as_table(whole), Reading("died", "hospital", person="patient", **more))
-        pairs = {}
+        pairs = dict[tuple[str, int], bool]()
         for hospital, patient, held in zip(whole["hospital"], whole["patient"], columns.held, strict=True):
             assert pairs.setdefault((hospital, patient), held) == held
 

@@ -145,8 +145,8 @@ def read_samples(
     Raises DataError and ConfigError.
     """
     from fedkin.data.own import OwnTable, own_client, own_images
-    from fedkin.data.sources.tables import TableSource
     from fedkin.data.sources.folder import Folder
+    from fedkin.data.sources.tables import TableSource
 
     source, classes = plan.data, plan.network.classes
     if isinstance(source, Folder) and (Path(data).is_dir() or not (Path(data).suffix or ":" in data)):

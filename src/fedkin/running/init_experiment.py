@@ -97,7 +97,7 @@ def kind_of(data: Path) -> Kind:
     if is_saved(data):
         return "hub"
     for each, known in endings.items():
-        if any(name.endswith(known) for name in names):
+        if any(name.lower().endswith(known) for name in names):
             return "csv" if each is Csv else "parquet"
     if not data.is_dir() and data.suffix == ".npz":
         return "npz"
