@@ -63,8 +63,8 @@ def test_numbers_that_may_mean_two_things_are_refused_with_what_decides(
     with pytest.raises(Refused, match=words):
         read(tmp_path, delimiter, x=values)
     for written, first in [
-        (Written(decimal="," if mark == "," else "."), 1.104), (Written(thousands=mark), 1104), (Written(untyped=["x"]), values[0]),
-        (Written(coded=["x"]), 1.104 if mark == "." else values[0]),
+        (Written(decimal="," if mark == "," else "."), 1.104), (Written(thousands=mark), 1104),
+        (Written(untyped=["x"]), values[0]), (Written(coded=["x"]), 1.104 if mark == "." else values[0]),
     ]:  # fmt: skip
         assert read(tmp_path, delimiter, written, x=values).column("x")[0].as_py() == first
     # Another column of the file decides, too.
