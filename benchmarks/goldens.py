@@ -31,7 +31,7 @@ from support import cases, small_federation  # noqa: E402
 
 MODES = {
     "one-by-one": {"mode": "one-by-one"},
-    "stacked": {"mode": "stacked"},
+    "stacked": {"mode": "fast"},
     "workers": {"mode": "workers", "workers": 1},
     "loopback": {"engine": "loopback"},
 }

@@ -81,8 +81,8 @@ def plain() -> tuple[nn.Module, nn.Module]:
 
 def run(make: Any = net, out: Path | None = None, watcher: Any = None, **settings: Any) -> fedkin.Result:
     return fedkin.run(
-        Flattening(), small_federation(), model=make(), training=TRAINING, settings={"checkpoint_every": 1, **settings},
-        out=out, watcher=watcher,
+        Flattening(), small_federation(), model=make(), training=TRAINING, out=out, watcher=watcher,
+        settings={"checkpoint_every": 1, "mode": "one-by-one", **settings},
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_a_method_that_flattens_gives_the_same_bits_in_every_engine(whole: fedki
 
 @pytest.mark.parametrize("make", [net, plain])
 def test_stacked_clients_hand_on_the_net_s_order(make: Any) -> None:
-    alone, stacked = run(make), run(make, mode="stacked")
+    alone, stacked = run(make), run(make, mode="fast")
     for id, params in alone.models.items():
         assert list(params) == list(stacked.models[id])
         for name, tensor in params.items():

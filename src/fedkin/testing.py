@@ -23,6 +23,7 @@ from fedkin.engines import Envelope, Faults, LocalEngine, LoopbackEngine, Setup,
 from fedkin.engines.base import SERVER
 from fedkin.engines.roster import Roster
 from fedkin.engines.server_side import ServerSide
+from fedkin.engines.settings import EngineSettings
 from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message, PeerMethod, ServerMethod
 from fedkin.learning.models import Mlp
@@ -95,11 +96,13 @@ def small_setup(
     method: Method, federation: Federation | None = None, dtype: torch.dtype = torch.float32,
     dropout: float = 0.0, seed: int = 0, **training: object,
 ) -> Setup:  # fmt: skip
-    """Return a setup with a small MLP: a few steps a round, all clients; training: other fields of Training."""
+    """Return a setup with a small MLP: a few steps a round, all clients, one by one; training: fields of Training."""
     federation = federation if federation is not None else small_federation()
     plan = {"rounds": 3, "lr": 0.1, "batch_size": 8, "local_steps": 4, **training}
     net = Net.build(lambda: Mlp(hidden=(7,)).build(federation.task), 11, dtype)
-    return Setup(method, federation, net, Training.model_validate(plan), seed, faults=Faults(dropout=dropout))
+    # Other engines have the bits of this mode.
+    engine = EngineSettings(mode="one-by-one")
+    return Setup(method, federation, net, Training.model_validate(plan), seed, engine, faults=Faults(dropout=dropout))
 
 
 class Losing(Transport):

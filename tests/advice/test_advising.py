@@ -91,7 +91,7 @@ def test_a_client_with_too_few_events_changes_nothing_for_others(made: Federatio
 
 
 def test_the_method_trains_what_was_recommended(made: Federation, found: Advice) -> None:
-    result = run(found.method, made, model=BENCH.model, training=BENCH.training, settings={"mode": "stacked"})
+    result = run(found.method, made, model=BENCH.model, training=BENCH.training, settings={"mode": "fast"})
     assert result.outcome is not None
     assert result.outcome.graph is None  # it is recorded once, in the first round
     takes = [id for id in made if found[id].takes]

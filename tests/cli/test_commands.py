@@ -337,15 +337,15 @@ def test_profile_accounts_for_the_whole_run(experiment: Path) -> None:
     assert parts == pytest.approx(100, abs=1)
 
 
-def test_profile_says_in_which_way_nets_were_trained(experiment: Path) -> None:
-    args = ["run", "small.toml", "--rounds", "1", "--profile", "--set", "run.mode=stacked", "--out", "told"]
+def test_profile_says_how_nets_were_trained(experiment: Path) -> None:
+    args = ["run", "small.toml", "--rounds", "1", "--profile", "--set", "run.mode=fast", "--out", "told"]
     result = CliRunner().invoke(app, args, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    ways = json.loads(Path("told", "summary.json").read_text())["ways"]
-    assert [(each["loss"], each["way"]) for each in ways] == [("AnchoredCrossEntropy", "written out")]
-    line = next(row for row in result.stdout.splitlines() if ways[0]["net"] in row)
+    paths = json.loads(Path("told", "summary.json").read_text())["training_paths"]
+    assert [(each["loss"], each["path"]) for each in paths] == [("AnchoredCrossEntropy", "stacked")]
+    line = next(row for row in result.stdout.splitlines() if paths[0]["net"] in row)
     assert "AnchoredCrossEntropy" in line
-    assert "written out" in line
+    assert "stacked" in line
 
 
 def test_compare_leaves_out_one_group_after_another(experiment: Path) -> None:

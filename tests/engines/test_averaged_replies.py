@@ -82,7 +82,7 @@ def results(setup: Setup, engine: type[LocalEngine] = LocalEngine, **options: An
         run.close()
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 @pytest.mark.parametrize(
     "method",
     [FedAvg(), FedAvg(weights="equal"), Faulty(fails=(IDS[1], IDS[-1])), Faulty(late=(IDS[2], IDS[-1]), only=2),

@@ -17,24 +17,22 @@ from torch.utils import _pytree as pytree
 
 import fedkin
 from fedkin.engines import LocalEngine, RayEngine, Setup
-from fedkin.engines.executors import stacked as stacking
 from fedkin.engines.executors.jobs import Modules
-from fedkin.engines.executors.stacked import Stacked
+from fedkin.engines.executors.stacked import Fast
 from fedkin.errors import ConfigError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
-from fedkin.learning import dense, sgd
+from fedkin.learning import sgd
 from fedkin.learning.devices import Resident
 from fedkin.learning.models import Mixed
-from fedkin.learning.models.small import SmallPlain
-from fedkin.learning.net import Net
+from fedkin.learning.stacked import fit_stacked
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.mapl import Mapl
-from fedkin.running.experiment import Experiment, RunSettings, nets_for
+from fedkin.running.experiment import Experiment, nets_for
 from fedkin.running.loop import run_experiment
 from gpu import NAME, OnGpu, gpu
-from support import by_pattern, local_site, small_federation, small_setup, stored
+from support import by_pattern, small_federation, small_setup, stored
 from tiny import TABLE
 
 TASK = Task(4, (3, 16, 16))
@@ -59,16 +57,16 @@ def after(setup: Setup, mode: str = "one-by-one", device: str = "cpu") -> tuple[
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all stacks; one that fails is not done one by one instead."""
     sizes: list[int] = []
-    together = Stacked._together
+    together = fit_stacked
 
-    def heard(self: Stacked, net: Any, layers: Any, stack: list[Any]) -> Any:
-        sizes.append(len(stack))
+    def heard(net: Any, loss: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
+        sizes.append(len(members))
         try:
-            return together(self, net, layers, stack)
+            return together(net, loss, training, members, device)
         except Exception as error:
-            raise AssertionError("a stack failed") from error
+            raise SystemExit("a stack failed") from error
 
-    monkeypatch.setattr(Stacked, "_together", heard)
+    monkeypatch.setattr("fedkin.engines.executors.stacked.fit_stacked", heard)
     return sizes
 
 
@@ -85,32 +83,11 @@ def agree(one: tuple[Any, Any], other: tuple[Any, Any], tolerance: float = 1e-9)
 def test_every_method_has_the_same_numbers_on_another_device(name: str, stacks: list[int]) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float64, per_round=5)
     reference = after(setup)
-    for mode in ("one-by-one", "stacked"):
+    for mode in ("one-by-one", "fast"):
         with gpu():
             agree(reference, after(setup, mode, NAME))
-    # Losses that draw views or noise are done one by one.
-    assert (max(stacks, default=0) > 1) == (name not in ("fedclassavg", "fedsr", "mapl", "mapl-plus"))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "clip": 0.1}, {"optimiser": "adam", "lr": 0.01}])
-def test_stacked_convolutions_with_shared_arrays_or_their_own(
-    training: dict[str, Any], shared: bool, stacks: list[int]
-) -> None:
-    federation = images()
-    if not shared:
-        federation = Federation([replace(c, train=own(c.train), test=own(c.test)) for c in federation.values()], TASK)
-    net = Net.build(lambda: SmallPlain().build(TASK), 0, torch.float64)
-    plan = Training.model_validate({"rounds": 2, "lr": 0.05, "batch_size": 4, **training})
-    setup = Setup(FedAvg(), federation, net, plan)
-    reference = after(setup)
-    with gpu():
-        agree(reference, after(setup, "stacked", NAME), 1e-6)
-    assert stacks == [4, 4]
-
-
-def own(samples: Samples) -> Samples:
-    return Samples(samples.x[samples.rows], samples.y[samples.rows], None, samples.scale)
+    # Losses that draw views or noise, or keep snapshots, are done one by one.
+    assert (max(stacks, default=0) > 1) == (name not in ("drfa", "fedclassavg", "fedsr", "mapl", "mapl-plus"))
 
 
 def images(clients: int = 4) -> Federation:
@@ -137,7 +114,7 @@ def test_unlike_nets_with_batch_normalisation_views_and_blur(name: str) -> None:
     setup = Setup(METHODS[name](), federation, net, training, nets=nets)
     reference = after(setup)
     with gpu():
-        agree(reference, after(setup, "stacked", NAME), 1e-6)  # Adam's first steps divide rounding by itself
+        agree(reference, after(setup, "fast", NAME), 1e-6)  # Adam's first steps divide rounding by itself
 
 
 def transfers(name: str, steps: int, mode: str) -> Counter[str]:
@@ -149,7 +126,7 @@ def transfers(name: str, steps: int, mode: str) -> Counter[str]:
         return Counter(counted)
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 @pytest.mark.parametrize("name", by_pattern(OWN_LOSS))
 def test_nothing_goes_to_the_gpu_or_back_between_the_steps_of_a_fit(name: str, mode: str, stacks: list[int]) -> None:
     with gpu():
@@ -202,27 +179,26 @@ def test_a_stack_too_large_for_the_gpu_is_cut_into_halves(monkeypatch: pytest.Mo
     setup = small_setup(FedAvg(), dtype=torch.float64)
     reference = after(setup)
     tried: list[int] = []
-    fit = dense.fit_dense
+    fit = fit_stacked
 
-    def small_memory(net: Any, loss: Any, layers: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
+    def small_memory(net: Any, loss: Any, training: Any, members: Sequence[Any], device: Any) -> Any:
         tried.append(len(members))
         if len(members) > 2:
             raise torch.OutOfMemoryError("GPU full")
-        return fit(net, loss, layers, training, members, device)
+        return fit(net, loss, training, members, device)
 
-    monkeypatch.setattr(stacking, "fit_dense", small_memory)
-    agree(reference, after(setup, "stacked"))
-    assert tried[:4] == [6, 3, 2, 1]
-    assert max(tried[4:]) <= 3  # what did not fit is not tried again
+    monkeypatch.setattr("fedkin.engines.executors.stacked.fit_stacked", small_memory)
+    agree(reference, after(setup, "fast"))
+    assert tried[:4] == [6, 3, 1, 2]
 
 
 def test_stacks_on_a_gpu_are_as_wide_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = small_setup(FedAvg())
     size = sum(tensor.nbytes for tensor in setup.net.initial.values())
     for room, width in ((4 << 30, 1024), (3 * size, 3), (1, 1)):
-        monkeypatch.setattr(stacking, "_BYTES_ON_A_GPU", room)
-        assert Stacked(setup.net, setup.federation, Modules(torch.device(NAME))).width == width
-    assert Stacked(setup.net, setup.federation).width == 64
+        monkeypatch.setattr("fedkin.engines.executors.stacked._BYTES_ON_A_GPU", room)
+        assert Fast(setup.net, setup.federation, Modules(torch.device(NAME))).width == width
+    assert Fast(setup.net, setup.federation).width == 64
 
 
 def test_passes_that_a_gpu_has_no_memory_for_are_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,22 +218,6 @@ def test_passes_that_a_gpu_has_no_memory_for_are_made_shorter(monkeypatch: pytes
     monkeypatch.setattr(sgd, "_passes", small_memory)
     assert torch.equal(sgd.infer(setup.net, module, setup.net.initial, "logits", samples), expected)
     assert tried == [128, 64, 32]
-
-
-def test_a_gpu_is_given_stacks_unless_something_else_is_asked_for() -> None:
-    assert RunSettings(device="cuda").mode == "stacked"
-    assert RunSettings(device="cuda", mode="one-by-one").mode == "one-by-one"
-    assert RunSettings(device="cpu").mode == RunSettings().mode == "one-by-one"
-
-
-def test_auto_on_a_gpu_starts_no_processes() -> None:
-    setup = small_setup(FedAvg())
-    with gpu():
-        engine = LocalEngine(on_device(setup.having(workers=2), NAME, "auto"))
-        engine.round(1)
-        executor: Any = local_site(engine).executor
-        assert executor.inner.modules is executor.modules  # no sample is there twice
-    assert set(engine.measured) == {"one-by-one", "stacked"}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +243,5 @@ def test_a_device_that_is_not_there_is_refused_before_there_is_a_folder(
 
 
 def test_processes_and_ray_are_for_processors() -> None:
-    with pytest.raises(ConfigError, match=r"run.mode: 'workers' are processes .* run.device is 'lazy'"):
-        LocalEngine(on_device(small_setup(FedAvg()), NAME, "workers"))
     with pytest.raises(ConfigError, match=r"run.device: 'lazy', but the actors of run.engine = 'ray'"):
         RayEngine(on_device(small_setup(FedAvg()), NAME))

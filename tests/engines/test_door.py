@@ -234,7 +234,7 @@ def test_an_override_declares_its_own_reply() -> None:
 
 
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine])
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 def test_a_large_update_does_not_spread(engine: type[LocalEngine], mode: str) -> None:
     made = engine(small_setup(FedAvg()).having(adversaries="scale:0.2:1e39", mode=mode))
     for number in (1, 2, 3):

@@ -202,7 +202,7 @@ class Fragile(FedAvg):
         return Message(params=fitted.params, n=client.size)
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 @pytest.mark.parametrize("engine", [LocalEngine, LoopbackEngine, ProcessesEngine])
 def test_a_bug_that_only_one_client_finds(engine: type[Simulation], mode: str) -> None:
     federation = small_federation()

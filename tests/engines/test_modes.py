@@ -21,7 +21,7 @@ from fedkin.methods.local import Local
 from fedkin.methods.sfmtl_graph import SfmtlGraph
 from support import by_pattern, small_federation, small_setup
 
-MODES = ["one-by-one", "stacked", "workers", "auto"]
+MODES = ["one-by-one", "fast", "workers"]
 
 
 def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[dict[str, dict[str, Tensor]], Any]:
@@ -39,7 +39,7 @@ def after(setup: Setup, mode: str, rounds: int = 3, workers: int = 2) -> tuple[d
 def test_stacked_agrees_with_one_by_one(name: str, dtype: torch.dtype, tolerance: float) -> None:
     setup = small_setup(METHODS[name](), dtype=dtype, per_round=5)
     reference, scores = after(setup, "one-by-one")
-    models, other = after(setup, "stacked")
+    models, other = after(setup, "fast")
     for id, params in reference.items():
         for key, tensor in params.items():
             torch.testing.assert_close(models[id][key], tensor, rtol=tolerance, atol=tolerance)
@@ -72,8 +72,8 @@ def test_workers_give_the_bits_of_one_by_one_however_many_there_are() -> None:
 
 def test_stacks_are_the_same_bits_each_time() -> None:
     setup = small_setup(FedAvg())
-    one, _ = after(setup, "stacked")
-    other, _ = after(setup, "stacked")
+    one, _ = after(setup, "fast")
+    other, _ = after(setup, "fast")
     assert all(torch.equal(other[id][key], t) for id, params in one.items() for key, t in params.items())
 
 
@@ -85,7 +85,7 @@ def test_an_error_names_the_client_in_every_mode(mode: str) -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_buffers_and_dropout_are_written_out_or_fall_back_to_one_by_one(written: bool) -> None:
+def test_buffers_and_dropout_are_stacked_or_fall_back_to_one_by_one(written: bool) -> None:
     federation = small_federation()
     middle = nn.Tanh() if written else nn.Softsign()
 
@@ -95,13 +95,13 @@ def test_buffers_and_dropout_are_written_out_or_fall_back_to_one_by_one(written:
 
     setup = replace(small_setup(Local(), federation), net=Net.build(make, 1))
     one, _ = after(setup, "one-by-one")
-    other, _ = after(setup, "stacked")
+    other, _ = after(setup, "fast")
     for id, params in one.items():
         for key, t in params.items():
             torch.testing.assert_close(other[id][key], t, rtol=1e-4, atol=1e-5)
             assert written or torch.equal(other[id][key], t)
     same = all(torch.equal(other[id][key], t) for id, params in one.items() for key, t in params.items())
-    assert same != written  # written-out steps have bits of their own
+    assert same != written  # stacked steps have bits of their own
 
 
 class Chatty(FedAvg):
@@ -125,7 +125,7 @@ def labels_of(model: Any, batch: Any) -> Tensor:
 def test_phases_with_many_requests() -> None:
     setup = small_setup(Chatty())
     reference, _ = after(setup, "one-by-one")
-    for mode in ("stacked", "workers"):
+    for mode in ("fast", "workers"):
         models, _ = after(setup, mode)
         for id, params in reference.items():
             for key, tensor in params.items():
@@ -187,27 +187,10 @@ _LOSS = _NotOverStacks()
 
 def test_a_loss_that_cannot_be_stacked_runs_one_by_one() -> None:
     setup = small_setup(LooksInside())
-    models, scores = after(setup, "stacked")
+    models, scores = after(setup, "fast")
     reference, expected = after(setup, "one-by-one")
     assert scores == expected
     assert all(torch.equal(models[id][key], t) for id, params in reference.items() for key, t in params.items())
-
-
-class InfersFirst(FedAvg):
-    """FedAvg that looks at its outputs before it trains."""
-
-    def train(self, client: Any, message: Message) -> ClientFlow[Message]:
-        yield Infer(message["params"])
-        return (yield from super().train(client, message))
-
-
-def test_auto_waits_for_the_first_training_before_it_chooses() -> None:
-    engine = LocalEngine(small_setup(InfersFirst()).having(mode="auto", workers=2))
-    try:
-        engine.round(1)
-        assert engine.measured.keys() >= {"one-by-one", "stacked"}
-    finally:
-        engine.close()
 
 
 class ManyRows(FedAvg):

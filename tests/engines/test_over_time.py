@@ -33,7 +33,7 @@ def changed(federation: Federation, **fields: Any) -> Federation:
     )
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked", "workers"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast", "workers"])
 def test_drift_is_training_on_the_new_samples(mode: str) -> None:
     """From its round on, a changed client is the client that owns the new samples."""
     federation = small_federation()
@@ -211,7 +211,7 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
     federation = small_federation()
     Probing.other = Net.build(lambda: Mlp(hidden=(3, 6)).build(federation.task), 5)
     said: dict[str, dict[str, Tensor]] = {}
-    for mode in ("one-by-one", "stacked", "workers"):
+    for mode in ("one-by-one", "fast", "workers"):
         engine = LocalEngine(small_setup(Probing(), federation).having(mode=mode, workers=2))
         try:
             engine.round(1)
@@ -221,7 +221,7 @@ def test_another_net_and_other_samples_give_the_same_in_every_mode() -> None:
     for id in federation:
         assert said["one-by-one"][id].shape == (8, 4)
         assert torch.equal(said["one-by-one"][id], said["workers"][id])
-        torch.testing.assert_close(said["one-by-one"][id], said["stacked"][id], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(said["one-by-one"][id], said["fast"][id], rtol=1e-4, atol=1e-5)
 
 
 def unlike(setup: Setup) -> Setup:
@@ -240,7 +240,7 @@ class Bodies(Local):
 
 def test_unlike_nets_train_as_they_would_alone() -> None:
     setup = unlike(small_setup(Bodies()))
-    engines = {mode: LocalEngine(setup.having(mode=mode, workers=2)) for mode in ("one-by-one", "stacked", "workers")}
+    engines = {mode: LocalEngine(setup.having(mode=mode, workers=2)) for mode in ("one-by-one", "fast", "workers")}
     try:
         for engine in engines.values():
             engine.round(1)
@@ -282,7 +282,7 @@ def small_projections(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor
 def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None:
     setup = small_setup(Projected())
     models = {}
-    for mode in ("one-by-one", "stacked"):
+    for mode in ("one-by-one", "fast"):
         engine = LocalEngine(setup.having(mode=mode))
         assert torch.equal(engine.setup.net.initial["head.weight"], setup.net.initial["head.weight"])
         engine.round(1)
@@ -291,7 +291,7 @@ def test_extra_modules_are_trained_and_body_and_head_keep_their_values() -> None
             assert not torch.equal(model["projection.weight"], engine.setup.net.initial["projection.weight"])
     for id, model in models["one-by-one"].items():
         for name, tensor in model.items():
-            torch.testing.assert_close(models["stacked"][id][name], tensor, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(models["fast"][id][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 # -- peers on a network ---------------------------------------------------------------------------------------------

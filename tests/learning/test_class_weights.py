@@ -17,12 +17,9 @@ from fedkin.errors import ConfigError, FedkinError
 from fedkin.federation import Federation, Samples, Task
 from fedkin.flow import Fit, Message
 from fedkin.learning import CrossEntropy, Loss, Net, Proximal, Training
-from fedkin.learning.batches import Member
-from fedkin.learning.dense import fit_dense
 from fedkin.learning.models import Mlp
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import fit_stacked
-from fedkin.learning.written import Program, program_of
+from fedkin.learning.stacked import Member, fit_stacked
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.sfmtl_graph import AnchoredCrossEntropy
@@ -51,7 +48,7 @@ def members(net: Net, weights: Any = WEIGHTS) -> list[Member]:
 
 def alone(net: Net, loss: Loss, training: Training, member: Member) -> Any:
     return fit(net, net.scratch(), member.params, loss, member.samples, training, member.extras, member.carry,
-               np.random.default_rng(member.key), member.weights)  # fmt: skip
+               np.random.default_rng(member.key), member.class_weights)  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", ["all", 5])
@@ -78,25 +75,17 @@ def test_it_is_the_weighted_mean_of_torch(batch: Any) -> None:
     assert got.loss == pytest.approx(np.mean(values), rel=1e-12)
     for name, tensor in module.named_parameters():
         torch.testing.assert_close(got.params[name], tensor.detach(), rtol=1e-10, atol=1e-12)
-    assert alone(net, CrossEntropy(), training, replace(member, weights=None)).loss != pytest.approx(got.loss, rel=1e-3)
+    without = alone(net, CrossEntropy(), training, replace(member, class_weights=None))
+    assert without.loss != pytest.approx(got.loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("loss", [CrossEntropy(), Proximal(CrossEntropy(), 0.3), AnchoredCrossEntropy(0.1, 0.5)])
 def test_stacks_train_as_one_client_after_another(loss: Loss) -> None:
     net, training = net_of(), Training(batch_size=8, lr=0.1, local_epochs=2, momentum=0.5)
     stack = members(net)
-    together = [fit_stacked(net, net.scratch(), loss, training, stack)]
-    program = program_of(net)
-    assert isinstance(program, Program)
-    together.append(fit_dense(net, loss, program, training, stack))
-    plain = training.model_copy(update={"momentum": 0.0})
-    for member, got in zip(stack, fit_dense(net, loss, program, plain, stack), strict=True):
-        want = alone(net, loss, plain, member)
-        for name in net.initial:
-            torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
-    for way in together:
-        for member, got in zip(stack, way, strict=True):
-            want = alone(net, loss, training, member)
+    for plan in (training, training.model_copy(update={"momentum": 0.0})):
+        for member, got in zip(stack, fit_stacked(net, loss, plan, stack), strict=True):
+            want = alone(net, loss, plan, member)
             assert got.loss == pytest.approx(want.loss, rel=1e-9)
             for name in net.initial:
                 torch.testing.assert_close(got.params[name], want.params[name], rtol=1e-9, atol=1e-9)
@@ -106,11 +95,9 @@ def test_small_weights_are_no_padding() -> None:
     """In the written-out products a sum of weights below 1 must not be taken for an empty batch."""
     net, training = net_of(), Training(batch_size=2, lr=0.1, local_epochs=1)
     stack = members(net, tuple(weight / 1000 for weight in WEIGHTS))
-    program = program_of(net)
-    assert isinstance(program, Program)
     for small, usual in zip(
-        fit_dense(net, CrossEntropy(), program, training, stack),
-        fit_dense(net, CrossEntropy(), program, training, members(net)), strict=True,
+        fit_stacked(net, CrossEntropy(), training, stack), fit_stacked(net, CrossEntropy(), training, members(net)),
+        strict=True,
     ):  # fmt: skip
         assert small.loss == pytest.approx(usual.loss, rel=1e-9)
 
@@ -157,13 +144,13 @@ def test_a_loss_that_compares_samples_refuses_them(name: str) -> None:
         small_setup(METHODS[name](), small_federation(), class_weights="balanced")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("workers", marks=pytest.mark.slow), "stacked"])
+@pytest.mark.parametrize("mode", [pytest.param("workers", marks=pytest.mark.slow), "fast"])
 def test_every_mode_gives_the_same_models(mode: str) -> None:
     want, got = (models("fedprox", one, class_weights="balanced") for one in ("one-by-one", mode))
     for id, params in want.items():
         for name, tensor in params.items():
             torch.testing.assert_close(got[id][name], tensor, rtol=1e-4, atol=1e-5)
-    assert mode == "stacked" or equal(want, got)
+    assert mode == "fast" or equal(want, got)
 
 
 @dataclass(frozen=True)

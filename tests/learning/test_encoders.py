@@ -16,7 +16,6 @@ from fedkin.data.dataset import Dataset, Part
 from fedkin.errors import ConfigError, RunError
 from fedkin.federation import Samples, Scale, Task
 from fedkin.learning import Batch, Training
-from fedkin.learning.batches import Member
 from fedkin.learning.encoders import (
     Encode,
     Reconstruction,
@@ -32,7 +31,6 @@ from fedkin.learning.encoders import (
     standardised,
 )
 from fedkin.learning.sgd import infer
-from fedkin.learning.stacked import fit_stacked
 from support import stored
 
 PLAN = Training(optimiser="adam", lr=1e-3, batch_size=16, local_epochs=3)
@@ -150,20 +148,6 @@ def test_reconstruction_is_the_mean_squared_error_of_the_unscaled_image() -> Non
     assert float(value) == pytest.approx(expected, rel=1e-5)
     padded = Batch(torch.cat([x, x[:2] * 9]), samples.y, torch.tensor([1.0] * 6 + [0.0] * 2))
     assert float(loss(module, padded, {}, {})) == pytest.approx(expected, rel=1e-5)
-
-
-def test_fine_tuning_of_clients_can_be_stacked() -> None:
-    from fedkin.learning.sgd import fit
-
-    net, plan = encoder_net("grey", (1, 8, 8), 5), PLAN.model_copy(update={"local_epochs": 1})
-    members = [Member(net.initial, images(count, seed=count), {}, {}, count) for count in (20, 33)]
-    loss = Reconstruction(pixels(images().scale))
-    stacked = fit_stacked(net, net.scratch(), loss, plan, members)
-    for member, got in zip(members, stacked, strict=True):
-        rng = np.random.default_rng(member.key)
-        alone = fit(net, net.scratch(), net.initial, loss, member.samples, plan, {}, {}, rng)
-        for name, tensor in alone.params.items():
-            torch.testing.assert_close(got.params[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_pretraining_lowers_the_error_and_is_cached_by_content() -> None:

@@ -21,7 +21,6 @@ from fedkin.errors import MethodError
 from fedkin.federation import Task
 from fedkin.learning import CrossEntropy, Net, Training
 from fedkin.learning.sgd import fit, infer
-from fedkin.learning.stackable import stackable
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.network.agreement import Agreement, agreed, unlike
@@ -178,7 +177,7 @@ def plain_fedavg(body: nn.Sequential, head: nn.Module, rounds: int, settings: Tr
 
 
 HOW = [
-    {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
+    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
 ]  # fmt: skip
 
 
@@ -193,18 +192,6 @@ def test_frozen_values_are_the_net_s_in_every_mode(how: dict[str, Any]) -> None:
             torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("make", [adapted, lambda: adapted(adapters=False)])
-def test_stacks_of_nets_with_frozen_weights(make: Any) -> None:
-    assert stackable(Net(*make()))
-    alone, stacked = (
-        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
-        for mode in ("one-by-one", "stacked")
-    )
-    for id, params in alone.models.items():
-        for name, tensor in params.items():
-            torch.testing.assert_close(stacked.models[id][name], tensor, rtol=1e-4, atol=1e-5)
-
-
 def test_a_frozen_layer_among_written_out_ones() -> None:
     """A net whose layers are of the kind that is trained by written-out products, one of them frozen."""
 
@@ -216,24 +203,9 @@ def test_a_frozen_layer_among_written_out_ones() -> None:
 
     alone, stacked = (
         fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
-        for mode in ("one-by-one", "stacked")
+        for mode in ("one-by-one", "fast")
     )
     assert "body.1.weight" not in stacked.models["site-i"]
-    for name, tensor in alone.models["site-i"].items():
-        torch.testing.assert_close(stacked.models["site-i"][name], tensor, rtol=1e-4, atol=1e-5)
-
-
-def test_statistics_at_rest_can_be_stacked() -> None:
-    def make() -> tuple[nn.Module, nn.Module]:
-        body, _ = norms()
-        del body.get_submodule("0.0").note
-        return body[0], nn.Linear(6, CLASSES)
-
-    assert stackable(Net(*make()))
-    alone, stacked = (
-        fedkin.run("fedavg", small_federation(), model=make(), training=PLAN, settings={"mode": mode})
-        for mode in ("one-by-one", "stacked")
-    )
     for name, tensor in alone.models["site-i"].items():
         torch.testing.assert_close(stacked.models["site-i"][name], tensor, rtol=1e-4, atol=1e-5)
 

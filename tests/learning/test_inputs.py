@@ -16,13 +16,9 @@ import fedkin
 from fedkin.errors import ConfigError, DataError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.keys import key
-from fedkin.learning import CrossEntropy, Net, Training
+from fedkin.learning import Net, Training
 from fedkin.learning.augment import Augment
-from fedkin.learning.batches import Member
 from fedkin.learning.devices import Resident
-from fedkin.learning.sgd import fit
-from fedkin.learning.stackable import stackable
-from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.flt import Flt
 
 WORDS, LENGTH, CLASSES = 12, 6, 3
@@ -114,7 +110,7 @@ def plain_fedavg(kind: str) -> dict[str, Tensor]:
 
 
 HOW: list[dict[str, Any]] = [
-    {"mode": "one-by-one"}, {"mode": "stacked"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
+    {"mode": "one-by-one"}, {"mode": "fast"}, {"mode": "workers", "workers": 1}, {"engine": "loopback"},
 ]  # fmt: skip
 
 
@@ -129,23 +125,6 @@ def test_fedavg_equals_a_plain_loop(kind: str, how: dict[str, Any]) -> None:
                 torch.testing.assert_close(tensor, want[name], rtol=1e-9, atol=1e-10)
         # Linear 5 x 4 and 4 x 3, forwards and twice that backwards.
         assert got.rounds[-1]["flops"] == 192 * got.rounds[-1]["samples"]
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("kind", ["ids", "dict"])
-def test_texts_are_really_stacked(kind: str, shared: bool) -> None:
-    """The executor would hide a failure: what torch cannot stack, it does one by one."""
-    clients, net = federation(kind), Net(*model(kind), torch.float64)
-    assert stackable(net)
-    held = (clients if shared else apart(clients)).values()
-    stack = [Member(net.initial, client.train, {}, {}, number) for number, client in enumerate(held)]
-    training = Training.model_validate(PLAN)
-    together = fit_stacked(net, net.scratch(), CrossEntropy(), training, stack)
-    for member, got in zip(stack, together, strict=True):
-        want = fit(net, net.scratch(), net.initial, CrossEntropy(), member.samples, training, {}, {},
-                   np.random.default_rng(member.key))  # fmt: skip
-        for name, tensor in want.params.items():
-            torch.testing.assert_close(got.params[name], tensor, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", ["sfmtl-graph", "fedproto", "mapl-plus", "ifca", "fedsr", "cfl", "tfl"])

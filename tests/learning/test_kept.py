@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from fedkin.learning import Net, frozen
 from fedkin.learning.frozen import Frozen, recalled, trunk_of
 from fedkin.learning.models import backbone
 from fedkin.learning.sgd import infer
-from fedkin.learning.stackable import why_alone
 
 PLAN = {"rounds": 2, "lr": 0.1, "batch_size": 4, "local_steps": 2}
 
@@ -145,15 +142,6 @@ def test_the_limit_is_that_of_all_modules_together(
     assert first.kept.nbytes == 45 * 7 * 4
     assert second.kept.nbytes == 0
     assert "features are not kept, but computed in every step" in caplog.text
-
-
-def test_why_a_net_is_not_stacked_is_forgotten_with_the_net() -> None:
-    net = Net(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)), nn.Linear(2, 2))
-    assert why_alone(net) == why_alone(net) == "the net has dropout (body.1)"
-    gone = weakref.ref(net)
-    del net
-    gc.collect()
-    assert gone() is None
 
 
 def test_operations_do_not_depend_on_what_is_known() -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.errors import ConfigError
-from fedkin.federation import Samples, Task
-from fedkin.learning import CrossEntropy, Net, Training, sgd
-from fedkin.learning.batches import Member
+from fedkin.federation import Task
+from fedkin.learning import Net
 from fedkin.learning.models import MODELS
 from fedkin.learning.models.small import Pool
-from fedkin.learning.stackable import stackable
-from fedkin.learning.stacked import fit_stacked
 
 SMALL = ("small-plain", "small-residual", "small-separable", "small-wide")
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 13)]
@@ -63,27 +59,6 @@ def test_the_four_are_of_unlike_build_and_of_like_size() -> None:
     sizes = [net.parameters() for net in nets]
     assert max(sizes) < 2 * min(sizes)
     assert len({repr(net.module.head) for net in nets}) == 1
-
-
-@every_net
-def test_clients_stack_into_one_computation(name: str) -> None:
-    task, draw = Task(4, (1, 12, 12)), torch.Generator().manual_seed(3)
-    net = Net.build(lambda: MODELS[name].model_validate({"width": 8}).build(task), 1, torch.float64)
-    assert stackable(net)
-    training = Training(lr=0.05, batch_size=8, local_steps=3)
-    samples = [
-        Samples(torch.randn(n, 1, 12, 12, generator=draw).double(), torch.randint(4, (n,), generator=draw))
-        for n in (11, 8, 20)
-    ]
-    members = [Member(net.initial, own, {}, {}, 40 + k) for k, own in enumerate(samples)]
-    stacked = fit_stacked(net, net.scratch(), CrossEntropy(), training, members)
-    for member, one in zip(members, stacked, strict=True):
-        alone = sgd.fit(
-            net, net.scratch(), member.params, CrossEntropy(), member.samples, training, {}, {},
-            np.random.default_rng(member.key),
-        )  # fmt: skip
-        for key, tensor in alone.params.items():
-            torch.testing.assert_close(one.params[key], tensor, rtol=1e-8, atol=1e-10)
 
 
 @every_net

@@ -42,7 +42,7 @@ def texts(length: int = 6) -> tuple[Any, Any, list[str]]:
     return x, y, ["a", "b", "c"] * 200
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("mode", ["one-by-one", "fast"])
 def test_a_federation_of_token_ids_runs_and_learns(tmp_path: Path, mode: str) -> None:
     x, y, client = texts()
     np.savez(tmp_path / "reviews.npz", x=x, y=y, client=np.array(client))

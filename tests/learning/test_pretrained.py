@@ -141,7 +141,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_every_engine_and_mode_gives_one_result(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_engine_and_mode_gives_one_result(folder: Path) -> None:
     model = Transformers(path=folder, adapters={"rank": 2})
 
     def models(clients: int, **how: Any) -> Any:
@@ -149,26 +149,11 @@ def test_every_engine_and_mode_gives_one_result(folder: Path, caplog: pytest.Log
 
     alone, single = models(2), models(1)
     for mode, want, got in (
-        ("stacked", alone, models(2, mode="stacked")),
+        ("fast", alone, models(2, mode="fast")),
         ("workers", single, models(1, mode="workers", workers=1)),
         ("processes", single, models(1, engine="processes")),
     ):
         assert all(torch.equal(tensor, got[name]) for name, tensor in want.items()), mode
-    assert "run.mode: 'stacked' trains clients one by one: torch cannot map the net or the loss" in caplog.text
-
-
-# Torch computes this attention client by client inside the stack.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vision_nets_stack(caplog: pytest.LogCaptureFixture) -> None:
-    alone, stacked = (
-        fedkin.run("fedavg", images(), model=tiny_vit(adapters={"rank": 2, "on": ["qkv"]}), training=PLAN,
-                   settings={"mode": mode})
-        for mode in ("one-by-one", "stacked")
-    )  # fmt: skip
-    assert "one by one" not in caplog.text
-    assert any("lora_A" in name for name in alone.models["site-0"])
-    for name, tensor in alone.models["site-0"].items():
-        torch.testing.assert_close(stacked.models["site-0"][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def from_toml(tmp_path: Path, model: dict[str, Any], method: str, **sections: Any) -> Experiment:

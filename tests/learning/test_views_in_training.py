@@ -73,7 +73,7 @@ def test_every_method_trains_on_views(method: str, digits: Federation) -> None:
     assert equal(viewed, ran(method, digits, augment=GENTLE))
 
 
-@pytest.mark.parametrize("mode", ["stacked", "workers"])
+@pytest.mark.parametrize("mode", ["fast", "workers"])
 def test_all_modes_draw_the_same_views(mode: str, digits: Federation) -> None:
     assert equal(ran("fedavg", digits, augment=GENTLE), ran("fedavg", digits, mode, augment=GENTLE))
 

@@ -15,9 +15,7 @@ from torch.nn import functional as F
 
 from fedkin.keys import rng
 from fedkin.learning import CrossEntropy
-from fedkin.learning.batches import Member
 from fedkin.learning.sgd import fit
-from fedkin.learning.stacked import fit_stacked
 from fedkin.methods.blocks.minimax import filled
 from fedkin.methods.drfa import Drfa, Snapshotting
 from fedkin.methods.fedavg import FedAvg
@@ -87,27 +85,6 @@ def test_a_snapshot_is_the_model_after_so_many_steps(at: int, seed: int) -> None
     kept = fitted.params if at == 6 else fitted.carry["snapshot"]
     for name, tensor in path[at].items():
         torch.testing.assert_close(kept[name], tensor, rtol=1e-9, atol=1e-12)
-
-
-def test_snapshots_stack() -> None:
-    federation = small_federation()
-    setup = small_setup(Drfa(), federation, dtype=torch.float64)
-    clients = [federation[id] for id in sorted(federation)]
-    initial = setup.net.initial
-    members = [
-        Member(initial, client.train, {}, {"left": torch.tensor(at), "snapshot": dict(initial)}, key)
-        for key, (client, at) in enumerate(zip(clients, (1, 2, 3, 1, 2, 3), strict=True))
-    ]
-    loss, module = Snapshotting(CrossEntropy()), setup.net.scratch()
-    for member, stacked in zip(members, fit_stacked(setup.net, module, loss, setup.training, members), strict=True):
-        alone = fit(
-            setup.net, module, initial, loss, member.samples, setup.training, {}, member.carry,
-            np.random.default_rng(member.key),
-        )  # fmt: skip
-        assert int(stacked.carry["left"]) == int(alone.carry["left"])
-        for name, tensor in alone.carry["snapshot"].items():
-            torch.testing.assert_close(stacked.carry["snapshot"][name], tensor, rtol=1e-10, atol=1e-12)
-            assert not torch.equal(tensor, initial[name])
 
 
 def test_the_drawn_step_is_uniform() -> None:

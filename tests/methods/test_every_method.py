@@ -13,8 +13,8 @@ from fedkin.engines import LocalEngine, Setup
 from fedkin.errors import MethodError
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.learning import Net
-from fedkin.learning.computing import Computing, _has_bf16
 from fedkin.learning.devices import CPU
+from fedkin.learning.precision import Precision, _has_bf16
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
@@ -58,8 +58,9 @@ def test_a_method_trains_in_bf16(name: str) -> None:
     setup = small_setup(METHODS[name](), dtype=torch.float32)
     body, head = setup.net.module.body, setup.net.module.head
     made = []
-    for how in ("float32", "bf16"):
-        engine = LocalEngine(replace(setup, net=Net(body, head, computing=Computing(how))))
+    precisions: tuple[Precision, ...] = ("float32", "bf16")
+    for how in precisions:
+        engine = LocalEngine(replace(setup, net=Net(body, head, precision=how)))
         engine.round(1)
         made.append(engine.model(min(setup.federation)))
     unlike = [key for key in made[0] if key.startswith("body.") and not torch.equal(made[0][key], made[1][key])]

@@ -223,7 +223,7 @@ def test_clients_stack_into_one_computation() -> None:
     federation = classes_federation(OWNED, COUNTS)
     one, stacked = (
         LocalEngine(small_setup(FedProto(lam=1.0), federation, torch.float64).having(mode=mode))
-        for mode in ("one-by-one", "stacked")
+        for mode in ("one-by-one", "fast")
     )
     for number in (1, 2, 3):
         one.round(number)

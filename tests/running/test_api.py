@@ -173,7 +173,7 @@ def test_shared_frozen_and_unsaved_parts_of_a_net() -> None:
             return torch.relu(self.b(self.a(x)) * self.scale)
 
     body = Odd()
-    for mode in ("one-by-one", "stacked"):
+    for mode in ("one-by-one", "fast"):
         result = fedkin.run("sfmtl-graph", small_federation(), rounds=2, model=(body, nn.Linear(5, 4)), training=PLAN,
                             settings={"mode": mode})  # fmt: skip
         for params in result.models.values():

@@ -57,8 +57,6 @@ def replaced(path: Path, column: str, values: list[object]) -> None:
         ("cut", "experiment.toml", b"name = ", "not readable as the experiment of a run"),
         ("cut", "experiment.toml", b'name = "small"', "differs from the experiment to resume"),
         ("cut", "federation.json", b"[]", "expected a table of names and values, got []"),
-        ("cut", "mode.json", b'"one-by-ong"', "no mode of local training"),
-        ("cut", "mode.json", b'"stacked"', "not as it was written"),
         ("cut", "parts/rounds-000002.jsonl", b"{", "not as it was written: 1 bytes"),
         ("cut", "parts/timing-000002.jsonl", b"\xff", "not as it was written"),
         ("cut", "parts/clients-000002.parquet", b"PAR1", "not as it was written"),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.engines.executors.auto import Auto
 from fedkin.errors import ConfigError, RunError
 from fedkin.graph import load_graph
 from fedkin.records.run import read_run
@@ -142,8 +139,7 @@ def test_another_dtype_is_another_experiment() -> None:
     "changes",
     [
         {"run.evaluate_every": 3},
-        {"run.mode": "stacked"},
-        {"run.mode": "auto"},
+        {"run.mode": "fast"},
         {"run.mode": "workers", "run.workers": 2},
         {"faults.dropout": 0.3},
         {"run.engine": "loopback"},
@@ -151,28 +147,17 @@ def test_another_dtype_is_another_experiment() -> None:
     ],
     ids=lambda changes: " ".join(map(str, changes.values())),
 )
-def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    # The times of "auto" are made up: first one client's, then those of all in a stack, which is the quickest.
-    times = itertools.cycle([1.0, 0.1])
-
-    def quickest(self: Auto, work: Callable[[int], object], steps: int) -> float:
-        work(1)
-        return next(times)
-
-    monkeypatch.setattr(Auto, "_quickest", quickest)
+def test_resume_under_other_settings(tmp_path: Path, changes: dict[str, Any]) -> None:
     experiment = Experiment.of(TABLE).with_changes(**changes)
     folder = tmp_path / "cut"
     with pytest.raises(RuntimeError, match="cut"):
         run_experiment(experiment, Path(), folder, watcher=CutAt(5, "raise"))
-    chosen = json.loads((folder / "mode.json").read_text())
     run_experiment(experiment, Path(), folder, resume=True)
-    # An uncut twin in the mode that was measured to be quickest the first time.
+    # An uncut twin.
     twin = tmp_path / "whole"
     twin.mkdir()
-    (twin / "mode.json").write_text((folder / "mode.json").read_text())
     (twin / "experiment.toml").write_text((folder / "experiment.toml").read_text())
     run_experiment(experiment, Path(), twin, resume=True)
-    assert json.loads((twin / "summary.json").read_text())["mode"] == chosen
     assert_equal_runs(twin, folder)
 
 

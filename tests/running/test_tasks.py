@@ -88,7 +88,7 @@ def test_figures_against_the_models_themselves(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_modes_agree(kind: str) -> None:
     reference = run(kind)
-    for mode in ("stacked", "workers"):
+    for mode in ("fast", "workers"):
         other = run(kind, settings={"mode": mode, "workers": 2})
         for id, params in reference.models.items():
             for name, tensor in params.items():

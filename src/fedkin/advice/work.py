@@ -254,7 +254,7 @@ def trained(method: Given, federation: Federation, bench: Bench, rate: float) ->
     rounds = max(1, training.rounds)
     quiet = {"evaluate_every": rounds, "trackers": (), "engine": "local", "adversaries": "none", "min_replies": 0}
     run = bench.run.model_copy(update=quiet)
-    net, nets = nets_for(bench.model, federation, bench.seed, run.torch_dtype, run.computing)
+    net, nets = nets_for(bench.model, federation, bench.seed, run.torch_dtype, run.precision)
     setup = Setup(method, federation, net, training, bench.seed, run, nets)
     return net, execute(setup, run, name="advice", scenario=federation.name)
 

@@ -79,7 +79,7 @@ def run(
 
 def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool = False) -> None:
     """Write the report of a finished run and print its figures."""
-    from fedkin.report.tables import one_run, profiled, ways_taken
+    from fedkin.report.tables import one_run, profiled, training_paths
 
     report = write_run_report([folder], folder)
     if json:
@@ -88,7 +88,7 @@ def finish_run(plan: Any, result: Any, folder: Path, json: bool, profile: bool =
     make_console().print(one_run(result))
     print_verdicts({plan.method.name: {plan.run.seed: result}})
     if profile:
-        make_console().print(profiled(result.summary), *ways_taken(result.summary))
+        make_console().print(profiled(result.summary), *training_paths(result.summary))
     print_paths(folder, report)
 
 

@@ -15,7 +15,7 @@ from fedkin.learning.scoring import Figures, Marks
 from fedkin.views import ServerView
 
 if TYPE_CHECKING:
-    from fedkin.engines.executors.ways import Way
+    from fedkin.engines.executors.jobs import TrainingPath
     from fedkin.engines.roster import Roster
     from fedkin.graph import Graph
 
@@ -154,15 +154,10 @@ class Engine(ABC):
 
     @property
     def mode(self) -> str:
-        """The mode of local training, once it is known."""
+        """The mode of local training."""
         return self.setup.engine.mode
 
     @property
-    def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
-        return {}
-
-    @property
-    def ways(self) -> list[Way]:
-        """In which way nets were trained in this process, and why."""
+    def training_paths(self) -> list[TrainingPath]:
+        """How nets were trained in this process, and why."""
         return []

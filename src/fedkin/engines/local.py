@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
-from fedkin.engines.executors.choose import make_executor
-from fedkin.engines.executors.jobs import Executor
+from fedkin.engines.executors.jobs import Executor, Modules, OneByOne
+from fedkin.engines.executors.stacked import Fast
+from fedkin.engines.executors.workers import Workers
 from fedkin.engines.local_site import LocalSite
 from fedkin.engines.privacy import keyed
 from fedkin.engines.simulation import Simulation
@@ -32,4 +34,13 @@ class LocalEngine(Simulation):
 
     def make_executor(self) -> Executor:
         """Return the executor of local work."""
-        return make_executor(self.setup, opened(self.setup.engine.device))
+        how, net, federation = self.setup.engine, self.setup.net, self.setup.federation
+        if how.mode == "workers":
+            return Workers(net, federation, how.workers or cores())
+        kind = Fast if how.mode == "fast" else OneByOne
+        return kind(net, federation, Modules(opened(how.device)))
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,8 +15,7 @@ from fedkin.engines.adversaries import Attacks
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import ClientSide, Outbox, Running
 from fedkin.engines.driving import Driver
-from fedkin.engines.executors.jobs import Executor, ScoreJob
-from fedkin.engines.executors.ways import Way
+from fedkin.engines.executors.jobs import Executor, ScoreJob, TrainingPath
 from fedkin.engines.failures import Failure
 from fedkin.engines.faults import Crashed
 from fedkin.engines.features import features_of
@@ -213,15 +212,11 @@ class LocalSite(Site):
 
     @property
     def mode(self) -> str:
-        return self.executor.chosen
+        return self.executor.mode
 
     @property
-    def measured(self) -> dict[str, float]:
-        return self.executor.measured
-
-    @property
-    def ways(self) -> list[Way]:
-        return self.executor.ways
+    def training_paths(self) -> list[TrainingPath]:
+        return self.executor.training_paths
 
     def close(self) -> None:
         self.executor.close()

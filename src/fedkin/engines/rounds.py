@@ -27,7 +27,7 @@ from fedkin.views import ServerView, no_public_data
 
 if TYPE_CHECKING:
     from fedkin.data import Dataset
-    from fedkin.engines.executors.ways import Way
+    from fedkin.engines.executors.jobs import TrainingPath
 
 __all__ = ["Rounds"]
 
@@ -242,9 +242,5 @@ class Rounds(Engine):
         return self.site.mode
 
     @property
-    def measured(self) -> dict[str, float]:
-        return self.site.measured
-
-    @property
-    def ways(self) -> list[Way]:
-        return self.site.ways
+    def training_paths(self) -> list[TrainingPath]:
+        return self.site.training_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -20,12 +20,11 @@ __all__ = ["EngineSettings"]
 class EngineSettings(Settings):
     """The settings of an engine.
 
-    mode: mode of local training: "one-by-one" (client after client), "stacked" (many clients in one computation),
-    "workers" (processes of one thread), or "auto", which takes the fastest mode on the first jobs. All modes but
-    "stacked" give the same bits; "auto" may choose "stacked" on one machine and not on another. workers: number of
-    processes (0: one per core).
-    device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU, and its
-    default mode is "stacked".
+    mode: mode of local training: "fast" (many clients in one computation where their net and loss are of the simple
+    kinds that `fedkin.learning.stacked` has, else client after client), "one-by-one" (client after client, the
+    reference), or "workers" (processes of one thread, with the bits of "one-by-one"). "fast" differs from these by
+    rounding. workers: number of processes (0: one per core).
+    device: device of local training: "cpu", "cuda" or "cuda:1". The bits on a GPU differ from those on a CPU.
     network: which peers are neighbours, for methods without a server: "full", "ring", "regular:4", "erdos-renyi:0.3",
     "planted" (the known groups); with ", changing" a new network each round.
     alone: every client has a server of its own, or no neighbours: the method without exchange, as a control. What a
@@ -47,7 +46,7 @@ class EngineSettings(Settings):
 
     renamed: ClassVar[Mapping[str, str]] = {"dropout": "faults.dropout"}
 
-    mode: Literal["auto", "one-by-one", "stacked", "workers"] = "one-by-one"
+    mode: Literal["fast", "one-by-one", "workers"] = "fast"
     workers: int = Field(0, ge=0)
     device: str = "cpu"
     network: str = "full"
@@ -60,14 +59,6 @@ class EngineSettings(Settings):
     errors: Literal["missing", "stop"] = "missing"
     largest_n: int = Field(10**9, ge=1)
     message_limit_mb: float = Field(1024.0, gt=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _stacked_on_a_gpu(cls, given: Any) -> Any:
-        # With one small net at a time, a GPU mostly waits for the CPU.
-        if isinstance(given, dict) and given.get("device", "cpu") != "cpu" and "mode" not in given:
-            return {**given, "mode": "stacked"}
-        return given
 
     @field_validator("device")
     @classmethod

@@ -18,8 +18,8 @@ from fedkin.keys import key
 from fedkin.learning.layout import decide
 from fedkin.learning.measures import Measure
 from fedkin.learning.net import Net
+from fedkin.learning.split_body_head import made_up
 from fedkin.learning.training import Training
-from fedkin.learning.written import program_of
 from fedkin.settings import parse
 from fedkin.views import no_public_data
 
@@ -106,11 +106,9 @@ class Plan:
         made = {name: self.method.equip(net, self.task, seed) for name, net in known.items()}
         for net in known.values():
             net.check(self.task)
-        # Decided here, so that the net is laid out when other processes get it; and read here, before other threads
-        # train and draw random numbers.
+        # Decided here, so that the net is laid out when other processes get it.
         for net in made.values():
-            decide(net, self.task)
-            program_of(net)
+            decide(net, made_up(self.task, net.dtype))
         nets = None if self.nets is None else {client: made[id(net)] for client, net in self.nets.items()}
         return replace(self, net=made[id(self.net)], nets=nets)
 

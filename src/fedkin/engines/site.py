@@ -10,7 +10,7 @@ from typing import Any
 from fedkin.engines.accounting.operations import Work
 from fedkin.engines.base import Score
 from fedkin.engines.client_side import Outbox
-from fedkin.engines.executors.ways import Way
+from fedkin.engines.executors.jobs import TrainingPath
 from fedkin.engines.failures import Failure
 from fedkin.flow import Message, Params
 from fedkin.learning.devices import one_thread
@@ -102,17 +102,12 @@ class Site(ABC):
 
     @property
     def mode(self) -> str:
-        """The mode of local training, once it is known."""
+        """The mode of local training."""
         return "one-by-one"
 
     @property
-    def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
-        return {}
-
-    @property
-    def ways(self) -> list[Way]:
-        """In which way nets were trained in this process, and why."""
+    def training_paths(self) -> list[TrainingPath]:
+        """How nets were trained in this process, and why."""
         return []
 
     def close(self) -> None:  # noqa: B027  (most sites have nothing to release)

@@ -6,7 +6,6 @@ Random numbers come from torch's global generator, which a Fit seeds from its cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -19,68 +18,16 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Task, constant
 from fedkin.settings import Settings, span
 
-__all__ = ["Augment", "Draws", "StackDraws"]
+__all__ = ["Augment"]
 
 # Luma of ITU-R BT.601, and the two chroma axes in whose plane hue is an angle (YIQ).
 _TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
 
-class Draws:
-    """Random numbers for a batch, from torch's global generator."""
-
-    def uniform(self, x: Tensor) -> Tensor:
-        """A number from 0 to 1 for each sample of x [n, ...]."""
-        return torch.rand(len(x), dtype=x.dtype, device=x.device)
-
-    def noisy(self, x: Tensor, scale: float) -> Tensor:
-        """x with a normal number of this scale added to each of its numbers."""
-        return torch.randn_like(x).mul_(scale).add_(x)
-
-
-class StackDraws(Draws):
-    """The same numbers for batches of several clients below each other, each client's from a generator of its own.
-
-    counts: of each client's rows, those at the beginning that are samples; the others, padding, get zeros.
-    """
-
-    def __init__(self, generators: Sequence[torch.Generator], counts: Sequence[int]) -> None:
-        self.generators, self.counts = generators, counts
-
-    def uniform(self, x: Tensor) -> Tensor:
-        made = x.new_zeros(len(self.counts), len(x) // len(self.counts))
-        for own, generator, count in zip(made.unbind(0), self.generators, self.counts, strict=False):
-            own[:count].uniform_(generator=generator)
-        return made.flatten()
-
-    def noisy(self, x: Tensor, scale: float) -> Tensor:
-        made = torch.empty_like(x, memory_format=torch.contiguous_format)
-        # One client after another, whose numbers then stay in the cache.
-        for drawn, given in zip(self._drawn(made), x.chunk(len(self.counts)), strict=True):
-            drawn.mul_(scale).add_(given[: len(drawn)])
-        return made
-
-    def normal(self, x: Tensor) -> Tensor:
-        """A standard normal number for each number of x."""
-        made = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for _ in self._drawn(made):
-            pass
-        return made
-
-    def _drawn(self, made: Tensor) -> Iterator[Tensor]:
-        """Fill this memory with normal numbers, and yield each client's."""
-        for own, generator, count in zip(made.chunk(len(self.counts)), self.generators, self.counts, strict=False):
-            own[count:].zero_()
-            yield own[:count].normal_(generator=generator)
-
-
-_GLOBAL = Draws()
-
-
 class Augment(Settings):
     """A random view of each sample of x [n, ...]; images are [n, 1 or 3, height, width], other inputs get noise only.
 
-    Inputs that are not numbers have no such views: `check` refuses them unless `on` is false. `draws` gives the random
-    numbers.
+    Inputs that are not numbers have no such views: `check` refuses them unless `on` is false.
 
     on: false returns every sample unchanged.
     crop: smallest share of the area that a crop keeps (1: no crop). The ratio of its sides is from 3/4 to 4/3, and it
@@ -115,7 +62,7 @@ class Augment(Settings):
         if self.on:
             task.numbers(where, f"set {where}.on = false")
 
-    def __call__(self, x: Any, draws: Draws = _GLOBAL) -> Any:
+    def __call__(self, x: Any) -> Any:
         if not self.on:
             return x
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -124,41 +71,41 @@ class Augment(Settings):
                 "training.augment.on) = false"
             )
         if x.ndim != 4 or x.shape[1] not in (1, 3):
-            return draws.noisy(x, self.noise) if self.noise else x
+            return torch.randn_like(x).mul_(self.noise).add_(x) if self.noise else x
         low, high = (values.reshape(-1, 1, 1, 1) for values in x.flatten(1).aminmax(dim=1))
         if self.crop < 1 or self.flip:
-            x = self._cropped(x, draws)
+            x = self._cropped(x)
         if self.jitter or (self.grey and x.shape[1] == 3):
             # Values stay in the range of the sample, whatever the scale of the source is.
-            x = self._coloured(x, low, draws).clamp(low, high)
+            x = self._coloured(x, low).clamp(low, high)
         if self.blur:
-            x = self._blurred(x, draws)
+            x = self._blurred(x)
         return x
 
-    def _cropped(self, x: Tensor, draws: Draws) -> Tensor:
+    def _cropped(self, x: Tensor) -> Tensor:
         """Return a random window of each image, flipped or not, resized to the size of the image."""
         n, _, height, width = x.shape
-        area = _between(draws.uniform(x), self.crop, 1.0)
+        area = _between(_uniform(x), self.crop, 1.0)
         # The ratio is relative to the sides of the image. No ratio may make a side longer than the image's.
-        ratio = _between(draws.uniform(x), math.log(3 / 4), math.log(4 / 3)).exp() * (height / width)
+        ratio = _between(_uniform(x), math.log(3 / 4), math.log(4 / 3)).exp() * (height / width)
         ratio = torch.minimum(torch.maximum(ratio, area), 1 / area)
         wide, high = (area * ratio).sqrt(), (area / ratio).sqrt()
-        mirror = 1 - 2 * (draws.uniform(x) < self.flip).to(x.dtype)
-        left, top = (_between(draws.uniform(x), -1.0, 1.0) * (1 - side) for side in (wide, high))
+        mirror = 1 - 2 * (_uniform(x) < self.flip).to(x.dtype)
+        left, top = (_between(_uniform(x), -1.0, 1.0) * (1 - side) for side in (wide, high))
         zero = torch.zeros_like(wide)
         rows = torch.stack([wide * mirror, zero, left, zero, high, top], 1)
         grid = F.affine_grid(rows.reshape(n, 2, 3), list(x.shape), align_corners=False)
         return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
-    def _coloured(self, x: Tensor, black: Tensor, draws: Draws) -> Tensor:
+    def _coloured(self, x: Tensor, black: Tensor) -> Tensor:
         """Change brightness, contrast, saturation, hue and grey of each image by one linear map of its colours.
 
         black: the value [n, 1, 1, 1] that brightness does not change.
         """
         n, channels = x.shape[:2]
-        chosen = draws.uniform(x) < self.jitter
+        chosen = _uniform(x) < self.jitter
         brightness, contrast, saturation = (
-            torch.where(chosen, _between(draws.uniform(x), 1 - span, 1 + span), 1.0)
+            torch.where(chosen, _between(_uniform(x), 1 - span, 1 + span), 1.0)
             for span in (self.brightness, self.contrast, self.saturation)
         )
         luma = constant(_TO_YIQ[0], x.dtype, x.device) if channels == 3 else x.new_ones(1)
@@ -166,8 +113,8 @@ class Augment(Settings):
         gain, lift = brightness * contrast, brightness * (1 - contrast) * (mean - black.flatten())
         if channels == 1:
             return (x - black) * gain.reshape(n, 1, 1, 1) + black + lift.reshape(n, 1, 1, 1)
-        turn = torch.where(chosen, _between(draws.uniform(x), -self.hue, self.hue), 0.0) * (2 * math.pi)
-        grey = draws.uniform(x) < self.grey
+        turn = torch.where(chosen, _between(_uniform(x), -self.hue, self.hue), 0.0) * (2 * math.pi)
+        grey = _uniform(x) < self.grey
         chroma = torch.where(grey, 0.0, saturation)
         to, back = _colours(x.dtype, x.device)
         cos, sin, zero = chroma * turn.cos(), chroma * turn.sin(), torch.zeros_like(turn)
@@ -176,11 +123,11 @@ class Augment(Settings):
         moved = torch.einsum("nij,njhw->nihw", colours, x - black)
         return moved + black + lift.reshape(n, 1, 1, 1)
 
-    def _blurred(self, x: Tensor, draws: Draws) -> Tensor:
+    def _blurred(self, x: Tensor) -> Tensor:
         """Blur each chosen image with a Gaussian of its own width, first along the height, then along the width."""
         radius = max(1, round(0.1 * min(x.shape[2:])) // 2)
-        sigma = _between(draws.uniform(x), *self.sigma)
-        drawn = draws.uniform(x) < self.blur
+        sigma = _between(_uniform(x), *self.sigma)
+        drawn = _uniform(x) < self.blur
         # On a GPU all images are blurred, since the number of chosen ones would have to come back to the CPU first.
         chosen = drawn.nonzero(as_tuple=True)[0] if x.device.type == "cpu" else torch.arange(len(x), device=x.device)
         steps = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
@@ -199,6 +146,11 @@ def _colours(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the maps from red, green, blue to luma, chroma and back; cached, since inversion on a GPU would block."""
     to = torch.tensor(_TO_YIQ, dtype=dtype)
     return to.to(device), torch.linalg.inv(to).to(device)
+
+
+def _uniform(x: Tensor) -> Tensor:
+    """Return a number from 0 to 1 for each sample of x [n, ...]."""
+    return torch.rand(len(x), dtype=x.dtype, device=x.device)
 
 
 def _between(drawn: Tensor, low: float, high: float) -> Tensor:

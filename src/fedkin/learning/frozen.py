@@ -16,8 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedkin.federation import Samples
 from fedkin.federation.inputs import parts
-from fedkin.learning.computing import half
 from fedkin.learning.devices import arranged
+from fedkin.learning.precision import autocast
 
 __all__ = ["Frozen", "Kept", "recalled", "trunk_of"]
 
@@ -59,14 +59,14 @@ class Frozen(nn.Module):
             self.kept.missed()
         x = _whole(x)
         if not self.keep or torch.compiler.is_compiling():
-            with torch.no_grad(), half(_device(x), on=False):
+            with torch.no_grad(), autocast(_device(x), on=False):
                 return self.net(x)
         return self.computed(x)
 
     def computed(self, x: Any) -> Tensor:
         """Return the features of a batch, computed one sample at a time."""
         rows = len(pytree.tree_leaves(x)[0])
-        with torch.no_grad(), half(_device(x), on=False):
+        with torch.no_grad(), autocast(_device(x), on=False):
             one = [pytree.tree_map(lambda part, row=row: part[row : row + 1], x) for row in range(max(rows, 1))]
             return torch.cat([self.net(arranged(part, self.channels_last)) for part in one])
 

@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 from fedkin.codec import Params
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Task
-from fedkin.learning.computing import DEFAULT, Computing, half
 from fedkin.learning.devices import CPU, device_of
 from fedkin.learning.frozen import trunk_of
-from fedkin.learning.seeded import seeded
+from fedkin.learning.precision import Precision, autocast
+from fedkin.learning.torch_rng import seeded
 from fedkin.untrusted import said
 
 __all__ = ["BodyHead", "Net", "check_fit", "head_of"]
@@ -37,9 +37,8 @@ class BodyHead(nn.Module):
         self.body, self.head = body, head
         for name, module in (extra or {}).items():
             self.add_module(name, module)
-        self.computing = DEFAULT
-        self.last: bool | None = None  # whether it is laid out with channels last; None: not known yet
-        self.trunk: Any = None  # a `kernels.Trunk` that computes the body, or None
+        self.precision: Precision = "float32"
+        self.channels_last: bool | None = None  # how it is laid out; None: not known yet
 
     def features(self, x: Any) -> Tensor:
         """Return features [batch, d] of inputs [batch, ...], or of a dict of inputs."""
@@ -50,9 +49,9 @@ class BodyHead(nn.Module):
 
         x is a tensor, or several. For losses that need more of the body than its features.
         """
-        if self.computing.precision == "float32":
-            return (self.trunk if function is self.body and self.trunk and self.trunk.takes(x) else function)(x)
-        with half(device_of(self)), _watched(False):
+        if self.precision == "float32":
+            return function(x)
+        with autocast(device_of(self)), _watched(False):
             return pytree.tree_map(_in_float32, function(x))
 
     @contextmanager
@@ -61,7 +60,7 @@ class BodyHead(nn.Module):
 
         Otherwise these would be computed in float32, whatever the precision of the run.
         """
-        if self.computing.precision == "float32":
+        if self.precision == "float32":
             yield nullcontext
             return
         others = {part for name, child in self.named_children() if name != "body" for part in child.modules()}
@@ -180,12 +179,13 @@ class Net:
 
     def __init__(
         self, body: nn.Module, head: nn.Module, dtype: torch.dtype = torch.float32,
-        extra: Mapping[str, nn.Module] | None = None, computing: Computing = DEFAULT,
+        extra: Mapping[str, nn.Module] | None = None, precision: Precision = "float32",
     ) -> None:  # fmt: skip
         # All modules are copied together, so that weights that body and head share stay shared.
         self.module = BodyHead(*copy.deepcopy((body, head, dict(extra or {})))).to(dtype)
         self.dtype = dtype
-        self.computing = self.module.computing = computing
+        self.precision: Precision = precision
+        self.module.precision = precision
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         named = self._named()
         self.initial: Params = _Fixed(
@@ -193,17 +193,17 @@ class Net:
         )
         if not self.trainable:
             raise ConfigError("model: the net has no trainable parameter")
-        self.last: bool | None = None  # whether it is computed with channels last; None: not decided yet
+        self.channels_last: bool | None = None  # whether it is computed so; None: not decided yet
 
     @classmethod
     def build(
         cls, make: Callable[[], tuple[nn.Module, nn.Module]], key: int, dtype: torch.dtype = torch.float32,
-        computing: Computing = DEFAULT,
+        precision: Precision = "float32",
     ) -> Net:  # fmt: skip
         """Return the net that `make` builds, with PyTorch's initialisation drawn from `key`."""
         with seeded(key):
             body, head = make()
-        return cls(body, head, dtype, computing=computing)
+        return cls(body, head, dtype, precision=precision)
 
     def extended(self, make: Callable[[], Mapping[str, nn.Module]], key: int) -> Net:
         """Return this net with further modules, initialised from `key`; body and head keep their values.
@@ -215,7 +215,7 @@ class Net:
         """
         with seeded(key):
             made = make()
-        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made}, self.computing)
+        return Net(self.module.body, self.module.head, self.dtype, {**self.extra, **made}, self.precision)
 
     @property
     def extra(self) -> dict[str, nn.Module]:

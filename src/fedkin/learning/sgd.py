@@ -13,32 +13,28 @@ from torch import Tensor
 from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
 from fedkin.federation import Samples
-from fedkin.learning.descent import descent, direct
 from fedkin.learning.devices import CPU, arranged, device_of, drawn, moved, plain, usual
 from fedkin.learning.frozen import recalled
-from fedkin.learning.layout import batch_of, settled
+from fedkin.learning.layout import lay_out
 from fedkin.learning.losses import Batch, Loss
 from fedkin.learning.net import BodyHead, Net, check_fit
-from fedkin.learning.seeded import seeded
+from fedkin.learning.torch_rng import seeded
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["ROWS", "arranged", "fit", "infer", "load", "outputs"]
+__all__ = ["ROWS", "fit", "infer", "load", "outputs"]
 
 # Rows per pass without gradients. 128 rows are about as fast as 512 for dense nets and LeNet, and 1.6 times as fast for
-# nets whose feature maps then still fit in a core's cache (benchmarks/inference.py).
+# nets whose feature maps then still fit in a core's cache.
 ROWS = 128
 _ROWS_ON_A_GPU = 1024
 
 
 def load(module: BodyHead, params: Params) -> None:
-    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module.
-
-    They get the layout of the module; if that is not known yet, `settled` lays them out.
-    """
-    own = _held(module)
-    check_fit(params, own)
-    last = bool(module.last)
-    for name, tensor in own.items():
+    """Copy these parameters and buffers into the module: all that training changes. The rest is in the module."""
+    tensors = _trained(module)
+    check_fit(params, tensors)
+    last = bool(module.channels_last)
+    for name, tensor in tensors.items():
         tensor.data = arranged(params[name].to(device=tensor.device, dtype=tensor.dtype, copy=True), last)
 
 
@@ -50,47 +46,39 @@ def fit(
 
     weights: what a sample of each class counts. `samples` are on the device of the module; results are on the CPU.
     """
-    last = settled(net, module, samples)
+    last = lay_out(net, module, samples)
     load(module, params)
     device = device_of(module)
     extras, carry = moved(extras, device), moved(carry, device)
     module.train()
-    trained = dict(module.named_parameters())
-    leaves = [trained[name] for name in net.trainable]
-    descend = descent(training, leaves)
     constant = module.constants()
+    named = dict(module.named_parameters())
+    step = _stepper(training, [named[name] for name in net.trainable])
     counts = None if weights is None else torch.tensor(weights, dtype=net.dtype, device=device)
     view = training.augment
     values: list[Tensor] = []
-    masks: dict[int, Tensor] = {}
     seen = 0
     changed = view is not None and view.on
     with (
         seeded(device=device),
         recalled(module.body, samples, net.dtype, changed) as recall,
-        direct(module, loss, training),
         module.guarded() as guard,
     ):
-        torch.manual_seed(int(rng.integers(2**63)))
+        _seed(int(rng.integers(2**63)), device)
         for where in drawn(list(training.batches(len(samples), rng)), device):
-            size = len(where)
-            if size not in masks or masks[size]._version:  # a loss may change it in place
-                masks[size] = torch.ones(size, dtype=net.dtype, device=device)
-            y = samples.labels(where)
-            weight = None if counts is None else counts[y]
-            if view is None:
-                x = batch_of(samples, where, net.dtype, last)
-            else:
-                x = arranged(view(samples.inputs(where, net.dtype)), last)
-            batch = Batch(x, y, masks[size], True, weight)
+            x, y = arranged(samples.inputs(where, net.dtype), last), samples.labels(where)
+            if view is not None:
+                x = arranged(view(x), last)
+            mask = torch.ones(len(where), dtype=net.dtype, device=device)
+            batch = Batch(x, y, mask, True, None if counts is None else counts[y])
             recall(batch.x, where)
             with guard():
                 result = loss(module, batch, extras, carry)
             value, carry = result if isinstance(result, tuple) else (result, carry)
             value.backward()  # type: ignore[no-untyped-call]
-            descend()
+            step()
             values.append(value.detach())
-            seen += size
+            seen += len(where)
     steps = len(values)
     total = torch.stack(values).double().sum() if values else 0.0
     mean = float(total) / max(steps, 1)
@@ -99,8 +87,44 @@ def fit(
             f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
         )
     _unchanged(module, constant)
-    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in _held(module).items()}
+    learned = {name: usual(tensor.detach().to(CPU)) for name, tensor in _trained(module).items()}
     return Fitted(learned, plain(moved(carry, CPU)), mean, steps, seen)
+
+
+def _seed(number: int, device: torch.device) -> None:
+    """Seed the generators from which a fit draws."""
+    if device == CPU:
+        torch.default_generator.manual_seed(number)  # torch.manual_seed formats a traceback for each kind of GPU
+    else:
+        torch.manual_seed(number)
+
+
+def _stepper(training: Training, leaves: Sequence[Tensor]) -> Callable[[], None]:
+    """Return the function that updates the parameters by their gradients, and clears the gradients.
+
+    SGD without momentum does not use torch.optim, whose bookkeeping costs more than the step of a small net.
+    """
+    plain_sgd = training.optimiser == "sgd" and not training.momentum
+    optimiser = None if plain_sgd else training.build(leaves)
+    for leaf in leaves:
+        leaf.grad = None  # an earlier fit that failed may have left a gradient
+
+    @torch.no_grad()
+    def step() -> None:
+        if training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(leaves, training.clip)
+        if optimiser is not None:
+            optimiser.step()
+            optimiser.zero_grad()
+            return
+        for leaf in leaves:
+            if leaf.grad is not None:
+                if training.weight_decay:
+                    leaf.grad.add_(leaf, alpha=training.weight_decay)
+                leaf.add_(leaf.grad, alpha=-training.lr)
+                leaf.grad = None
+
+    return step
 
 
 def infer(
@@ -108,7 +132,7 @@ def infer(
     samples: Samples,
 ) -> Tensor:  # fmt: skip
     """Return the outputs of the net for all samples, [n, ...], in evaluation mode, on the CPU."""
-    settled(net, module, samples)
+    lay_out(net, module, samples)
     load(module, params)
     return outputs(net, module, what, samples)
 
@@ -133,7 +157,7 @@ def _passes(
     """Return the outputs, computed for `many` samples at a time."""
     module.eval()
     device = device_of(module)
-    last = settled(net, module, samples)
+    last = lay_out(net, module, samples)
     parts = []
     with torch.no_grad(), recalled(module.body, samples, net.dtype) as recall, module.guarded() as guard:
         for start in range(0, len(samples), many):
@@ -151,7 +175,7 @@ def _passes(
     return torch.cat(parts).contiguous()
 
 
-def _held(module: BodyHead) -> dict[str, Tensor]:
+def _trained(module: BodyHead) -> dict[str, Tensor]:
     """Return the tensors that training changes, in the order of `Net.initial`."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # In most nets these are all tensors.

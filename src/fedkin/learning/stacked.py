@@ -1,233 +1,677 @@
-"""Local training of many clients as one batched computation, equal to `learning.sgd` for one client at a time.
+"""Local training of many clients as one computation, for nets that are a chain of simple layers.
 
-Parameters get a leading client dimension [K, ...]; a loss written for one client is mapped over it by
-torch.func.vmap, under ordinary autograd, so that matrix products become batched and convolutions grouped.
-Clients with fewer samples are padded: a padded sample has mask 0. A client that has finished leaves the stack.
+The weights of K clients lie in one tensor [K, out, in], so that a layer is one batched product. Forward and backward
+are written out. For layers h_l = act(h_{l-1} W_l^T + b_l), and g_l the gradient of the loss by what act gets, a step of
+plain SGD is a product into the weights themselves, and no gradient is stored:
+
+    g_{l-1} = (g_l W_l) * act'        W_l <- (1 - lr * decay) W_l - lr * g_l^T h_{l-1}
+
+A proximal term mu / 2 |w - w_0|^2 makes the factor 1 - lr * (decay + mu), and adds lr * mu * w_0. Batches are padded to
+the longest one; a padded row has the weight 0 in every sum over samples. A client that has finished leaves the stack.
+
+Each result equals that of `sgd.fit` up to rounding: the same batches, and the same draws of dropout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
-from fedkin.codec import Tree
+from fedkin.codec import Params, Tree
 from fedkin.errors import MethodError
-from fedkin.learning.batches import Batches, Member, Plan
-from fedkin.learning.devices import CPU, device_of, moved
-from fedkin.learning.losses import Batch, Loss
-from fedkin.learning.net import BodyHead, Net, check_fit
+from fedkin.federation import Samples
+from fedkin.federation.inputs import CODES
+from fedkin.federation.samples import prepared
+from fedkin.learning.devices import CPU, moved
+from fedkin.learning.losses import Batch, CrossEntropy, Loss, Proximal, SquaredError
+from fedkin.learning.net import Net, check_fit
 from fedkin.learning.training import Fitted, Training
 
-__all__ = ["Optimiser", "fit_stacked", "put", "results", "stack_of", "stacked"]
+__all__ = ["Chain", "Member", "NotStacked", "chain_of", "fit_stacked", "why_not"]
 
-# Bytes of weights in one stack on a CPU, and members at least. Fewer need too many calls of vmap, which cost more than
-# weights that leave the cache (784-200 with a skip connection, 20 members at once 271 ms, 9 at once 352 ms).
-_CACHE, _LEAST = 16 << 20, 4
+_aten = torch.ops.aten
+# Bytes of weights in one stack on a CPU: more would leave the cache between steps, fewer need too many calls.
+_CACHE = 6 << 20
 
 
-def fit_stacked(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
-    """Train all members; each result equals `sgd.fit` of that member up to rounding.
+class NotStacked(MethodError):
+    """These samples cannot be stacked."""
 
-    Samples are on the device of the module; results are on the CPU.
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One client's part in a stack; class_weights: what a sample of each class counts."""
+
+    params: Params
+    samples: Samples
+    extras: Tree
+    carry: Tree
+    key: int
+    class_weights: Sequence[float] | None = None
+
+
+# -- which nets and losses --------------------------------------------------------------------------------------------
+
+
+class Chain(NamedTuple):
+    """A net as a chain of layers. flat: inputs are flattened first. layers: those of the body, by name."""
+
+    flat: bool
+    layers: tuple[tuple[str, nn.Module], ...]
+    head: nn.Linear
+
+    def has(self, kind: type[nn.Module]) -> bool:
+        """Whether a layer is of this class."""
+        return any(type(layer) is kind for _, layer in self.layers)
+
+
+def why_not(net: Net, loss: Loss, training: Training) -> str:
+    """Return why clients cannot be trained in a stack; empty if they can.
+
+    >>> why_not(Net(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(2, 2)), CrossEntropy(), Training())
+    'body.1 is a Softmax'
     """
-    size = sum(t.nbytes for t in net.initial.values())
-    width = max(_LEAST, _CACHE // size) if device_of(module) == CPU else len(members)
-    # Clients of similar size are in one stack, so that there is less padding.
-    order = sorted(range(len(members)), key=lambda k: -len(members[k].samples))
-    fitted: dict[int, Fitted] = {}
-    for start in range(0, len(order), width):
-        part = order[start : start + width]
-        made = _fit(net, module, loss, training, [members[k] for k in part])
-        fitted.update(zip(part, made, strict=True))
-    return [fitted[k] for k in range(len(members))]
+    inner = loss.loss if type(loss) is Proximal else loss
+    if type(inner) not in (CrossEntropy, SquaredError) and (inner is not loss or not getattr(loss, "stackable", False)):
+        return f"the loss is a {type(inner).__name__}"
+    if training.augment is not None and training.augment.on:
+        return "the views of training.augment are random"
+    chain = chain_of(net)
+    return chain if isinstance(chain, str) else ""
 
 
-def _fit(net: Net, module: BodyHead, loss: Loss, training: Training, members: Sequence[Member]) -> list[Fitted]:
-    """Train the members of one stack."""
-    plan = Plan(training, members)
-    device = device_of(module)
-    ordered = [members[k] for k in plan.order]
-    stack = stack_of(net, ordered, device)
-    optimiser: Optimiser | None = None
-    batches = Batches(net, ordered, plan, device, reuse=True)
-    extras = moved(stacked([m.extras for m in ordered]), device)
-    carry = moved(stacked([m.carry for m in ordered]), device)
-    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
-    module.train()
-    fixed = {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
-    active = 0
-    for step in range(plan.steps[0]):
-        if plan.active(step) != active:
-            active = plan.active(step)
-            # The gradient of a slice of the whole stack would be as large as the stack, and mostly zeros.
-            own = {name: tensor[:active].detach() for name, tensor in stack.items()}
-            free = [own[name].requires_grad_() for name in net.trainable]
-            here = pytree.tree_map(lambda t, count=active: t[:count], extras)
-        before = pytree.tree_map(lambda t, count=active: t[:count], carry)
-        values, new = _values(module, loss, own, batches.at(step), here, before)
-        grads = torch.autograd.grad(values.sum(), free)
-        if optimiser is None:
-            _lay_out(stack, dict(zip(net.trainable, grads, strict=True)))
-            optimiser, active = Optimiser(training, {name: stack[name] for name in net.trainable}), 0
-        optimiser.step(grads, len(values))
-        if pytree.tree_leaves(new):
-            batches.space = None  # the carry may hold the batch
-        carry = new if len(values) == len(members) else pytree.tree_map(put(len(values)), new, carry)
-        totals[: len(values)] += values.detach().double()
-    moved_on = [n for n, buffer in module.named_buffers() if fixed[n] != (id(buffer), buffer._version)]
-    if moved_on:
-        raise MethodError(f"model: training changed the buffer {moved_on[0]!r}, which all clients of a stack share")
-    carry = moved(carry, CPU)
-    told = [pytree.tree_map(lambda tensor, place=place: tensor[place].detach().clone(), carry) for place in plan.places]
-    return results(plan, {name: tensor.contiguous() for name, tensor in stack.items()}, told, totals)
+def chain_of(net: Net) -> Chain | str:
+    """Return the net as a chain of layers, or why it is none: every module must be exactly what torch wrote."""
+    module = net.module
+    if net.precision != "float32":
+        return f"run.precision is {net.precision!r}"
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "torch has a hook for all modules"
+    for name, part in module.named_modules():
+        if any(getattr(part, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
+            return f"{name or 'the net'} has a hook"
+        if {"forward", "train", "_call_impl"} & vars(part).keys():
+            return f"{name or 'the net'} has a method of its own"
+    flat, layers = False, list[tuple[str, nn.Module]]()
+    for name, part in (*_unfolded("body", module.body), ("head", module.head)):
+        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            flat = flat or not layers  # what a layer gives is flat already
+        elif not _known(part) or (name == "head" and type(part) is not nn.Linear):
+            return f"{name} is a {type(part).__name__}"
+        elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout of nothing draws nothing
+            layers.append((name, part))
+    tensors = [
+        f"{name}.{own}" for name, part in layers for own, _ in (*part.named_parameters(), *part.named_buffers())
+    ]
+    if odd := sorted({*tensors} ^ {*net.initial}):
+        return f"{odd[0]} is frozen, shared, or in no layer of the chain"
+    assert isinstance(module.head, nn.Linear)
+    return Chain(flat, tuple(layers[:-1]), module.head)
 
 
-def _lay_out(stack: dict[str, Tensor], grads: Mapping[str, Tensor]) -> None:
-    """Store weights of linear layers as their gradients are: a step across two layouts takes several times as long."""
-    for name, grad in grads.items():
-        if grad.ndim == 3 and not grad.is_contiguous() and grad.mT.is_contiguous():
-            stack[name] = stack[name].mT.contiguous().mT
+def _unfolded(name: str, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(part) is not nn.Sequential:
+        yield name, part
+        return
+    for own, child in part._modules.items():  # named_children leaves out what occurs again
+        assert child is not None
+        yield from _unfolded(f"{name}.{own}", child)
 
 
-def stack_of(net: Net, members: Sequence[Member], device: torch.device) -> dict[str, Tensor]:
-    """Stack the parameters of the members on the device, [K, ...] each; MethodError if some do not fit the net."""
-    for params in {id(member.params): member.params for member in members}.values():
-        check_fit(params, net.initial)
-    return {
-        name: torch.stack([m.params[name] for m in members]).to(device, like.dtype)
-        for name, like in net.initial.items()
-    }
+def _known(part: nn.Module) -> bool:
+    """Whether this layer is written out below."""
+    if type(part) is nn.Dropout:
+        return part.p < 1
+    if type(part) is nn.LayerNorm:
+        return len(part.normalized_shape) == 1
+    if type(part) is nn.BatchNorm1d:
+        return part.momentum is not None
+    if type(part) is nn.LeakyReLU:
+        return part.negative_slope >= 0
+    return type(part) in (nn.Linear, nn.Identity, *_ACTIVATIONS)
 
 
-def _values(
-    module: BodyHead, loss: Loss, params: dict[str, Tensor], batch: Batch, extras: Any, carry: Any
-) -> tuple[Tensor, Any]:
-    """Return the loss of each member [K], and the new carries."""
-
-    def one(params: dict[str, Tensor], batch: dict[str, Any], extras: Any, carry: Any) -> tuple[Tensor, Any]:
-        result = loss(_Bound(module, params), Batch(**batch), extras, carry)  # type: ignore[arg-type]
-        return result if isinstance(result, tuple) else (result, carry)
-
-    mapped = {"x": batch.x, "y": batch.y, "mask": batch.mask}
-    if batch.weight is not None:
-        mapped["weight"] = batch.weight
-    values, new = vmap(one)(params, mapped, extras, carry)
-    return values, new
+# -- layers: [K, b, d] -> [K, b, d'] ----------------------------------------------------------------------------------
 
 
-class _Bound:
-    """A BodyHead with the parameters of one member, as a loss sees it."""
+class _Step:
+    """What layers need to know of a step, for the K members that still train.
 
-    def __init__(self, module: BodyHead, params: dict[str, Tensor]) -> None:
-        self.module = module
-        self.params = {name: params[name] for name in module.params}
-        self.parts = {
-            part: {name.removeprefix(f"{part}."): t for name, t in params.items() if name.startswith(f"{part}.")}
-            for part, _ in module.named_children()
-        }
+    params: theirs by name. even [K, b]: 1 / count for samples and 0 for padding. counts [K]: numbers of samples, and
+    the same as a list.
+    """
 
-    def features(self, x: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.module.body, self.parts["body"], (x,))
-        return out
+    params: dict[str, Tensor]
+    even: Tensor
+    counts: Tensor
+    listed: list[int]
 
-    def head(self, z: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.module.head, self.parts["head"], (z,))
-        return out
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a module other than body and head, as a function of its inputs."""
-        part = getattr(self.__dict__["module"], name)
-        if not isinstance(part, nn.Module):
-            return part
-        return lambda *inputs: functional_call(part, self.parts[name], inputs)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x))
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
 
 
-class Optimiser:
-    """SGD and Adam as in torch.optim, for a stack; the first `active` members take a step."""
+class _Layer:
+    """A layer. `backward` gets the gradient by what `forward` gave, and returns that by what `forward` got.
 
-    def __init__(self, training: Training, params: dict[str, Tensor]) -> None:
-        self.training = training
-        self.params = [tensor.detach() for tensor in params.values()]
-        self.slots: list[list[Tensor]] = []
+    It hands the gradients of its own parameters to `update`. In padded rows the gradient is 0.
+    """
+
+    def __init__(self, name: str, part: Any) -> None:
+        self.name, self.part = name, part
+
+    def param(self, step: _Step, name: str) -> Tensor | None:
+        """Return a parameter or buffer of this layer, [K, ...]; None if it has none of this name."""
+        return step.params.get(f"{self.name}.{name}")
+
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        raise NotImplementedError
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        """needed: whether the gradient by the input is used; else return anything."""
+        raise NotImplementedError
+
+
+class _Linear(_Layer):
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        self.x = x
+        weight, bias = step.params[f"{self.name}.weight"], self.param(step, "bias")
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+
+    def turned(self, x: Tensor, step: _Step) -> Tensor:
+        """Return the transpose of what `forward` gives, [K, out, b]."""
+        self.x = x
+        weight, bias = step.params[f"{self.name}.weight"], self.param(step, "bias")
+        return torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[:, :, None], weight, x.mT)
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        # The update may change the weights, so the gradient by the input comes first.
+        below = torch.bmm(slope, step.params[f"{self.name}.weight"]) if needed else slope
+        update.product(f"{self.name}.weight", slope.mT, self.x)
+        if self.part.bias is not None:
+            update.add(f"{self.name}.bias", slope.sum(1))
+        return below
+
+
+# What an activation gives, and its gradient by (slope, x, y).
+_ACTIVATIONS: dict[type[nn.Module], tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    nn.ReLU: (lambda part, x: torch.relu(x), lambda part, slope, x, y: _aten.threshold_backward(slope, y, 0)),
+    nn.LeakyReLU: (
+        lambda part, x: F.leaky_relu(x, part.negative_slope),
+        lambda part, slope, x, y: _aten.leaky_relu_backward(slope, x, part.negative_slope, False),
+    ),
+    nn.Tanh: (lambda part, x: torch.tanh(x), lambda part, slope, x, y: _aten.tanh_backward(slope, y)),
+    nn.Sigmoid: (lambda part, x: torch.sigmoid(x), lambda part, slope, x, y: _aten.sigmoid_backward(slope, y)),
+    nn.SiLU: (lambda part, x: F.silu(x), lambda part, slope, x, y: _aten.silu_backward(slope, x)),
+    nn.GELU: (
+        lambda part, x: F.gelu(x, approximate=part.approximate),
+        lambda part, slope, x, y: _aten.gelu_backward(slope, x, approximate=part.approximate),
+    ),
+}
+
+
+class _Activation(_Layer):
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        self.x, self.y = x, _ACTIVATIONS[type(self.part)][0](self.part, x)
+        return self.y
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        return _ACTIVATIONS[type(self.part)][1](self.part, slope, self.x, self.y) if needed else slope
+
+
+class _Dropout(_Layer):
+    """Dropout with the draws that torch makes for one client after another, from a generator for each."""
+
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        self.kept = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        for own, generator, count in zip(self.kept, step.generators, step.listed, strict=False):
+            own[:count].bernoulli_(1 - self.part.p, generator=generator)
+        self.kept.div_(1 - self.part.p)
+        return x * self.kept
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        return slope * self.kept if needed else slope
+
+
+class _LayerNorm(_Layer):
+    """y = n w + b, where n has mean 0 and variance 1 in each sample."""
+
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        self.x, self.width = x, [x.shape[2]]
+        self.n, self.mean, self.scale = _aten.native_layer_norm(x, self.width, None, None, self.part.eps)
+        return _scaled(self, self.n, step)
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        weight = self.param(step, "weight")
+        inner = slope if weight is None else slope * weight[:, None]
+        if weight is not None:
+            update.add(f"{self.name}.weight", (slope * self.n).sum(1))
+        if self.part.bias is not None:
+            update.add(f"{self.name}.bias", slope.sum(1))
+        if not needed:
+            return slope
+        mask = [True, False, False]
+        found = _aten.native_layer_norm_backward(inner, self.x, self.width, self.mean, self.scale, None, None, mask)
+        return found[0]  # type: ignore[no-any-return]
+
+
+class _BatchNorm(_Layer):
+    """y = n w + b, where each column of n has mean 0 and variance 1 over a client's batch; with running statistics."""
+
+    def forward(self, x: Tensor, step: _Step) -> Tensor:
+        self.even = step.even[:, None]
+        mean = torch.bmm(self.even, x)
+        away = x - mean
+        # One product rounds the mean of numbers far from 0, and `backward` counts on sums of n that are 0.
+        away -= torch.bmm(self.even, away)
+        variance = torch.bmm(self.even, away * away)
+        if self.part.track_running_stats:
+            counts = step.counts[:, None]
+            step.params[f"{self.name}.running_mean"].lerp_(mean[:, 0], self.part.momentum)
+            unbiased = variance[:, 0] * (counts / (counts - 1))
+            step.params[f"{self.name}.running_var"].lerp_(unbiased, self.part.momentum)
+            step.params[f"{self.name}.num_batches_tracked"].add_(1)
+        self.scale = torch.rsqrt(variance + self.part.eps)
+        self.n = away.mul_(self.scale)
+        return _scaled(self, self.n, step)
+
+    def backward(self, slope: Tensor, step: _Step, update: _Update, needed: bool) -> Tensor:
+        # The gradients of bias and weight are the sums that the gradient by the input needs too.
+        total, along = slope.sum(1, keepdim=True), (slope * self.n).sum(1, keepdim=True)
+        weight, below = self.param(step, "weight"), slope
+        if needed:
+            factor = self.scale if weight is None else self.scale * weight[:, None]
+            common = torch.addcmul(total, self.n, along).mul_(self.even.mT)
+            below = torch.sub(slope, common, out=common).mul_(factor)
+        if weight is not None:
+            update.add(f"{self.name}.weight", along[:, 0])
+            update.add(f"{self.name}.bias", total[:, 0])
+        return below
+
+
+def _scaled(layer: _Layer, n: Tensor, step: _Step) -> Tensor:
+    """Return n w + b with the layer's weight and bias, where it has them."""
+    weight, bias = layer.param(step, "weight"), layer.param(step, "bias")
+    if weight is None:
+        return n
+    return n * weight[:, None] if bias is None else torch.addcmul(bias[:, None], n, weight[:, None])
+
+
+_LAYERS: dict[type[nn.Module], type[_Layer]] = {
+    nn.Linear: _Linear, nn.Dropout: _Dropout, nn.LayerNorm: _LayerNorm, nn.BatchNorm1d: _BatchNorm,
+    **dict.fromkeys(_ACTIVATIONS, _Activation),
+}  # fmt: skip
+
+
+# -- updates of the parameters ----------------------------------------------------------------------------------------
+
+
+class _Update:
+    """What takes the gradients of a step, and updates the parameters; mu: the weight of a proximal term."""
+
+    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
+        self.training, self.step, self.mu, self.start = training, step, mu, start
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Take the gradient left @ right of a weight."""
+        raise NotImplementedError
+
+    def add(self, name: str, grad: Tensor) -> None:
+        """Take the gradient of another parameter."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """End the step."""
+        raise NotImplementedError
+
+
+class _PlainSgd(_Update):
+    """SGD without momentum, which changes the parameters at once."""
+
+    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
+        super().__init__(training, step, mu, start)
+        self.lr, self.keep = training.lr, 1 - training.lr * (training.weight_decay + mu)
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        self.step.params[name].baddbmm_(left, right, beta=self.keep, alpha=-self.lr)
+
+    def add(self, name: str, grad: Tensor) -> None:
+        param = self.step.params[name]
+        if self.keep != 1:
+            param *= self.keep
+        param.sub_(grad, alpha=self.lr)
+
+    def finish(self) -> None:
+        for name, start in self.start.items():
+            param = self.step.params[name]
+            param.add_(start[: len(param)], alpha=self.lr * self.mu)
+
+
+class _Optimiser(_Update):
+    """Momentum, Adam and clipping, as in torch.optim; they need the gradients themselves."""
+
+    def __init__(self, training: Training, step: _Step, mu: float, start: Mapping[str, Tensor]) -> None:
+        super().__init__(training, step, mu, start)
+        self.grads: dict[str, Tensor] = {}
+        self.first: dict[str, Tensor] = {}  # momentum, or Adam's moments
+        self.second: dict[str, Tensor] = {}
         self.count = 0
 
-    @torch.no_grad()
-    def step(self, grads: Sequence[Tensor], active: int) -> None:
-        """Take one step."""
-        t = self.training
-        grads, params = self._clipped(grads), [p[:active] for p in self.params]
-        if t.weight_decay:
-            grads = torch._foreach_add(grads, params, alpha=t.weight_decay)
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        self.grads[name] = torch.bmm(left, right)
+
+    def add(self, name: str, grad: Tensor) -> None:
+        self.grads[name] = grad
+
+    def finish(self) -> None:
+        t, params = self.training, self.step.params
         self.count += 1
-        if t.optimiser == "adam":
-            self._adam(params, grads, active)
-            return
-        if t.momentum:
-            if not self.slots:
-                self.slots = [[torch.zeros_like(p) for p in self.params]]
-            moving = [m[:active] for m in self.slots[0]]
-            torch._foreach_mul_(moving, t.momentum if self.count > 1 else 0.0)
-            torch._foreach_add_(moving, grads)
-            grads = moving
-        torch._foreach_add_(params, grads, alpha=-t.lr)
+        for name, start in self.start.items():
+            self.grads[name].add_(params[name] - start[: len(params[name])], alpha=self.mu)
+        if t.clip is not None:
+            norms = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in self.grads.values()])
+            scale = (t.clip / (norms.norm(dim=0) + 1e-6)).clamp(max=1.0)
+            for grad in self.grads.values():
+                grad.mul_(scale.reshape(-1, *[1] * (grad.ndim - 1)))
+        for name, grad in self.grads.items():
+            param = params[name]
+            if t.weight_decay:
+                grad = grad.add_(param, alpha=t.weight_decay)
+            if t.optimiser == "adam":
+                self._adam(name, param, grad)
+                continue
+            if t.momentum:
+                moving = self.first.setdefault(name, torch.zeros_like(param))[: len(param)]
+                grad = moving.mul_(t.momentum).add_(grad)
+            param.sub_(grad, alpha=t.lr)
 
-    def _adam(self, params: list[Tensor], grads: Sequence[Tensor], active: int) -> None:
-        t = self.training
-        if not self.slots:
-            self.slots = [[torch.zeros_like(p) for p in self.params] for _ in range(2)]
-        first, second = ([m[:active] for m in slot] for slot in self.slots)
-        torch._foreach_lerp_(first, list(grads), 1 - t.betas[0])
-        torch._foreach_mul_(second, t.betas[1])
-        torch._foreach_addcmul_(second, list(grads), list(grads), 1 - t.betas[1])
-        one, two = (1 - beta**self.count for beta in t.betas)
-        root = torch._foreach_sqrt(second)
-        torch._foreach_div_(root, math.sqrt(two))
-        torch._foreach_add_(root, 1e-8)
-        torch._foreach_addcdiv_(params, first, root, value=-t.lr / one)
-
-    def _clipped(self, grads: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradient of each member, scaled down where its norm exceeds the limit."""
-        if self.training.clip is None:
-            return list(grads)
-        norm = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]).norm(dim=0)
-        scale = (self.training.clip / (norm + 1e-6)).clamp(max=1.0)
-        return [grad * scale.reshape(-1, *[1] * (grad.ndim - 1)) for grad in grads]
+    def _adam(self, name: str, param: Tensor, grad: Tensor) -> None:
+        (one, two), lr = self.training.betas, self.training.lr
+        first = self.first.setdefault(name, torch.zeros_like(param))[: len(param)].lerp_(grad, 1 - one)
+        second = self.second.setdefault(name, torch.zeros_like(param))[: len(param)]
+        second.mul_(two).addcmul_(grad, grad, value=1 - two)
+        root = second.sqrt().div_(math.sqrt(1 - two**self.count)).add_(1e-8)
+        param.addcdiv_(first, root, value=-lr / (1 - one**self.count))
 
 
-def stacked(trees: Sequence[Tree]) -> Any:
-    """Stack trees of tensors into one tree of tensors with a leading client dimension."""
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+class _Batches:
+    """The batches of all members at all steps; members with more steps come first.
+
+    labels [K, steps, b, ...]. counts [K, steps]: samples in each batch. even [K, steps, b]: 1 / count, 0 for padding.
+    share: what each sample counts in the mean over its batch, with class weights.
+    """
+
+    def __init__(self, net: Net, training: Training, members: Sequence[Member], device: torch.device) -> None:
+        draws = [np.random.default_rng(member.key) for member in members]
+        self.seeds = [int(rng.integers(2**63)) for rng in draws]  # as `sgd.fit` draws it
+        batches = [list(training.batches(len(m.samples), rng)) for m, rng in zip(members, draws, strict=True)]
+        self.members, self.dtype = members, net.dtype
+        self.steps = [len(own) for own in batches]
+        counts = np.zeros((len(members), max(self.steps)), np.int64)
+        rows = np.zeros((*counts.shape, max(len(batch) for own in batches for batch in own)), np.int64)
+        for place, own in enumerate(batches):
+            for step, batch in enumerate(own):
+                rows[place, step, : len(batch)], counts[place, step] = batch, len(batch)
+        self.counts = counts
+        self.active = [sum(steps > step for steps in self.steps) for step in range(counts.shape[1])]
+        self.widths = counts.max(0).tolist()
+        where = torch.from_numpy(rows).to(device)
+        samples = [member.samples for member in members]
+        self.labels = torch.stack([s.labels(own) for s, own in zip(samples, where, strict=True)])
+        # Each member's rows in its own array, step by step.
+        self.rows = [(own if s.rows is None else s.rows[own]).unbind(0) for s, own in zip(samples, where, strict=True)]
+        self.numbers = torch.from_numpy(counts).to(device, net.dtype)
+        self.mask = (torch.arange(rows.shape[2], device=device) < self.numbers[:, :, None]).to(net.dtype)
+        self.even = self.mask / self.numbers.clamp(min=1)[:, :, None]
+        self.weights = self._class_weights()
+        self.share = self.even
+        if self.weights is not None:
+            weighted = self.mask * self.weights
+            total = weighted.sum(2, keepdim=True)
+            self.share = weighted / torch.where(total > 0, total, 1.0)
+        x = samples[0].x
+        assert isinstance(x, Tensor)
+        # One memory for all steps, which stays in the cache.
+        self.block = x.new_empty(len(members) * rows.shape[2], *x.shape[1:])
+
+    def inputs(self, step: int) -> Tensor:
+        """Return the inputs of a step, [K, b, ...]."""
+        active, width = self.active[step], self.widths[step]
+        block = self.block[: active * width]
+        parts = block.view(active, width, *block.shape[1:]).unbind(0)
+        for out, member, rows in zip(parts, self.members, self.rows, strict=False):
+            assert isinstance(member.samples.x, Tensor)
+            torch.index_select(member.samples.x, 0, rows[step][:width], out=out)
+        x: Tensor = prepared(block, self.members[0].samples.scale, self.dtype)
+        return x.view(active, width, *x.shape[1:])
+
+    def at(self, tensor: Tensor, step: int) -> Tensor:
+        """Return the part of a tensor [K, steps, b, ...] for a step."""
+        return tensor[: self.active[step], step, : self.widths[step]]
+
+    def _class_weights(self) -> Tensor | None:
+        """Return what each sample counts by its class [K, steps, b]; None if no member has class weights."""
+        classes = next((len(m.class_weights) for m in self.members if m.class_weights is not None), 0)
+        if not classes:
+            return None
+        rows = [m.class_weights or (1.0,) * classes for m in self.members]
+        table = torch.tensor(rows, dtype=self.dtype, device=self.labels.device)
+        return table.gather(1, self.labels.flatten(1)).view(self.labels.shape)
+
+
+def _check(chain: Chain, samples: Sequence[Samples]) -> None:
+    """Raise NotStacked unless each sample is a row of numbers, of the same kind at all members."""
+    first = samples[0]
+    for one in samples:
+        x, like = one.x, first.x
+        if not isinstance(x, Tensor) or not isinstance(like, Tensor) or (x.dtype in CODES and one.scale is None):
+            raise NotStacked("the inputs are no single array of numbers")
+        if x.ndim != 2 and not chain.flat:
+            raise NotStacked("the inputs are no rows of numbers, and the net does not begin with nn.Flatten")
+        if (x.dtype, x.shape[1:], one.scale) != (like.dtype, like.shape[1:], first.scale):
+            raise NotStacked("the clients' arrays are not of one kind")
+        if (one.y.dtype, one.y.shape[1:]) != (first.y.dtype, first.y.shape[1:]):
+            raise NotStacked("the clients' targets are not of one kind")
+
+
+# -- losses: the head, and the gradient by the features ---------------------------------------------------------------
+
+
+class _Ends:
+    """The end of a net: the loss of each step, and the steps of the head."""
+
+    def __init__(self, loss: Loss, head: _Linear, batches: _Batches, members: Sequence[Member]) -> None:
+        device = batches.labels.device
+        self.loss, self.head, self.batches, self.members = loss, head, batches, members
+        self.carry: Any = None
+        self.extras: Any = None
+        if type(loss) not in (CrossEntropy, SquaredError):
+            self.extras, self.carry = (
+                moved(_stacked([getattr(m, part) for m in members]), device) for part in ("extras", "carry")
+            )
+
+    def slope(
+        self, number: int, z: Tensor, x: Tensor, step: _Step, update: _Update, needed: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return (the loss of each member [K], the gradient by the features z)."""
+        if type(self.loss) is CrossEntropy:
+            return self._cross_entropy(number, z, step, update, needed)
+        if type(self.loss) is SquaredError:
+            return self._squared_error(number, z, step, update, needed)
+        return self._mapped(number, z, x, step, update)
+
+    def _cross_entropy(
+        self, number: int, z: Tensor, step: _Step, update: _Update, needed: bool
+    ) -> tuple[Tensor, Tensor]:
+        y, share = (self.batches.at(t, number)[:, None] for t in (self.batches.labels, self.batches.share))
+        # [K, classes, b]: a softmax across rows is many times as fast as one along short rows.
+        log_p = F.log_softmax(self.head.turned(z, step), 1)
+        values = -(log_p.gather(1, y) * share).sum((1, 2))
+        slope = log_p.exp_().mul_(share).scatter_add_(1, y, -share)
+        return values, self.head.backward(slope.mT, step, update, needed)
+
+    def _squared_error(
+        self, number: int, z: Tensor, step: _Step, update: _Update, needed: bool
+    ) -> tuple[Tensor, Tensor]:
+        y, share = (self.batches.at(t, number) for t in (self.batches.labels, self.batches.share))
+        away = self.head.forward(z, step)
+        if y.shape != away.shape:
+            raise NotStacked(f"there is no target for each of the net's {away.shape[2]} outputs")
+        away -= y.to(z.dtype)
+        values = (away.square().sum(2) * share).sum(1)
+        return values, self.head.backward(away.mul_(2 * share[:, :, None]), step, update, needed)
+
+    def _mapped(self, number: int, z: Tensor, x: Tensor, step: _Step, update: _Update) -> tuple[Tensor, Tensor]:
+        """Map the loss over the members by torch.func, on features and head alone."""
+        b = self.batches
+        batch = {"x": x, "y": b.at(b.labels, number), "mask": b.at(b.mask, number)}
+        if b.weights is not None:
+            batch["weight"] = b.at(b.weights, number)
+
+        def one(z: Tensor, head: dict[str, Tensor], batch: Any, extras: Any, carry: Any) -> tuple[Tensor, Any]:
+            result = self.loss(_Features(z, head), Batch(**batch), extras, carry)  # type: ignore[arg-type]
+            return result if isinstance(result, tuple) else (result, carry)
+
+        active = len(z)
+        extras, before = (pytree.tree_map(lambda t: t[:active], tree) for tree in (self.extras, self.carry))
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            named = (("weight", self.head.param(step, "weight")), ("bias", self.head.param(step, "bias")))
+            head = {name: t.detach().requires_grad_() for name, t in named if t is not None}
+            values, carry = vmap(one)(leaf, head, batch, extras, before)
+            below, *grads = torch.autograd.grad(values.sum(), [leaf, *head.values()])
+        for name, grad in zip(head, grads, strict=True):
+            update.add(f"{self.head.name}.{name}", grad)
+        self.carry = pytree.tree_map(lambda new, old: torch.cat([new.detach(), old[active:]]), carry, self.carry)
+        return values.detach(), below
+
+    def carries(self) -> list[Tree]:
+        """Return the last carry of each member."""
+        if self.carry is None:
+            return [member.carry for member in self.members]
+        carry = moved(self.carry, CPU)
+        return [pytree.tree_map(lambda t, k=k: t[k].clone(), carry) for k in range(len(self.members))]
+
+
+class _Features:
+    """One member's model as a stackable loss sees it: the features of its batch, and its head."""
+
+    def __init__(self, z: Tensor, head: Mapping[str, Tensor]) -> None:
+        self.z, self.weights = z, head
+
+    def features(self, x: Any) -> Tensor:
+        return self.z
+
+    def head(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weights["weight"], self.weights.get("bias"))
+
+
+def _stacked(trees: Sequence[Tree]) -> Any:
+    """Return trees of tensors as one, with a leading axis."""
     plain = [pytree.tree_map(torch.as_tensor, dict(tree)) for tree in trees]
     return pytree.tree_map(lambda *parts: torch.stack(parts), *plain)
 
 
-def put(active: int) -> Any:
-    """Return a function that replaces the first rows of old [K, ...] by new [active, ...]."""
-    return lambda new, old: torch.cat([new, old[active:]])
+# -- training ---------------------------------------------------------------------------------------------------------
 
 
-def results(plan: Plan, stack: dict[str, Tensor], carry: Sequence[Tree], totals: Tensor) -> list[Fitted]:
-    """Return the result of each member, in the order of the members; `carry` is already in that order."""
-    made = []
-    sums, seen = totals.to(CPU).tolist(), plan.seen
-    rows = {name: tensor.detach().to(CPU).unbind(0) for name, tensor in stack.items()}
-    # The part of one member must not keep the memory of the others alive.
-    alone = len(plan.places) == 1
-    for own, place in zip(carry, plan.places, strict=True):
-        steps = plan.steps[place]
-        mean = sums[place] / max(steps, 1)
-        if not math.isfinite(mean):
+def fit_stacked(
+    net: Net, loss: Loss, training: Training, members: Sequence[Member], device: torch.device = CPU
+) -> list[Fitted]:
+    """Train all members, whose samples are on `device`; results are on the CPU. Raises NotStacked for other samples.
+
+    `why_not` has to allow it.
+    """
+    chain = chain_of(net)
+    assert isinstance(chain, Chain)
+    _check(chain, [member.samples for member in members])
+    if chain.has(nn.Dropout) and device != CPU:
+        raise NotStacked("a GPU draws dropout from one generator")
+    for params in {id(member.params): member.params for member in members}.values():
+        check_fit(params, net.initial)
+    size = sum(tensor.nbytes for tensor in net.initial.values())
+    width = max(1, _CACHE // (2 * size if type(loss) is Proximal else size)) if device == CPU else len(members)
+    # Clients of similar size are in one stack, so that there is less padding.
+    order = sorted(range(len(members)), key=lambda k: -training.steps(len(members[k].samples)))
+    fitted: dict[int, Fitted] = {}
+    for start in range(0, len(order), width):
+        part = order[start : start + width]
+        with torch.no_grad():
+            done = _fit(net, chain, loss, training, [members[k] for k in part], device)
+        fitted.update(zip(part, done, strict=True))
+    return [fitted[k] for k in range(len(members))]
+
+
+def _fit(
+    net: Net, chain: Chain, loss: Loss, training: Training, members: Sequence[Member], device: torch.device
+) -> list[Fitted]:
+    """Train the members of one stack, in which those with more steps come first."""
+    batches = _Batches(net, training, members, device)
+    if chain.has(nn.BatchNorm1d) and (batches.counts == 1).any():
+        raise NotStacked("batch normalisation refuses a batch of one sample")
+    stack = {
+        name: torch.stack([member.params[name] for member in members]).to(device, like.dtype)
+        for name, like in net.initial.items()
+    }
+    draws = chain.has(nn.Dropout)
+    step = _Step([torch.Generator().manual_seed(seed) for seed in batches.seeds] if draws else ())
+    mu, start = 0.0, dict[str, Tensor]()
+    if isinstance(loss, Proximal):
+        mu = loss.weight
+        centres = [member.extras["start"] for member in members]
+        start = {name: torch.stack([one[name] for one in centres]).to(stack[name]) for name in net.trainable}
+        loss = loss.loss
+    plain = training.optimiser == "sgd" and not training.momentum and training.clip is None
+    update = (_PlainSgd if plain else _Optimiser)(training, step, mu, start)
+    layers = [_LAYERS[type(part)](name, part) for name, part in chain.layers]
+    ends = _Ends(loss, _Linear("head", chain.head), batches, members)
+    lowest = next((k for k, layer in enumerate(layers) if list(layer.part.parameters())), len(layers))
+    totals = torch.zeros(len(members), dtype=torch.float64, device=device)
+    active = 0
+    for number in range(len(batches.active)):
+        if batches.active[number] != active:
+            active = batches.active[number]
+            step.params = {name: tensor[:active] for name, tensor in stack.items()}
+        step.even, step.counts = batches.at(batches.even, number), batches.numbers[:active, number]
+        step.listed = batches.counts[:active, number].tolist()
+        inputs = batches.inputs(number)
+        z = inputs.flatten(2)
+        for layer in layers:
+            z = layer.forward(z, step)
+        for name, centre in start.items():
+            totals[:active] += (step.params[name] - centre[:active]).flatten(1).square().sum(1).double() * (mu / 2)
+        values, slope = ends.slope(number, z, inputs, step, update, lowest < len(layers))
+        totals[:active] += values.double()
+        for k in range(len(layers) - 1, lowest - 1, -1):
+            slope = layers[k].backward(slope, step, update, k > lowest)
+        update.finish()
+    carries = ends.carries() if not start else [member.carry for member in members]
+    return _results(batches, stack, carries, totals.to(CPU).tolist())
+
+
+def _results(
+    batches: _Batches, stack: Mapping[str, Tensor], carries: Sequence[Tree], totals: Sequence[float]
+) -> list[Fitted]:
+    rows = {name: tensor.to(CPU).unbind(0) for name, tensor in stack.items()}
+    results = []
+    for k, (carry, total, steps) in enumerate(zip(carries, totals, batches.steps, strict=True)):
+        if not math.isfinite(total):
             raise MethodError(
-                f"the training loss became {mean} after {steps} steps; lower training.lr or set training.clip"
+                f"the training loss became {total / steps} after {steps} steps; lower training.lr or set training.clip"
             )
-        params = {name: parts[place] if alone else parts[place].clone() for name, parts in rows.items()}
-        made.append(Fitted(params, own, mean, steps, seen[place]))
-    return made
+        # A copy: one member's part must not keep the memory of the others alive.
+        params = {name: parts[k].clone() for name, parts in rows.items()}
+        results.append(Fitted(params, carry, total / steps, steps, int(batches.counts[k].sum())))
+    return results

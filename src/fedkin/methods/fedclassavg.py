@@ -6,11 +6,9 @@ neural networks. ICPP 2022. `docs/methods/fedclassavg.md` says where MAPL, relea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,14 +17,10 @@ from fedkin.codec import Tree
 from fedkin.federation import Federation
 from fedkin.federation.inputs import joined
 from fedkin.flow import Fit, Params
-from fedkin.learning.augment import Augment, StackDraws
-from fedkin.learning.contrasted import Unit, contrast_bytes, supervised_slope
+from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import supervised_contrastive
-from fedkin.learning.ends import CrossEntropyEnd, End, Given
-from fedkin.learning.layers import Now, Sink
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.learning.written import LossNotWritten, Program
 from fedkin.methods.fedsim import ClientState, FedSim
 from fedkin.settings import span
 from fedkin.views import ClientView
@@ -41,9 +35,6 @@ class ContrastedViews:
     extras["head"]: h_t, the parameters of the averaged head that training began with.
     """
 
-    random: ClassVar[bool] = True
-    written_views: ClassVar[int] = 2
-
     temperature: float
     rho: float
     augment: Augment
@@ -56,62 +47,6 @@ class ContrastedViews:
             ((model.params[name] - start).square().sum() for name, start in extras["head"].items()), z.new_zeros(())
         )
         return masked_mean(entropy, batch) + contrast + self.rho / 2 * away
-
-    def written_end(self, given: Given) -> End:
-        """The loss written out for a stack."""
-        if type(self.augment) is not Augment:
-            raise LossNotWritten(f"views of the class {type(self.augment).__name__} are not drawn as fedkin's own")
-        return _ViewsEnd(self, given)
-
-    def written_bytes(self, program: Program, rows: int) -> int:
-        """The bytes of a client in a stack, beside its net, with so many rows in a batch."""
-        return contrast_bytes(rows, program.head.weight.dtype)
-
-
-class _ViewsEnd(End):
-    """The end of a net with the loss `ContrastedViews`; each batch has its samples twice."""
-
-    def __init__(self, loss: ContrastedViews, given: Given) -> None:
-        super().__init__(given)
-        self.loss, masks = loss, given.batches.masks
-        count = masks.sum(2, keepdim=True) / 2
-        first = masks * (torch.arange(masks.shape[2], device=masks.device) < count)
-        self.entropy = CrossEntropyEnd(given, first / count.clamp(min=1))
-        heads = [member.extras["head"] for member in given.members]
-        self.start = {name: torch.stack([head[name] for head in heads]).to(masks) for name in heads[0]}
-        if {*self.start} - {*given.head.names}:
-            raise LossNotWritten("the start holds more than the head")
-
-    def bind(self, stack: Mapping[str, Tensor], active: int) -> None:
-        self.own = {name: stack[name][:active] for name in self.start}
-
-    def seen(self, x: Tensor, now: Now) -> Tensor:
-        counts = [count // 2 for count in now.counts]
-        width = max(counts)
-        rows, draws = x[:, :width].flatten(0, 1), StackDraws(now.generators, counts)
-        views = [self.loss.augment(rows, draws) for _ in range(2)]
-        if views[0] is rows:
-            return x
-        one, other = (view.view(-1, width, *x.shape[2:]) for view in views)
-        for own, count, first, second in zip(x, counts, one, other, strict=True):
-            own[:count], own[count : 2 * count] = first[:count], second[:count]
-        return x
-
-    def slope(self, step: int, z: Tensor, x: Tensor, now: Now, sink: Sink, needed: bool) -> Tensor:
-        active, width = z.shape[:2]
-        away = {name: t - self.start[name][:active] for name, t in self.own.items()}
-        far = torch.stack([t.flatten(1).square().sum(1) for t in away.values()]).sum(0)
-        below = self.entropy.slope(step, z, x, now, sink, needed)
-        for name, t in away.items():
-            sink.more(name, self.own[name], t.mul_(self.loss.rho))
-        y, mask = (t[:active, step, :width] for t in (self.batches.labels, self.batches.masks))
-        unit = Unit(z)
-        values, slope = supervised_slope(unit.rows, y, mask, self.loss.temperature, "paper")
-        self.totals[:active] += (values + self.loss.rho / 2 * far).double()
-        return below + unit.back(slope) if needed else below
-
-    def finish(self) -> None:
-        self.entropy.finish()
 
 
 class FedClassAvg(FedSim):

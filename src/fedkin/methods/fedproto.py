@@ -19,10 +19,8 @@ from fedkin.codec import Tree
 from fedkin.errors import MethodError
 from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Params, ServerFlow, ServerMethod, phase
 from fedkin.forms import Shaped, Wholes
-from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, head_of
-from fedkin.learning.pulled import PulledEnd
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView, View
 
@@ -42,6 +40,7 @@ class PrototypeRegularised:
     """
 
     weighted: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     weight: float
 
@@ -50,10 +49,6 @@ class PrototypeRegularised:
         loss = F.cross_entropy(model.head(z), batch.y, reduction="none")
         away = (z - extras["prototypes"][batch.y]).square().mean(1) * extras["known"][batch.y]
         return masked_mean(loss + self.weight * away, batch)
-
-    def written_end(self, given: Given) -> End:
-        """The loss written out for a stack."""
-        return PulledEnd(given, self.weight, [member.extras for member in given.members], "prototypes", mean=True)
 
 
 class ServerState(TypedDict):

@@ -7,7 +7,6 @@ Nguyen, Torr, Lim. FedSR: a simple and effective domain generalization method fo
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -20,13 +19,10 @@ from fedkin.codec import Tree
 from fedkin.federation import Task
 from fedkin.flow import ClientFlow, Fit, Message, Params, phase
 from fedkin.forms import COUNT, Weights
-from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import Net
-from fedkin.learning.seeded import seeded
-from fedkin.learning.written import LossNotWritten
+from fedkin.learning.torch_rng import seeded
 from fedkin.methods.blocks.averaging import State
-from fedkin.methods.blocks.gaussian import GaussianEnd
 from fedkin.methods.fedavg import FedAvg
 from fedkin.settings import span
 from fedkin.views import ClientView, ServerView
@@ -67,10 +63,6 @@ class GaussianBody(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.moments(x)[0]
 
-    def written_rows(self) -> nn.Module:
-        """What gives mean and raw deviation beside each other [b, 2 d]."""
-        return nn.Sequential(OrderedDict(_parts(self)))
-
 
 def _parts(body: nn.Module) -> dict[str, nn.Module]:
     """The modules of a body by name; `children` would leave out one that comes again."""
@@ -107,9 +99,7 @@ class SimpleRepresentation:
     l2r: float
     cmi: float
     norm: str
-    random: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
-    written_rows: ClassVar[bool] = True
 
     def __call__(self, model: Any, batch: Batch, extras: Tree, carry: Tree, /) -> Tensor:
         mean, sd = model.in_body(model.body.moments, batch.x)
@@ -117,13 +107,6 @@ class SimpleRepresentation:
         size = z.square().sum(1) if self.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
         value = F.cross_entropy(model.head(z), batch.y, reduction="none") + self.l2r * size
         return masked_mean(value + self.cmi * gaussian_kl(mean, sd, *model.reference(batch.y)), batch)
-
-    def written_end(self, given: Given) -> End:
-        """The loss written out for a stack."""
-        own = given.program.rows is GaussianBody and type(given.program.extra.get("reference")) is ClassReference
-        if not own:
-            raise LossNotWritten("the net's Gaussian body or class references are not FedSR's own")
-        return GaussianEnd(self, _LEAST, given)
 
 
 class FedSr(FedAvg):
@@ -151,7 +134,7 @@ class FedSr(FedAvg):
         width = net.width(task)
         with seeded(key):
             body = GaussianBody(copy.deepcopy(net.module.body), width)
-        made = Net(body, net.module.head, net.dtype, net.extra, net.computing)
+        made = Net(body, net.module.head, net.dtype, net.extra, net.precision)
         return made.extended(lambda: {"reference": ClassReference(task.classes, width)}, key)
 
     # -- at a client ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedkin.keys import key
 from fedkin.learning.losses import per_sample
 from fedkin.learning.net import Net, head_of
 from fedkin.learning.robust import Rule, aggregated
-from fedkin.learning.seeded import seeded
+from fedkin.learning.torch_rng import seeded
 from fedkin.methods.blocks.averaging import Weights, mean_weights
 from fedkin.methods.blocks.clusters import cluster_means, mean_of_clusters, members_graph
 from fedkin.methods.blocks.signatures import Same, SameStage, SigningMethod, count_from_test, count_of

@@ -31,11 +31,8 @@ from fedkin.flow import Ask, ClassVectors, ClientFlow, Fit, Infer, Message, Para
 from fedkin.forms import BODY, COUNT, HEAD, Fields, Shaped, Wholes
 from fedkin.keys import rng
 from fedkin.learning.aggregate import weighted_mean
-from fedkin.learning.devices import CPU
-from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, class_means, masked_mean
 from fedkin.learning.net import BodyHead, body_of, head_of
-from fedkin.learning.pulled import PulledEnd
 from fedkin.methods.blocks import neighbours
 from fedkin.methods.blocks.mixing import laplacian_mixing, mixed
 from fedkin.methods.blocks.signatures import Same, SigningMethod, groups_from_test, labels_of
@@ -121,6 +118,7 @@ class AnchoredCrossEntropy:
     """
 
     weighted: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     weight: float
     rate: float | None
@@ -137,37 +135,6 @@ class AnchoredCrossEntropy:
         here = count > 0
         moved = torch.where(known[:, None], torch.lerp(anchors, mean, self.rate), mean)
         return value, {"anchors": torch.where(here[:, None], moved, anchors), "known": known | here}
-
-    def written_end(self, given: Given) -> End:
-        """The loss written out for a stack."""
-        return _AnchoredEnd(self, given)
-
-
-class _AnchoredEnd(PulledEnd):
-    """The end of a net with the loss `AnchoredCrossEntropy`."""
-
-    def __init__(self, loss: AnchoredCrossEntropy, given: Given) -> None:
-        super().__init__(given, loss.weight, [member.carry for member in given.members], "anchors")
-        self.rate, self.masks = loss.rate, given.batches.masks
-        self.classes = torch.arange(self.points.shape[1], device=self.points.device)[:, None]
-
-    def moved(self, step: int, z: Tensor, y: Tensor) -> None:
-        if self.rate is None:
-            return
-        active, width = y.shape
-        member = (y[:, None] == self.classes).to(z.dtype) * self.masks[:active, step, None, :width]
-        count = member.sum(2, keepdim=True)
-        mean = torch.bmm(member, z).div_(count.clamp(min=1))
-        anchors, known, here = self.points[:active], self.known[:active, :, None], count > 0
-        moved = torch.where(known, torch.lerp(anchors, mean, self.rate), mean)
-        anchors.copy_(torch.where(here, moved, anchors))
-        known |= here
-
-    def carries(self, places: Sequence[int]) -> list[Tree]:
-        if self.rate is None:
-            return super().carries(places)
-        anchors, known = self.points.to(CPU), self.known.to(CPU)
-        return [{"anchors": anchors[place].clone(), "known": known[place].clone()} for place in places]
 
 
 # -- the method -------------------------------------------------------------------------------------------------------

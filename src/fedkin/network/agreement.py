@@ -13,9 +13,9 @@ from fedkin._version import __version__
 from fedkin.data.own import CLASS
 from fedkin.engines.setup import Plan
 from fedkin.errors import ConfigError, FedkinError
-from fedkin.learning.computing import check_kernels, check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import code_of
+from fedkin.learning.precision import check_precision
 from fedkin.network.settings import task_from, tree_of_task
 from fedkin.tasks import Task
 from fedkin.untrusted import said, shown, toml_of
@@ -83,8 +83,7 @@ def agreed(
         with _DRAWING:
             plan = plan_of(settings, task).equipped()
         if device is not None:
-            check_precision(plan.net.computing.precision, opened(device))
-            check_kernels(plan.net.computing.kernels)
+            check_precision(plan.net.precision, opened(device))
         metrics = tuple((each.name, each.higher, code_of(each)) for each in plan.measures)
     except FedkinError as error:
         return None, Agreement(settings, task, cannot=said(error))

@@ -129,7 +129,7 @@ def conclude(folder: Path, sealed: Mapping[str, Stamp], summary: Mapping[str, An
     text = json_bytes(summary)
     files = {name: stamp for name, stamp in sealed.items() if not name.startswith("parts/")}
     newest = sorted((folder / "checkpoint").glob("*.safetensors"))[-1:]
-    for path in (folder / "experiment.toml", folder / "mode.json", *newest):
+    for path in (folder / "experiment.toml", *newest):
         if path.exists():
             files.setdefault(path.relative_to(folder).as_posix(), stamp_of(path))
     write_seal(folder / SEAL, files | {"summary.json": stamp_of(text)}, summary["rounds"])

@@ -132,10 +132,10 @@ class _Measured(Form):
     values: dict[str, float | None]
 
 
-class _Way(Form):
+class _Path(Form):
     net: str
     loss: str
-    way: str
+    path: str
     why: str
 
 
@@ -161,7 +161,7 @@ class Summary(Form):
     warnings: list[str] | None = None
     privacy: _Privacy | None = None
     metrics: dict[str, _Measured] | None = None
-    ways: list[_Way] | None = None
+    training_paths: list[_Path] | None = None
 
 
 class _Shares(_Ways):

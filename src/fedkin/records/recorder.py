@@ -11,7 +11,7 @@
     graphs/*.npz      the graph of each round in which it changed
     models/*          the models after the last round, unless run.models is "none" (see `models`)
     features/*        class means of features, anchors and heads at rounds that `run.embeddings_every` chooses
-    mode.json         the mode of local training; data-root.json: the folder of the data sets
+    data-root.json    the folder of the data sets
     checkpoint/       the state after the last round; until the end the newest two states, see `Checkpoints`
     seal.json         hashes of these files (see `files.py`): of the experiment from the start, of the rest at the end
     summary.json      written last: a run that has it is finished
@@ -75,7 +75,6 @@ MESSAGES = pa.schema(
 _TABLES = ("clients", "messages")
 _LINES = ("rounds", "timing")
 _FEDERATION = "federation.json"
-_MODES = ("one-by-one", "stacked", "workers", "ray")
 
 
 def client_schema(*figures: str) -> pa.Schema:
@@ -205,25 +204,6 @@ class Records:
 
     def _schemas(self) -> dict[str, pa.Schema]:
         return {"clients": client_schema(*self.figures), "messages": MESSAGES}
-
-    def keep_mode(self, mode: str) -> None:
-        """Write the mode of local training, so that a resumed run uses the same mode."""
-        if self.folder is not None:
-            self.sealed["mode.json"] = write_json(self.folder / "mode.json", mode)
-
-    def kept_mode(self) -> str | None:
-        """Return the mode that `keep_mode` wrote; raises RunError if it is none."""
-        if self.folder is None or not (self.folder / "mode.json").exists():
-            return None
-        try:
-            mode = read_json(self.folder / "mode.json")
-            if mode not in _MODES:
-                raise RunError(f"{self.folder / 'mode.json'}: no mode of local training; expected {', '.join(_MODES)}")
-            return str(mode)
-        except RunError as error:
-            if not self.anew:
-                raise RunError(f"{error}; put the file back as it was, or {ANEW}") from None
-            return None
 
     # -- resuming ------------------------------------------------------------------------------------------------
 

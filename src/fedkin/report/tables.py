@@ -18,7 +18,7 @@ from fedkin.tasks import METRICS, Metric
 if TYPE_CHECKING:
     from fedkin.running.loop import Result
 
-__all__ = ["comparison", "left_out", "one_run", "profiled", "ways_taken"]
+__all__ = ["comparison", "left_out", "one_run", "profiled", "training_paths"]
 
 _WIDTH = 80
 
@@ -211,13 +211,13 @@ def profiled(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def ways_taken(summary: Mapping[str, Any]) -> list[Table]:
-    """In which way each net was trained with each loss, and why not in a faster one; nothing if it is not known."""
+def training_paths(summary: Mapping[str, Any]) -> list[Table]:
+    """How each net was trained with each loss, and why not stacked; nothing if it is not known."""
     table = Table("how nets were trained")
-    for heading in ("loss", "way", "why"):
+    for heading in ("loss", "path", "why"):
         table.add_column(heading)
-    for each in summary.get("ways") or ():
-        table.add_row(*(Text(str(each[part])) for part in ("net", "loss", "way", "why")))
+    for each in summary.get("training_paths") or ():
+        table.add_row(*(Text(str(each[part])) for part in ("net", "loss", "path", "why")))
     return [table] if table.row_count else []
 
 

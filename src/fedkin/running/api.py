@@ -21,13 +21,13 @@ from fedkin.errors import ConfigError
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
-from fedkin.learning.computing import check_kernels, check_precision
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import MEASURES, Measure
 from fedkin.learning.models import MODELS, Model, plain
 from fedkin.learning.net import Net
+from fedkin.learning.precision import check_precision
+from fedkin.learning.split_body_head import Modules, pair_of
 from fedkin.learning.training import Training
-from fedkin.learning.whole import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records.folder import claimed
 from fedkin.records.metrics import missing_sentence
@@ -138,7 +138,6 @@ def prepared(
     chosen = _settings({**(settings or {}), "metrics": names} if names else settings, seed)
     check_measures([*(MEASURES[each] for each in chosen.metrics), *measures])
     check_precision(chosen.precision, opened(chosen.device))
-    check_kernels(chosen.kernels)
     named = _named(model, head)
     net, nets = _nets(named, head, federation, seed, chosen)
     check_calls(type(method))
@@ -245,8 +244,8 @@ def _nets(
     model: Model | Modules, head: str | None, federation: Federation, seed: int, run: RunSettings
 ) -> tuple[Net, dict[str, Net] | None]:
     if isinstance(model, Model):
-        return nets_for(model, federation, seed, run.torch_dtype, run.computing)
+        return nets_for(model, federation, seed, run.torch_dtype, run.precision)
     made = model
     return Net.build(
-        lambda: pair_of(made, federation.task, head), key(seed, "net"), run.torch_dtype, run.computing
+        lambda: pair_of(made, federation.task, head), key(seed, "net"), run.torch_dtype, run.precision
     ), None

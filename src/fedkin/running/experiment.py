@@ -29,13 +29,12 @@ from fedkin.errors import ConfigError, nearest
 from fedkin.federation import Federation
 from fedkin.flow import PeerMethod, ServerMethod
 from fedkin.keys import key
-from fedkin.learning.computing import DEFAULT, Computing, Precision, check_kernels, check_precision
-from fedkin.learning.computing import Source as Kernels
 from fedkin.learning.devices import opened
 from fedkin.learning.measures import MEASURES
 from fedkin.learning.models import MODELS, Model
 from fedkin.learning.models.backbones import Tokens
 from fedkin.learning.net import Net
+from fedkin.learning.precision import Precision, check_precision
 from fedkin.learning.training import Training
 from fedkin.methods import METHODS
 from fedkin.network.settings import NetworkSettings
@@ -60,9 +59,7 @@ class RunSettings(EngineSettings):
     engine: "local", "ray", or for tests "loopback" and "processes". dtype: type of parameters and inputs.
     precision: "bf16" computes bodies of nets in bfloat16 by torch's autocast, on a CPU or GPU that has instructions for
     it; parameters, messages, heads and losses stay in float32, and so do parts that fedkin froze (`frozen = true`).
-    "float32" computes in `dtype`. channels_last: compute convolutions on a CPU with channels last, which is faster;
-    nets that cannot do so are computed with channels first. kernels: "numba" computes small convolutions on a CPU by
-    kernels that numba compiles (`fedkin[kernels]`), in float32, where one client at a time is trained.
+    "float32" computes in `dtype`.
     evaluate_every, checkpoint_every: in rounds.
     embeddings_every: in rounds. Evaluated rounds that it divides store class means of features for the report. The last
     round always stores them (0: only the last round).
@@ -80,8 +77,6 @@ class RunSettings(EngineSettings):
     engine: str = "local"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "float32"
-    channels_last: bool = True
-    kernels: Kernels = "torch"
     evaluate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     embeddings_every: int = Field(0, ge=0)
@@ -124,8 +119,6 @@ class RunSettings(EngineSettings):
     def _one_precision(self) -> Self:
         if self.precision == "bf16" and self.dtype != "float32":
             raise ValueError(f"precision = 'bf16' is for dtype = 'float32', not {self.dtype!r}; leave one of them out")
-        if self.kernels == "numba" and (self.dtype, self.precision, self.device) != ("float32", "float32", "cpu"):
-            raise ValueError("kernels = 'numba' is for dtype and precision float32 on the CPU; leave it out")
         return self
 
     def keeps_features(self, round: int) -> bool:
@@ -137,11 +130,6 @@ class RunSettings(EngineSettings):
         """The torch type of `dtype`."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
-    @property
-    def computing(self) -> Computing:
-        """How nets are computed."""
-        return Computing(self.precision, self.channels_last, self.kernels)
-
 
 def without_none(value: Any) -> Any:
     """Drop settings that are None, since TOML has no null; a missing setting has its default None."""
@@ -151,7 +139,7 @@ def without_none(value: Any) -> Any:
 
 
 def nets_for(
-    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype, computing: Computing = DEFAULT
+    model: Model, federation: Federation | Roster, seed: int, dtype: torch.dtype, precision: Precision = "float32"
 ) -> tuple[Net, dict[str, Net] | None]:
     """Return the server's net, and each client's own net (None if all clients have the server's net).
 
@@ -160,21 +148,21 @@ def nets_for(
     """
     deal: Callable[..., Mapping[str, Model]] | None = getattr(model, "deal_bodies", None)
     if deal is None:
-        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, computing), None
+        return Net.build(lambda: model.build(federation.task), key(seed, "net"), dtype, precision), None
     dealt = deal(sorted(federation), seed)
     made: dict[str, Net] = {}
     head: nn.Module | None = None
     for own in sorted({repr(own): own for own in dealt.values()}.items()):
         name, body = own
         make = partial(body.build, federation.task)
-        net = Net.build(make, key(seed, "net", name), dtype, computing)
+        net = Net.build(make, key(seed, "net", name), dtype, precision)
         if head is None:
             head = net.module.head
         elif repr(head) != repr(net.module.head):
             raise ConfigError(
                 f"model: all bodies need the same head, and {body.name!r} has {net.module.head}, another {head}"
             )
-        made[name] = Net(net.module.body, head, dtype, computing=computing)
+        made[name] = Net(net.module.body, head, dtype, precision=precision)
     nets = {id: made[repr(own)] for id, own in dealt.items()}
     return nets[min(nets)], nets if len(made) > 1 else None
 
@@ -444,8 +432,7 @@ class Experiment:
         run = self.run
         check_trackers(run.trackers)
         check_precision(run.precision, opened(run.device))
-        check_kernels(run.kernels)
-        net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype, run.computing)
+        net, nets = nets_for(self.model, federation, run.seed, run.torch_dtype, run.precision)
         check_padding(self.data, dict.fromkeys([net, *(nets or {}).values()]))
         setup = Setup(
             self.method, federation, net, self.training, run.seed, run, nets, faults=self.faults, privacy=self.privacy

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedkin.errors import ConfigError
 from fedkin.federation import Scale
 from fedkin.federation.encoding import Encoding
-from fedkin.learning.computing import DEFAULT
 from fedkin.learning.net import BodyHead
 from fedkin.records.files import json_bytes, write_bytes, write_with
 from fedkin.running import exported
@@ -178,7 +177,7 @@ def _whole(models: Loaded, client: str) -> tuple[Answer, list[dict[str, Any]]]:
     names = list(task.shapes) if several else []
     model = models.model(client).float()
     if isinstance(model, BodyHead):
-        model.computing = DEFAULT  # float32, on whatever machine the program runs
+        model.precision = "float32"  # float32, on whatever machine the program runs
     return Answer(model, task.kind, before, names, *moments, target is not None), inputs
 
 

@@ -151,7 +151,6 @@ def _table(
 ) -> dict[str, Any]:
     """An experiment. size: of a typical client."""
     # Nets of convolutions are trained faster one by one.
-    run = {"run": {"mode": "stacked"}} if model["name"] == "mlp" else {}
     return {
         "name": name,
         "data": {name: value for name, value in data.items() if value is not None},
@@ -159,7 +158,6 @@ def _table(
         "model": dict(model),
         "training": {"rounds": 40, "local_steps": 5, "batch_size": min(32, max(4, size)), "lr": 0.1},
         "method": {"name": "kin"},
-        **run,
     }
 
 

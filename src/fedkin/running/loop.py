@@ -38,7 +38,6 @@ from fedkin.records.recorder import ANEW, Records
 from fedkin.records.run import Result, bytes_by_client, read_run
 from fedkin.running.experiment import Experiment, RunSettings
 from fedkin.running.trackers import Tracker, Tracking, described
-from fedkin.settings import parse
 
 __all__ = [
     "Result", "Stop", "Watcher", "cautions", "check_measures", "execute", "finished", "given", "in_round", "lasting",
@@ -204,15 +203,11 @@ def execute(
     check_measures(every)
     tracking = Tracking([*run.trackers, *trackers], folder)
     records = Records(folder, restart)
-    mode = records.kept_mode()
     setup = replace(setup, engine=run, measures=every)
-    if mode is not None and run.mode == "auto":
-        # Another mode would round differently, so a resumed run keeps the mode that was chosen.
-        setup = replace(setup, engine=parse(RunSettings, {**run.model_dump(exclude_unset=True), "mode": mode}, "run"))
     engine = _made(setup, make)
     try:
         try:
-            loop = _Loop(engine, run, records, tracking, watcher, begun, mode)
+            loop = _Loop(engine, run, records, tracking, watcher, begun)
             loop.begin(name)
             loop.rounds()
             summary = loop.end(name, scenario or engine.everyone.name)
@@ -251,14 +246,14 @@ class _Loop:
 
     def __init__(
         self, engine: Engine, run: RunSettings, records: Records, tracking: Tracking, watcher: Watcher | None,
-        begun: float, mode: str | None,
+        begun: float,
     ) -> None:  # fmt: skip
         self.engine, self.run, self.records, self.tracking, self.watcher = engine, run, records, tracking, watcher
-        self.mode, self.done, self.total = mode, 0, engine.setup.training.rounds
+        self.done, self.total = 0, engine.setup.training.rounds
         self.seconds = _Seconds(begun, {}, engine)
         self.outcome: Outcome | None = None
         self.scores: dict[str, Score] = {}
-        self.ways: list[dict[str, str]] = []  # those before a resume
+        self.paths: list[dict[str, str]] = []  # those before a resume
 
     def begin(self, name: str) -> None:
         """Go back to the last checkpoint if there is one, and tell those who follow the run."""
@@ -266,7 +261,7 @@ class _Loop:
         if resumed is not None:
             self.done, state = resumed
             self.engine.restore(state["engine"])
-            self.seconds.before, self.ways = dict(state["seconds"]), list(state.get("ways", {}).values())
+            self.seconds.before, self.paths = dict(state["seconds"]), list(state["training_paths"].values())
         if self.watcher is not None:
             self.watcher.started(self.total, self.done)
         setup = self.engine.setup
@@ -277,10 +272,6 @@ class _Loop:
         """Run the rounds that are left; raises Stop."""
         for number in range(self.done + 1, self.total + 1):
             self.outcome = self._round(number)
-            # If the mode is still "auto", nothing was measured yet, and a resumed run may choose a mode.
-            if self.mode is None and self.engine.mode != "auto":
-                self.mode = self.engine.mode
-                self.records.keep_mode(self.mode)
             last = number == self.total
             self.scores = self.engine.evaluate() if last or number % self.run.evaluate_every == 0 else {}
             if self.engine.missed:
@@ -294,13 +285,13 @@ class _Loop:
                 raise Stop(number, self.records.folder)
 
     def _state(self) -> dict[str, Any]:
-        ways = {f"{number:06d}": way for number, way in enumerate(self._ways())}
-        return {"engine": self.engine.state(), "seconds": self.seconds(), "ways": ways}
+        paths = {f"{number:06d}": path for number, path in enumerate(self._training_paths())}
+        return {"engine": self.engine.state(), "seconds": self.seconds(), "training_paths": paths}
 
-    def _ways(self) -> list[dict[str, str]]:
-        """In which way nets were trained, also before a resume."""
-        new = [way._asdict() for way in self.engine.ways]
-        return self.ways + [way for way in new if way not in self.ways]
+    def _training_paths(self) -> list[dict[str, str]]:
+        """Return how nets were trained, also before a resume."""
+        new = [path._asdict() for path in self.engine.training_paths]
+        return self.paths + [path for path in new if path not in self.paths]
 
     def _round(self, number: int) -> Outcome:
         """Run a round; if too few clients answer and the run is to stop, write a checkpoint of the round before."""
@@ -333,8 +324,8 @@ class _Loop:
                 self._record(self.outcome, keep=False)
         with self.seconds.of("records"):
             self.records.finish(self.scores)
-        ways = self._ways()
-        return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds(), ways)
+        paths = self._training_paths()
+        return _summary(self.engine, self.run, name, scenario, self.records, self.scores, self.seconds(), paths)
 
 
 class _Seconds(Clock):
@@ -347,9 +338,8 @@ class _Seconds(Clock):
     def __call__(self) -> dict[str, float]:
         now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.seconds}
         # In the order of the names: a run that went on met its phases in another order.
-        names = ["total", *sorted({*now, *self.before} - {"total"} - {n for n in self.before if n.startswith("step ")})]
-        spent = {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
-        return spent | {f"step {mode}": each for mode, each in self.engine.measured.items()}
+        names = ["total", *sorted({*now, *self.before} - {"total"} )]
+        return {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
 
 
 def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[str, Any]:
@@ -373,7 +363,7 @@ def _row(outcome: Outcome, scores: Mapping[str, Score], engine: Engine) -> dict[
 
 def _summary(
     engine: Engine, run: RunSettings, name: str, scenario: str, records: Records, scores: Mapping[str, Score],
-    seconds: Mapping[str, float], ways: list[dict[str, str]],
+    seconds: Mapping[str, float], paths: list[dict[str, str]],
 ) -> dict[str, Any]:  # fmt: skip
     rounds, setup, everyone = records.rows["rounds"], engine.setup, engine.everyone
     missing = missing_summary(records.rows["messages"])
@@ -402,11 +392,10 @@ def _summary(
         "seconds": dict(seconds),
         "engine": run.engine,
         "mode": engine.mode,
-        **({"ways": ways} if ways else {}),
+        **({"training_paths": paths} if paths else {}),
         "device": run.device,
         "dtype": run.dtype,
         **({} if run.precision == "float32" else {"precision": run.precision}),
-        **({} if run.kernels == "torch" else {"kernels": run.kernels}),
         "parameters": setup.net.parameters(),
         "versions": versions(),
         "machine": {

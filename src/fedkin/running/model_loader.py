@@ -18,10 +18,9 @@ from fedkin.federation.inputs import CODES
 from fedkin.federation.samples import prepared
 from fedkin.federation.table import as_table, kinds_of
 from fedkin.keys import key
-from fedkin.learning.computing import Computing
 from fedkin.learning.models import MODELS
 from fedkin.learning.net import BodyHead, Net
-from fedkin.learning.whole import Modules, pair_of
+from fedkin.learning.split_body_head import Modules, pair_of
 from fedkin.methods import METHODS
 from fedkin.records import reading
 from fedkin.records.models import Kept
@@ -167,8 +166,8 @@ class Loaded(Mapping[str, nn.Module]):
                 f"fedkin.load({str(self.folder)!r}, model=(body, head)) with the same ones; it was {was}"
             )
         run = reading.settings_in(self.folder / "experiment.toml").get("run", {})
-        computing = Computing(run.get("precision", "float32"))
-        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype, computing))
+        precision = run.get("precision", "float32")
+        net = self._equipped(Net.build(lambda: self._made(facts.model), 0, self.kept.dtype, precision))
         frozen = self.kept.frozen(number)
         made, wanted = _shapes({**net.initial, **net.frozen}), {**facts.shapes, **_shapes(frozen)}
         if odd := sorted(name for name in {*made, *wanted} if made.get(name) != wanted.get(name)):

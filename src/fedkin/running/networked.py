@@ -61,8 +61,6 @@ _COMMON = (
     "seed",
     "dtype",
     "precision",
-    "channels_last",
-    "kernels",
     "network",
     "errors",
     "largest_n",
@@ -159,7 +157,7 @@ def plan_of(text: str, task: Task) -> Plan:
         raise ConfigError("the settings of the federation are not readable") from None
     _refuse_hub(chosen)
     roster = Roster(dict.fromkeys(names, Entry(True, 1, 0, None)), task)
-    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.computing)
+    net, nets = nets_for(chosen, roster, run.seed, run.torch_dtype, run.precision)
     measures = tuple(MEASURES[name] for name in run.metrics)
     return Plan(made, task, net, training, run.seed, run, nets, faults=faults, privacy=privacy, measures=measures)
 

@@ -25,7 +25,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
 from fedkin.methods.mapl import Mapl
 from fedkin.methods.sfmtl_graph import SfmtlGraph
-from learning.test_seeded import is_mine
+from learning.test_torch_rng import is_mine
 from methods.mapl_toys import MAPL, setup_of, two_groups
 from support import by_pattern, small_federation, small_setup
 
@@ -83,7 +83,7 @@ def test_each_client_counts_with_its_own_net() -> None:
     assert flops_of(unlike)[0] - flops_of(setup)[0] == more * federation.sizes[first]
 
 
-@pytest.mark.parametrize("mode", ["stacked", "workers"])
+@pytest.mark.parametrize("mode", ["fast", "workers"])
 def test_every_mode_counts_the_same(mode: str) -> None:
     setup = setup_of(MAPL(warmup=9), two_groups())
     assert flops_of(setup.having(mode=mode, workers=2)) == flops_of(setup)
@@ -195,7 +195,7 @@ def test_a_run_does_not_import_the_compiler() -> None:
         "import sys, fedkin, numpy as np\n"
         "x, y = np.random.default_rng(0).normal(size=(80, 4)).astype('f4'), np.arange(80) % 2\n"
         "federation = fedkin.Federation.from_arrays(x, y, np.array(['a', 'b']).repeat(40))\n"
-        "for mode in ('one-by-one', 'stacked'):\n"
+        "for mode in ('one-by-one', 'fast'):\n"
         "    fedkin.run('mapl', federation, rounds=1, settings={'mode': mode})\n"
         "assert 'torch._dynamo' not in sys.modules"
     )

@@ -17,11 +17,11 @@ from fedkin.engines.executors.jobs import FitJob, InferJob, Modules, samples_of
 from fedkin.flow import Fitted
 from fedkin.learning.devices import arranged
 from fedkin.learning.frozen import trunk_of
-from fedkin.learning.layout import settled
+from fedkin.learning.layout import lay_out
 from fedkin.learning.losses import Batch
 from fedkin.learning.net import Net
-from fedkin.learning.seeded import alone, seeded
 from fedkin.learning.sgd import infer, load
+from fedkin.learning.torch_rng import alone, seeded
 
 __all__ = ["Operations", "Work", "counting"]
 
@@ -111,7 +111,7 @@ class Operations:
             if isinstance(job, InferJob):
                 infer(net, module, job.params, job.what, samples)
             else:
-                last = settled(net, module, samples)
+                last = lay_out(net, module, samples)
                 load(module, job.params)
                 module.train()
                 batch = Batch(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.codec import Tree
-from fedkin.engines.executors.ways import ALONE, Way, Ways
 from fedkin.errors import FedkinError, MethodError
 from fedkin.federation import Client, Samples
 from fedkin.flow import Fit, Fitted, Infer, Params
 from fedkin.learning.devices import CPU, Resident
 from fedkin.learning.evaluation import score
-from fedkin.learning.losses import Loss, default_loss
+from fedkin.learning.losses import Loss, Proximal, default_loss
 from fedkin.learning.net import BodyHead, Net
 from fedkin.learning.sgd import fit, infer
 from fedkin.learning.training import Training
@@ -33,6 +32,7 @@ __all__ = [
     "Modules",
     "OneByOne",
     "ScoreJob",
+    "TrainingPath",
     "carry_out",
     "job_of",
     "samples_of",
@@ -153,6 +153,15 @@ def carry_out(job: Job, net: Net, modules: Modules, federation: Mapping[str, Any
     return fitted
 
 
+class TrainingPath(NamedTuple):
+    """How a net was trained with a loss: "stacked", "one by one", or "in processes"; and why not stacked."""
+
+    net: str
+    loss: str
+    path: str
+    why: str = ""
+
+
 class Executor(ABC):
     """An executor takes jobs and returns results in any order; the result of a failed job is its error."""
 
@@ -160,7 +169,8 @@ class Executor(ABC):
     parts: int = 1  # about how many jobs the scoring of one model is to be
 
     def __init__(self, net: Net, federation: Mapping[str, Client]) -> None:
-        self.net, self.federation, self.noted = net, federation, Ways()
+        self.net, self.federation = net, federation
+        self._paths: dict[tuple[int, str, str, str], tuple[TrainingPath, Net]] = {}
 
     @property
     @abstractmethod
@@ -187,22 +197,28 @@ class Executor(ABC):
                 yield job, result
 
     @property
-    def chosen(self) -> str:
-        """The mode that is used."""
-        return self.mode
+    def training_paths(self) -> list[TrainingPath]:
+        """How nets were trained, each once, in the order in which they were first met."""
+        return list(dict.fromkeys(path for path, _ in self._paths.values()))
 
-    @property
-    def measured(self) -> dict[str, float]:
-        """Seconds of one client's step by mode, if the mode was chosen by measurement."""
-        return {}
-
-    @property
-    def ways(self) -> list[Way]:
-        """In which way nets were trained, and why."""
-        return self.noted()
+    def note(self, job: Job, path: str, why: str = "") -> None:
+        """Note how a fit was done."""
+        if not isinstance(job, FitJob):
+            return
+        net, loss = job.net or self.net, job.loss
+        at = id(net), _title(loss), path, why
+        if at not in self._paths:
+            body = f"{type(net.module.body).__name__}, {net.parameters():,} parameters"
+            # The net is stored, so that no other net can get its id.
+            self._paths[at] = TrainingPath(body, _title(loss), path, why), net
 
     def close(self) -> None:  # noqa: B027  (in one process there is nothing to release)
         """Release processes and memory."""
+
+
+def _title(loss: Loss) -> str:
+    name = type(loss).__name__
+    return f"{name} of {_title(loss.loss)}" if isinstance(loss, Proximal) else name
 
 
 class OneByOne(Executor):
@@ -223,14 +239,13 @@ class OneByOne(Executor):
         self.jobs.append(job)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:
-        done = [(job, self._alone(job, f"run.mode = {self.mode!r}")) for job in self.jobs]
+        done = [(job, self._alone(job, "run.mode is 'one-by-one'")) for job in self.jobs]
         self.jobs = []
         return done
 
     def _alone(self, job: Job, why: str) -> Any:
-        """Do `attempt`; why: why the job is not done together with others, if it is a fit."""
-        if isinstance(job, FitJob):
-            self.noted.note(job.net or self.net, job.loss, ALONE, why)
+        """Do `attempt`; why: why a fit is not stacked."""
+        self.note(job, "one by one", why)
         return attempt(job, self.net, self.modules, self.federation)
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedkin.engines.executors.cluster import Cluster, Place
 from fedkin.engines.executors.jobs import Executor, FitJob, Job, ScoreJob
 from fedkin.engines.executors.sharing import Sharing
-from fedkin.engines.executors.ways import ALONE
 from fedkin.errors import RunError
 from fedkin.federation import Client, Federation, Samples
 from fedkin.learning.net import Net
@@ -79,7 +78,7 @@ class Shards(Executor):
 
     def submit(self, job: Job) -> None:
         if isinstance(job, FitJob):
-            self.noted.note(job.net or self.net, job.loss, ALONE, "run.engine = 'ray'")
+            self.note(job, "in processes", "run.engine is 'ray'")
         self._send(_Parts(job), job.ids if isinstance(job, ScoreJob) else (job.id,), 0)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:

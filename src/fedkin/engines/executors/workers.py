@@ -27,7 +27,6 @@ from fedkin.engines.executors.orders import Done, Letter, Order, apart, whose
 from fedkin.engines.executors.packed import PackedNet, pack
 from fedkin.engines.executors.scratch import Scratch
 from fedkin.engines.executors.starting import begin, check_script, clean_context, ended, leave_if_imported
-from fedkin.engines.executors.ways import ALONE
 from fedkin.engines.executors.worker import serve
 from fedkin.errors import RunError
 from fedkin.federation import Client, Samples
@@ -174,7 +173,7 @@ class Workers(Executor):
 
     def submit(self, job: Job) -> None:
         if isinstance(job, FitJob):
-            self.noted.note(job.net or self.net, job.loss, ALONE, "run.mode = 'workers'")
+            self.note(job, "in processes", "run.mode is 'workers'")
         min(self.workers, key=lambda worker: len(worker.jobs)).send(job)
 
     def collect(self) -> Sequence[tuple[Job, Any]]:

@@ -14,7 +14,7 @@ from torch import nn
 from fedkin.errors import ConfigError
 from fedkin.federation import Task
 from fedkin.learning.models.base import Model
-from fedkin.learning.whole import parted
+from fedkin.learning.split_body_head import parted
 from fedkin.untrusted import said
 
 __all__ = ["Plain", "plain"]

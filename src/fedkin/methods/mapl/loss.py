@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,11 +13,8 @@ from fedkin.codec import Tree
 from fedkin.federation.inputs import joined
 from fedkin.learning.augment import Augment
 from fedkin.learning.contrastive import Form, prototype_loss, supervised_contrastive, uniformity_loss
-from fedkin.learning.ends import End, Given
 from fedkin.learning.losses import Batch, masked_mean
 from fedkin.learning.net import BodyHead
-from fedkin.learning.written import LossNotWritten, Program
-from fedkin.methods.mapl.written import TwoViewsEnd, bytes_of_views
 
 __all__ = ["TwoViews"]
 
@@ -28,9 +25,6 @@ class TwoViews:
 
     The model has a module `projection` and parameters "prototypes.weight" [K, d]. A term of weight 0 is left out.
     """
-
-    random: ClassVar[bool] = True  # the views
-    written_views: ClassVar[int] = 2
 
     augment: Augment
     ce: float
@@ -60,13 +54,3 @@ class TwoViews:
         if self.uni:
             value = value + self.uni * uniformity_loss(xi, self.spread, self.form)
         return value
-
-    def written_end(self, given: Given) -> End:
-        """The loss written out for a stack."""
-        if type(self.augment) is not Augment:
-            raise LossNotWritten(f"views of the class {type(self.augment).__name__} are not drawn as fedkin's own")
-        return TwoViewsEnd(self, given)
-
-    def written_bytes(self, program: Program, rows: int) -> int:
-        """The bytes of a client in a stack, beside its net, with so many rows in a batch."""
-        return bytes_of_views(self, program, rows)

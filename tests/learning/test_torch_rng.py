@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.learning import CrossEntropy, Net, Training
-from fedkin.learning.seeded import alone, seeded
 from fedkin.learning.sgd import fit
-from fedkin.learning.traced import chain_of
+from fedkin.learning.torch_rng import alone, seeded
 from fedkin.methods.ifca import redrawn
 from support import small_federation
 
@@ -69,18 +68,6 @@ class Looking(nn.Linear):
         return super().forward(x)
 
 
-class Own(nn.Module):
-    """A module with a forward of its own, which is read by running it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        Looking.noted.append(is_mine())
-        return self.one(x)  # type: ignore[no-any-return]
-
-
 def net() -> Net:
     return Net.build(lambda: (nn.Sequential(nn.Flatten(), Looking(5, 3)), nn.Linear(3, 4)), 5)
 
@@ -97,10 +84,9 @@ def fitted(made: Net) -> None:
         lambda made: net(),
         lambda made: made.extended(lambda: {"more": Looking(3, 3)}, 6),
         lambda made: redrawn(made, 7),
-        lambda made: chain_of("body", Own()),
         fitted,
     ],
-    ids=["build", "extended", "redrawn", "chain_of", "fit"],
+    ids=["build", "extended", "redrawn", "fit"],
 )
 def test_nets_are_made_and_trained_while_no_other_thread_draws(draws: Callable[[Net], object]) -> None:
     made = net()

@@ -15,13 +15,14 @@ import fedkin
 from fedkin.errors import ConfigError, MethodError
 from fedkin.federation import Client, Federation, Samples, Scale, Task
 from fedkin.learning import Net, Training
-from fedkin.learning.computing import Computing, _has_bf16, check_precision
 from fedkin.learning.devices import CPU, arranged, usual
 from fedkin.learning.frozen import Frozen
-from fedkin.learning.layout import batch_of, decide, settled
+from fedkin.learning.layout import decide, lay_out
 from fedkin.learning.losses import CrossEntropy
+from fedkin.learning.precision import Precision, _has_bf16, check_precision
 from fedkin.learning.sgd import fit, infer
-from fedkin.learning.stackable import why_alone
+from fedkin.learning.split_body_head import made_up
+from fedkin.learning.stacked import why_not
 from fedkin.network.agreement import Agreement, agreed, unlike
 from fedkin.running.networked import plan_of
 
@@ -62,13 +63,18 @@ def _body(kind: str) -> nn.Module:
     return nn.Sequential(*_layers(kind), nn.Flatten(), nn.LazyLinear(7), nn.Tanh())
 
 
-def _net(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32, **how: Any) -> Net:
+def _net(
+    make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32, precision: Precision = "float32",
+    channels_last: bool | None = None,
+) -> Net:  # fmt: skip
     def built() -> tuple[nn.Module, nn.Module]:
         body = make()
         width = body.eval()(torch.zeros(2, *TASK.shape)).shape[1]
         return body.train(), nn.Linear(width, 3)
 
-    return Net.build(built, 3, dtype, Computing(**how))
+    net = Net.build(built, 3, dtype, precision)
+    net.channels_last = channels_last
+    return net
 
 
 def _samples(count: int = 22, rows: Tensor | None = None) -> Samples:
@@ -93,7 +99,7 @@ def test_channels_last_gives_the_numbers_of_channels_first(kind: str, dtype: tor
     last = _net(lambda: _body(kind), dtype)
     first = _net(lambda: _body(kind), dtype, channels_last=False)
     one, other = _fit(last, momentum=0.5), _fit(first, momentum=0.5)
-    assert (last.last, first.last) == (True, False)
+    assert (last.channels_last, first.channels_last) == (True, False)
     assert _far(one.params, other.params) < most
     said = [infer(net, net.scratch(), one.params, "logits", _samples()) for net in (last, first)]
     assert float((said[0] - said[1]).abs().max()) < most
@@ -121,7 +127,8 @@ def test_images_of_one_channel_are_computed_with_channels_last_too() -> None:
     assert len(layouts) > 6
     assert all(layouts)
     assert all(tensor.stride() == torch.empty(tensor.shape).stride() for tensor in found.params.values())
-    other = Net.build(lambda: (body, nn.Linear(64, 3)), 3, torch.float32, Computing(channels_last=False))
+    other = Net.build(lambda: (body, nn.Linear(64, 3)), 3)
+    other.channels_last = False
     same = fit(other, other.scratch(), net.initial, CrossEntropy(), samples, training, {}, {}, np.random.default_rng(7))
     for name, tensor in found.params.items():
         torch.testing.assert_close(same.params[name], tensor, rtol=1e-5, atol=1e-6)
@@ -143,7 +150,7 @@ def test_a_net_that_views_its_maps_is_computed_with_channels_first(kind: type[Vi
     own = _net(lambda: kind(*_layers()))
     same = _net(lambda: nn.Sequential(*_layers(), nn.Flatten()), channels_last=False)
     one, other = _fit(own), _fit(same)
-    assert own.last is False
+    assert own.channels_last is False
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
 
 
@@ -155,15 +162,15 @@ def test_a_class_that_can_is_computed_with_channels_last() -> None:
 
     own, same = _net(lambda: Flat(*_layers())), _net(lambda: nn.Sequential(*_layers(), nn.Flatten()))
     one, other = _fit(own), _fit(same)
-    assert own.last is True
+    assert own.channels_last is True
     assert [torch.equal(a, b) for a, b in zip(one.params.values(), other.params.values(), strict=True)] == [True] * 6
 
 
 def test_a_frozen_body_that_views_its_maps_works() -> None:
     net = Net(nn.Sequential(Frozen(Viewing(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Linear(400, 5)), nn.Linear(5, 3))
     net.check(TASK)
-    decide(net, TASK)
-    assert net.last is False
+    decide(net, made_up(TASK, net.dtype))
+    assert net.channels_last is False
     assert _fit(net).loss > 0
 
 
@@ -182,9 +189,9 @@ class Normed(nn.Module):
 
 def test_an_attribute_of_a_users_module_stays() -> None:
     net = _net(lambda: nn.Sequential(nn.Conv2d(3, 10, 3), Normed(), nn.Flatten()))
-    decide(net, TASK)
+    decide(net, made_up(TASK, net.dtype))
     module = net.scratch()
-    assert settled(net, module, _samples()) is True
+    assert lay_out(net, module, _samples()) is True
     assert module.body[1].channels_last is False  # type: ignore[index]
     torch.testing.assert_close(
         infer(net, module, net.initial, "logits", _samples()), net.module.eval()(_samples().inputs(slice(None)))
@@ -198,8 +205,8 @@ def test_a_hook_that_views_is_tried() -> None:
         return body
 
     net = _net(make)
-    decide(net, TASK)
-    assert net.last is False
+    decide(net, made_up(TASK, net.dtype))
+    assert net.channels_last is False
     assert _fit(net).loss > 0
 
 
@@ -215,8 +222,8 @@ def test_kept_features_have_the_bits_of_computed_ones(
     made = []
     for limit in (2 << 30, 0):
         monkeypatch.setattr("fedkin.learning.frozen._LIMIT", limit)
-        net = Net(*pair, computing=Computing(channels_last=last))
-        decide(net, Task(3, (channels, 16, 16)))
+        net = Net(*pair)
+        net.channels_last = None if last else False
         draw = np.random.default_rng(0)
         plan = Training(batch_size=10, lr=0.01)
         made.append(fit(net, net.scratch(), net.initial, CrossEntropy(), samples, plan, {}, {}, draw).params)
@@ -225,17 +232,7 @@ def test_kept_features_have_the_bits_of_computed_ones(
 
 def test_a_net_without_convolutions_keeps_its_inputs() -> None:
     net = _net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(432, 4)))
-    assert settled(net, net.scratch(), _samples()) is False
-
-
-@pytest.mark.parametrize("rows", [None, torch.tensor([3, 1, 7, 7, 0]), torch.tensor([-1, 2, -3, 4, 5])])
-def test_batches_are_gathered_into_the_layout(rows: Tensor | None) -> None:
-    samples, where = _samples(rows=None), torch.tensor([4, 0, 2])
-    samples = samples if rows is None else Samples(samples.x, samples.y[: len(samples)], rows, samples.scale)
-    batch = batch_of(samples, where, torch.float32, last=True)
-    assert torch.equal(batch, samples.inputs(where))
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-    assert batch_of(samples, where, torch.float32, last=False).is_contiguous()
+    assert lay_out(net, net.scratch(), _samples()) is False
 
 
 def _federation() -> Federation:
@@ -274,7 +271,7 @@ def test_workers_and_a_second_run_give_the_same_bits(make: Callable[[], nn.Modul
 
 @BF16
 def test_bf16_is_near_float32_and_leaves_parameters_in_float32() -> None:
-    half, full = (_fit(_net(lambda: _body("batch"), precision=how)) for how in ("bf16", "float32"))
+    half, full = _fit(_net(lambda: _body("batch"), precision="bf16")), _fit(_net(lambda: _body("batch")))
     assert {tensor.dtype for tensor in half.params.values()} == {torch.float32, torch.int64}
     assert 0 < _far(half.params, full.params) < 0.05
     net = _net(lambda: _body("plain"), precision="bf16")
@@ -304,11 +301,11 @@ def test_a_loaded_run_predicts_in_its_precision(tmp_path: Path) -> None:
 @BF16
 def test_bf16_is_computed_one_client_at_a_time_when_stacked() -> None:
     net = _net(lambda: _body("plain"), precision="bf16")
-    assert "run.precision = 'bf16'" in why_alone(net)
+    assert "run.precision is 'bf16'" in why_not(net, CrossEntropy(), Training())
     own = nn.Sequential(nn.Flatten(), nn.Linear(432, 64), nn.ReLU())
     torch.manual_seed(2)
     own[1].reset_parameters()  # type: ignore[operator]
-    assert _equal(_run(own, precision="bf16"), _run(own, precision="bf16", mode="stacked"))
+    assert _equal(_run(own, precision="bf16"), _run(own, precision="bf16", mode="fast"))
 
 
 @BF16
@@ -317,7 +314,7 @@ def test_a_frozen_part_behind_another_is_computed_in_float32(keep: bool) -> None
     torch.manual_seed(0)
     frozen = nn.Linear(16, 8)
     body = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), Frozen(frozen, keep))
-    net = Net(body, nn.Linear(8, 3), computing=Computing("bf16"))
+    net = Net(body, nn.Linear(8, 3), precision="bf16")
     assert _fit(net).loss > 0
     z = infer(net, net.scratch(), net.initial, "features", _samples())
     assert not torch.equal(z, z.bfloat16().float())
@@ -335,7 +332,7 @@ def _in_the_body(model: Any, batch: Any, extras: Any, carry: Any) -> Tensor:
 
 @BF16
 def test_bf16_reaches_what_a_loss_calls_or_is_refused() -> None:
-    def fitted(loss: Any, how: str) -> Any:
+    def fitted(loss: Any, how: Precision) -> Any:
         net = _net(lambda: _body("plain"), precision=how)
         plan, draw = Training(batch_size=5, lr=0.1), np.random.default_rng(1)
         return fit(net, net.scratch(), net.initial, loss, _samples(), plan, {}, {}, draw).params
@@ -384,4 +381,4 @@ precision = "bf16"
     assert trains[0] is None
     assert "no instructions for bfloat16" in trains[1].cannot
     assert serves[0] is not None
-    assert serves[0].net.computing.precision == "bf16"
+    assert serves[0].net.precision == "bf16"
