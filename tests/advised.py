@@ -17,9 +17,7 @@ WIDTH = 12
 A, B = (1.0, 0.5, 0.0, -0.5), (-0.5, 0.0, 1.0, 0.5)
 LONER = (-1.0, -0.5, -1.0, 0.0)
 
-BENCH = Bench(
-    Mlp(hidden=(8,)), Training(rounds=4, local_steps=15, batch_size=16, lr=0.3), RunSettings(mode="fast"), 0
-)
+BENCH = Bench(Mlp(hidden=(8,)), Training(rounds=4, local_steps=15, batch_size=16, lr=0.3), RunSettings(mode="fast"), 0)
 QUICK = Plan(folds=3, rates=(1.0,))
 
 

@@ -110,9 +110,7 @@ def chain_of(net: Net) -> Chain | str:
             return f"{name} is a {type(part).__name__}"
         elif type(part) is not nn.Identity and getattr(part, "p", 1) > 0:  # dropout of nothing draws nothing
             layers.append((name, part))
-    tensors = [
-        f"{name}.{own}" for name, part in layers for own, _ in (*part.named_parameters(), *part.named_buffers())
-    ]
+    tensors = [f"{name}.{own}" for name, part in layers for own, _ in (*part.named_parameters(), *part.named_buffers())]
     if odd := sorted({*tensors} ^ {*net.initial}):
         return f"{odd[0]} is frozen, shared, or in no layer of the chain"
     assert isinstance(module.head, nn.Linear)

@@ -338,7 +338,7 @@ class _Seconds(Clock):
     def __call__(self) -> dict[str, float]:
         now = {"total": time.perf_counter() - self.begun, **self.engine.seconds, **self.seconds}
         # In the order of the names: a run that went on met its phases in another order.
-        names = ["total", *sorted({*now, *self.before} - {"total"} )]
+        names = ["total", *sorted({*now, *self.before} - {"total"})]
         return {name: round(now.get(name, 0.0) + self.before.get(name, 0.0), 3) for name in names}
 
 
