@@ -80,13 +80,13 @@ def curve(risks: Any, labels: Any, bins: int = 10, level: float = LEVEL) -> list
     p, y = _checked(risks, labels)
     cuts = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]))
     place = np.searchsorted(cuts, p, side="right")
-    found = []
+    points = []
     for each in np.unique(place):
         inside = place == each
         right, n = float(y[inside].sum()), int(inside.sum())
         low, high = wilson(right, n, level) or (0.0, 1.0)
-        found.append(Bin(float(p[inside].mean()), right / n, low, high, n))
-    return found
+        points.append(Bin(float(p[inside].mean()), right / n, low, high, n))
+    return points
 
 
 def calibration(risks: Any, labels: Any, level: float = LEVEL) -> Calibration | None:
@@ -162,9 +162,9 @@ def _logistic(x: Values, y: Values, offset: Values) -> tuple[Values, Values] | N
         p = special.expit(x @ w + offset)
         return np.asarray((x * (p * (1 - p))[:, None]).T @ x)
 
-    found = optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
+    fit = optimize.minimize(loss, np.zeros(x.shape[1]), jac=True, hess=hessian, method="trust-exact", tol=1e-8)
     try:
-        errors = np.sqrt(np.diag(np.linalg.inv(hessian(found.x))))
+        errors = np.sqrt(np.diag(np.linalg.inv(hessian(fit.x))))
     except np.linalg.LinAlgError:
         return None
-    return (np.asarray(found.x), errors) if np.isfinite(errors).all() else None
+    return (np.asarray(fit.x), errors) if np.isfinite(errors).all() else None

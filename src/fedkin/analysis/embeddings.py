@@ -83,10 +83,10 @@ def read_features(path: Path) -> Features:
             for name in ("features", "anchors") if name in tree
         }  # fmt: skip
         heads = tree["heads"].double().numpy() if "heads" in tree else None
-        found = Features(tree["round"], tuple(tree["ids"]), tree["clients"], heads=heads, **clouds)
+        features = Features(tree["round"], tuple(tree["ids"]), tree["clients"], heads=heads, **clouds)
         for cloud in clouds.values():
-            cloud.check(len(found.ids))
-        return found
+            cloud.check(len(features.ids))
+        return features
     except (MethodError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise RunError(f"{path}: not the features of a round ({error})") from None
 

@@ -56,14 +56,14 @@ def _branches(merges: Array, order: npt.NDArray[np.int64]) -> Array:
     place = np.empty(2 * n - 1)
     place[order] = np.arange(n)
     low, high, height = place.copy(), place.copy(), np.zeros(2 * n - 1)
-    found = np.zeros((n - 1, 7))
+    branches = np.zeros((n - 1, 7))
     for k, (a, b, at, _) in enumerate(merges.tolist()):
         left, right = sorted((int(a), int(b)), key=lambda node: place[node])
         new = n + k
         place[new], height[new] = (place[left] + place[right]) / 2, at
         low[new], high[new] = min(low[left], low[right]), max(high[left], high[right])
-        found[k] = place[left], place[right], height[left], height[right], at, low[new], high[new]
-    return found
+        branches[k] = place[left], place[right], height[left], height[right], at, low[new], high[new]
+    return branches
 
 
 def class_overlap(classes: Sequence[Collection[str]]) -> Array:
@@ -110,9 +110,9 @@ def axes(points: Any) -> tuple[Array, Array]:
     x = np.asarray(points, dtype=np.float64)
     mean = x.mean(0)
     _, vectors = np.linalg.eigh((x - mean).T @ (x - mean))
-    found = np.zeros((x.shape[1], 2))
-    found[:, : vectors.shape[1]] = vectors[:, :-3:-1]
-    return mean, found * np.sign(found[np.abs(found).argmax(0), [0, 1]] + 1e-300)
+    directions = np.zeros((x.shape[1], 2))
+    directions[:, : vectors.shape[1]] = vectors[:, :-3:-1]
+    return mean, directions * np.sign(directions[np.abs(directions).argmax(0), [0, 1]] + 1e-300)
 
 
 def project(points: Any, basis: tuple[Array, Array]) -> Array:

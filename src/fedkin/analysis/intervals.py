@@ -125,24 +125,24 @@ def mean_interval(values: Any, level: float = LEVEL, draws: int = 2000, seed: in
     >>> low < 11 / 3 < high
     True
     """
-    found = np.asarray(values, dtype=np.float64).reshape(-1)
-    n = len(found)
-    if n < 2 or not np.isfinite(found).all():
+    sample = np.asarray(values, dtype=np.float64).reshape(-1)
+    n = len(sample)
+    if n < 2 or not np.isfinite(sample).all():
         return None
-    mean, spread = float(found.mean()), float(found.std(ddof=1))
+    mean, spread = float(sample.mean()), float(sample.std(ddof=1))
     if spread <= 1e-12 * max(abs(mean), 1e-300):
         return Interval(mean, mean)
     if not _FEW <= n < _MANY:
-        return over(found, level)
+        return over(sample, level)
     normal(level)
     drawn = np.random.default_rng(seed).integers(0, n, (draws, n))
-    again = found[drawn]
+    again = sample[drawn]
     error = again.std(1, ddof=1) / math.sqrt(n)
     gap = again.mean(1) - mean
     # A draw of one value alone has no spread: its t is beyond any other.
     t = np.where(error > 1e-9 * spread, gap / np.maximum(error, 1e-9 * spread), np.copysign(np.inf, gap))
     below, above = np.quantile(t, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
-    unit, plain = spread / math.sqrt(n), over(found, level)
+    unit, plain = spread / math.sqrt(n), over(sample, level)
     assert plain is not None
     return Interval(
         mean - float(above) * unit if math.isfinite(above) else plain.low,
@@ -158,11 +158,11 @@ def over(values: Any, level: float = LEVEL) -> Interval | None:
     (0.552, 1.048)
     """
     normal(level)
-    found = np.asarray(values, dtype=np.float64).reshape(-1)
-    if len(found) < 2 or not np.isfinite(found).all():
+    sample = np.asarray(values, dtype=np.float64).reshape(-1)
+    if len(sample) < 2 or not np.isfinite(sample).all():
         return None
-    mean = float(found.mean())
-    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    mean = float(sample.mean())
+    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(mean - half, mean + half)
 
 

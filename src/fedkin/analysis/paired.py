@@ -94,15 +94,15 @@ def enough(n: int, events: int | None = None) -> bool:
     return n >= LEAST_SAMPLES if events is None else min(events, n - events) >= LEAST_EVENTS
 
 
-def verdict(found: Difference) -> Verdict:
+def verdict(difference: Difference) -> Verdict:
     """Say "gained" or "hurt" if the interval is all above or all below 0, "too few" below the least numbers (`enough`).
 
     >>> verdict(Difference(0.1, 0.02, 0.18, 50)), verdict(Difference(0.3, 0.1, 0.5, 400, 3))
     ('gained', 'too few')
     """
-    if not enough(found.n, found.events) or found.low is None or found.high is None:
+    if not enough(difference.n, difference.events) or difference.low is None or difference.high is None:
         return "too few"
-    return "gained" if found.low > 0 else "hurt" if found.high < 0 else "cannot be told apart"
+    return "gained" if difference.low > 0 else "hurt" if difference.high < 0 else "cannot be told apart"
 
 
 def difference(metric_name: str, mine: Outcomes, theirs: Outcomes, level: float = LEVEL) -> Difference:
@@ -174,15 +174,15 @@ def verdicts(
     """
     if correction not in ("none", "holm"):
         raise ValueError(f"correction: 'none' or 'holm' is needed, got {correction!r}")
-    found = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
-    said = {id: verdict(one) for id, one in found.items()}
+    differences = {id: difference(metric_name, *pair, level) for id, pair in pairs.items()}
+    words = {id: verdict(one) for id, one in differences.items()}
     if correction == "holm":
-        judged = [id for id, word in said.items() if word != "too few"]
+        judged = [id for id, word in words.items() if word != "too few"]
         p = [p_value(metric_name, *pairs[id]) for id in judged]
         for id, corrected in zip(judged, holm([1.0 if one is None else one for one in p]), strict=True):
             if corrected > 1 - level:
-                said[id] = "cannot be told apart"
-    return {id: (found[id], said[id]) for id in found}
+                words[id] = "cannot be told apart"
+    return {id: (differences[id], words[id]) for id in differences}
 
 
 def figure(metric_name: str, outcomes: Outcomes) -> float | None:
@@ -306,10 +306,10 @@ def _drawn(metric_name: str, mine: Outcomes, theirs: Outcomes | None, level: flo
     assert mine.labels is not None
     draw = np.random.default_rng(0)
     each = [np.flatnonzero(mine.labels == label) for label in (0, 1)]
-    found = []
+    drawn_values = []
     for _ in range(_DRAWS):
         at = np.concatenate([draw.choice(one, len(one)) for one in each])
         value = _precision(mine.values[at], mine.labels[at])
-        found.append(value - (0.0 if theirs is None else _precision(theirs.values[at], mine.labels[at])))
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+        drawn_values.append(value - (0.0 if theirs is None else _precision(theirs.values[at], mine.labels[at])))
+    low, high = np.quantile(drawn_values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))

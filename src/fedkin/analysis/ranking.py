@@ -93,10 +93,10 @@ def wilcoxon_holm(values: Any) -> npt.NDArray[np.float64]:
     pairs = list(combinations(range(table.shape[1]), 2))
     gaps = [table[:, a] - table[:, b] for a, b in pairs]
     raw = [float(stats.wilcoxon(gap[gap != 0]).pvalue) if gap.any() else 1.0 for gap in gaps]
-    found = np.ones((table.shape[1], table.shape[1]))
+    p_values = np.ones((table.shape[1], table.shape[1]))
     for (a, b), p in zip(pairs, holm(raw), strict=True):
-        found[a, b] = found[b, a] = p
-    return found
+        p_values[a, b] = p_values[b, a] = p
+    return p_values
 
 
 def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
@@ -108,15 +108,15 @@ def groups_within(ranks: Sequence[float], apart: Any) -> list[tuple[int, ...]]:
     [(0, 1), (1, 2)]
     """
     order, split = sorted(range(len(ranks)), key=lambda at: ranks[at]), np.asarray(apart, dtype=bool)
-    found: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     for start in range(len(order)):
         stop = start + 1
         while stop < len(order) and not split[order[stop], [order[at] for at in range(start, stop)]].any():
             stop += 1
         run = tuple(order[start:stop])
-        if len(run) > 1 and not (found and set(run) <= set(found[-1])):
-            found.append(run)
-    return found
+        if len(run) > 1 and not (groups and set(run) <= set(groups[-1])):
+            groups.append(run)
+    return groups
 
 
 def diagram(values: Mapping[str, Any], higher: bool = True, alpha: float = 0.05) -> Diagram:

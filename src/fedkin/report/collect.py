@@ -54,7 +54,7 @@ def collect(places: Sequence[Path], blocks: Blocks = "auto", tsne: bool = False)
         "unfinished": unfinished(places),
         "seeds": sorted({run.seed for run in runs}),
         "runs": _each(runs, labels, gained, phases, federations, tsne),
-        "federations": federations.found,
+        "federations": federations.facts,
         "table": [_row(name, runs, labels, gained) for name in titles],
         "phases": phases_of(runs, labels, phases),
         "warnings": _warnings(runs, labels, titles),
@@ -95,11 +95,11 @@ def _each(
     sharing = max(1, sum(bool(run.graphs) for run in runs))
     places_left = FeatureBudget.shared(runs, tsne)
     points = max(2, _CURVE_POINTS // max(1, sum(len(run.client_facts) for run in runs)))
-    found = []
+    rows = []
     for run, label, gain, sent in zip(runs, labels, gained, phases, strict=True):
         federation = federations.add(run)
         ids = federations.ids(federation)
-        found.append(
+        rows.append(
             {
                 "label": label,
                 "method": run.method,
@@ -116,34 +116,35 @@ def _each(
                 "features": features_of(run, ids, places_left),
             }
         )
-    return found
+    return rows
 
 
 def _warnings(runs: Sequence[Result], labels: Sequence[str], titles: Mapping[str, str]) -> list[str]:
     """The warnings of all runs, each with its method and the seeds that have it."""
-    found: dict[tuple[str, str], list[int]] = {}
+    seeds_of: dict[tuple[str, str], list[int]] = {}
     for run, label in zip(runs, labels, strict=True):
         for text in run.summary.get("warnings") or ():
-            found.setdefault((titles[label], text), []).append(run.seed)
+            seeds_of.setdefault((titles[label], text), []).append(run.seed)
     return [
         f"{title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
-        for (title, text), seeds in found.items()
+        for (title, text), seeds in seeds_of.items()
     ]
 
 
 def _ranks(runs: Sequence[Result], blocks: Blocks) -> dict[str, str] | None:
     """The section of ranks as HTML, or why there is no test; None with one method."""
-    found = ranking(entries(runs), runs[0].metric.higher, blocks)
-    if found is None:
+    comparison = ranking(entries(runs), runs[0].metric.higher, blocks)
+    if comparison is None:
         return None
-    return {"why": found.why, "html": "" if found.diagram is None else ranks_html(found.diagram, found.what)}
+    html = "" if comparison.diagram is None else ranks_html(comparison.diagram, comparison.what)
+    return {"why": comparison.why, "html": html}
 
 
 class _Federations:
     """The clients' facts, each federation stored once."""
 
     def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
+        self.facts: list[dict[str, Any]] = []
 
     def add(self, run: Result) -> int:
         clients = run.client_facts.values()
@@ -158,12 +159,12 @@ class _Federations:
         }
         if unseen := set(run.unseen):
             facts["unseen"] = [id in unseen for id in run.client_facts]
-        if facts not in self.found:
-            self.found.append(facts)
-        return self.found.index(facts)
+        if facts not in self.facts:
+            self.facts.append(facts)
+        return self.facts.index(facts)
 
     def ids(self, number: int) -> list[str]:
-        ids: list[str] = self.found[number]["ids"]
+        ids: list[str] = self.facts[number]["ids"]
         return ids
 
 
@@ -233,8 +234,8 @@ def _adds(mine: Sequence[Result], runs: Sequence[Result]) -> list[float] | None:
         alone = counterpart(run, runs, run.method, "self")
         if alone is not None and (better := run.gains(alone)):
             each[run.seed] = better
-    found = added(each) if len(each) == len(mine) else None
-    return None if found is None else [found.value, 0.0 if found.high is None else found.high - found.value]
+    adds = added(each) if len(each) == len(mine) else None
+    return None if adds is None else [adds.value, 0.0 if adds.high is None else adds.high - adds.value]
 
 
 def _events(run: Result) -> float | None:

@@ -124,31 +124,31 @@ def _drawn(cloud: Cloud, place: Sequence[int], at: Points, before: _Places | Non
     return {"client": client, "label": cloud.label.tolist(), "x": x, "y": y}
 
 
-def _separations(run: Result, found: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
+def _separations(run: Result, features: Features, cloud: Cloud, round: int) -> dict[str, float | None]:
     """Mean silhouettes of the clients' points, in all dimensions: by class, planted group and last found group."""
     own = cloud.client >= 0
-    points, ids = cloud.points[own], [found.ids[c] for c in cloud.client[own].tolist()]
-    told: dict[str, float | None] = {"class": separation(points, cloud.label[own].tolist())}
-    told["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
+    points, ids = cloud.points[own], [features.ids[c] for c in cloud.client[own].tolist()]
+    silhouettes: dict[str, float | None] = {"class": separation(points, cloud.label[own].tolist())}
+    silhouettes["planted"] = None if run.planted is None else separation(points, [run.planted[id] for id in ids])
     graphs = [at for at in run.graphs if at <= round]
     groups = run.graph_at(max(graphs)).groups if graphs else None
     known = [i for i, id in enumerate(ids) if groups and id in groups]
-    told["found"] = separation(points[known], [groups[ids[i]] for i in known]) if groups and known else None
-    return {name: None if value is None else float(f"{value:.4f}") for name, value in told.items()}
+    silhouettes["found"] = separation(points[known], [groups[ids[i]] for i in known]) if groups and known else None
+    return {name: None if value is None else float(f"{value:.4f}") for name, value in silhouettes.items()}
 
 
-def _heads(found: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
+def _heads(features: Features, place: Sequence[int], run: Result, most: int) -> dict[str, Any] | None:
     """Similarity of heads, clients ordered by planted group and classes."""
-    if found.heads is None:
+    if features.heads is None:
         return None
-    count = min(len(found.heads), most)
+    count = min(len(features.heads), most)
 
     def key(row: int) -> tuple[str, list[str], str]:
-        facts = run.client_facts[found.ids[row]]
-        return str(facts.get("group")), sorted(facts.get("labels", {})), found.ids[row]
+        facts = run.client_facts[features.ids[row]]
+        return str(facts.get("group")), sorted(facts.get("labels", {})), features.ids[row]
 
     order = sorted(range(count), key=key)
-    matrix = found.heads[np.ix_(order, order)]
+    matrix = features.heads[np.ix_(order, order)]
     apart = matrix[~np.eye(count, dtype=bool)]
     low, high = float(apart.min()), float(apart.max())
     scaled = np.clip((matrix - low) / (high - low), 0, 1) if high > low else np.ones_like(matrix)

@@ -62,10 +62,10 @@ def moves(named: Mapping[int, Mapping[str, int]]) -> list[Move]:
     [(3, 'a', 0, 1)]
     """
     last: dict[str, int] = {}
-    found: list[Move] = []
+    moved: list[Move] = []
     for round in sorted(named):
         for id, group in sorted(named[round].items()):
             if last.get(id, group) != group:
-                found.append((round, id, last[id], group))
+                moved.append((round, id, last[id], group))
             last[id] = group
-    return found
+    return moved

@@ -56,14 +56,14 @@ def sure_of(run: Result, runs: Sequence[Result], gains: Gains | None, ids: Seque
     differences = {} if gains is None else gains.sure
     alone = None if gains is None else _local(run, runs)
     withheld = "" if alone is None else _withheld(run) or _withheld(alone)
-    found = {
+    columns = {
         "own": [_rounded(intervals[id]) if id in intervals else None for id in ids],
         "events": [seen[id].events if id in seen else None for id in ids],
         "gain": [_rounded(differences[id][0][1:3]) if id in differences else None for id in ids],
         "verdict": [differences[id][1] if id in differences else None for id in ids],
         "withheld": withheld,
     }
-    return found if seen or withheld or intervals else None
+    return columns if seen or withheld or intervals else None
 
 
 def _rounded(bounds: Sequence[float | int | None]) -> list[float] | None:

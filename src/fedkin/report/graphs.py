@@ -204,9 +204,9 @@ def _frame(
 
 def _numbers(graph: Graph) -> dict[str, npt.NDArray[Any]]:
     """The values that the page draws, where they are one finite number per client: a file may hold any others."""
-    found = {name: graph.values[name] for name in _VALUES if name in graph.values}
+    values = {name: graph.values[name] for name in _VALUES if name in graph.values}
     return {
-        name: each for name, each in found.items()
+        name: each for name, each in values.items()
         if each.ndim == 1 and each.dtype.kind in "biuf" and np.isfinite(each).all()
     }  # fmt: skip
 
@@ -216,11 +216,11 @@ def _tree(both: Array, side: int) -> dict[str, Any]:
 
     A branch: x of both feet, their heights, its own, and its first and last leaf, as in `analysis.figures`.
     """
-    found = tree(both)
-    ordered = both[np.ix_(found.order, found.order)]
+    hierarchy = tree(both)
+    ordered = both[np.ix_(hierarchy.order, hierarchy.order)]
     return {
-        "order": found.order.tolist(),
-        "branches": [[_short(value) for value in branch] for branch in found.branches[-side:].tolist()],
+        "order": hierarchy.order.tolist(),
+        "branches": [[_short(value) for value in branch] for branch in hierarchy.branches[-side:].tolist()],
         "matrix": _matrix(ordered, side)["matrix"] if len(both) > side else None,
     }
 

@@ -36,12 +36,12 @@ def called(run: Result) -> str:
 
 def titles_of(runs: Sequence[Result], labels: Sequence[str]) -> dict[str, str]:
     """By label, in the order given: the method's name as in its paper, and the label's addition."""
-    found = {}
+    titles = {}
     for run, label in zip(runs, labels, strict=True):
         title = str(METHODS[run.method].title) if run.method in METHODS else run.method
         rest = label.removeprefix(run.label or run.method)
-        found[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
-    return found
+        titles[label] = f"{title} ({run.label}){rest}" if run.label else title + rest
+    return titles
 
 
 def _homes(mine: Sequence[Result]) -> dict[Path, str]:

@@ -357,15 +357,15 @@ def _text(value: Any) -> str:
 
 def answer_in(places: Sequence[Path]) -> dict[str, Any] | None:
     """The advice that lies beside these runs: in one of these folders; None if there is none, or more than one."""
-    found = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
-    if len(found) != 1:
+    paths = [place / ADVICE for place in dict.fromkeys(places) if (place / ADVICE).is_file()]
+    if len(paths) != 1:
         return None
-    told = read_json(found[0])
-    texts = isinstance(told, dict) and all(isinstance(told.get(name), str) for name in ("sentence", "why"))
-    lists = texts and all(isinstance(told.get(name), list) for name in ("notes", "heads", "rows"))
-    if not lists or any(not isinstance(row, list) or len(row) != len(told["heads"]) for row in told["rows"]):
-        raise RunError(f"{found[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
-    return {name: told[name] for name in ("sentence", "why", "notes", "heads", "rows")}
+    advice = read_json(paths[0])
+    texts = isinstance(advice, dict) and all(isinstance(advice.get(name), str) for name in ("sentence", "why"))
+    lists = texts and all(isinstance(advice.get(name), list) for name in ("notes", "heads", "rows"))
+    if not lists or any(not isinstance(row, list) or len(row) != len(advice["heads"]) for row in advice["rows"]):
+        raise RunError(f"{paths[0]}: is no advice of this version; the command `fedkin advise` writes it anew")
+    return {name: advice[name] for name in ("sentence", "why", "notes", "heads", "rows")}
 
 
 def _answer(answer: dict[str, Any]) -> str:

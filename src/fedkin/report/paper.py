@@ -42,7 +42,7 @@ def write_paper(runs: Sequence[Path], out: Path, blocks: Blocks = "auto") -> lis
     clients, pairs of methods. Raises ConfigError if matplotlib is not installed.
     """
     data = collect(runs, blocks)
-    found = ranking(
+    comparison = ranking(
         entries([read_run(folder) for folder in find_runs(runs)]), bool(data["metric"]["higher"]), blocks
     )  # fmt: skip
     try:
@@ -50,10 +50,10 @@ def write_paper(runs: Sequence[Path], out: Path, blocks: Blocks = "auto") -> lis
     except OSError as error:
         raise RunError(f"--paper {out}: cannot be written: {error.strerror or error}") from None
     with _drawing(out) as save:
-        figures = list(_figures(data, found, save))
+        figures = list(_figures(data, comparison, save))
     tables = {
         "methods.tex": method_table(data),
-        **({"pairs.tex": pair_table(found.diagram)} if found and found.diagram else {}),
+        **({"pairs.tex": pair_table(comparison.diagram)} if comparison and comparison.diagram else {}),
     }
     for run in _firsts(data):
         if clients_fit(run):
@@ -92,7 +92,7 @@ def _drawing(out: Path) -> Iterator[Save]:
         pyplot.switch_backend(before)
 
 
-def _figures(data: Data, found: Ranking | None, save: Save) -> Iterator[str]:
+def _figures(data: Data, comparison: Ranking | None, save: Save) -> Iterator[str]:
     """Draw what there is; yields the figures' names."""
     from matplotlib import pyplot as plt
 
@@ -113,14 +113,14 @@ def _figures(data: Data, found: Ranking | None, save: Save) -> Iterator[str]:
         figure, both = plt.subplots(1, 2, figsize=(_WIDE, 3), layout="constrained")
         _risks(both, data)
         yield save(figure, "risks")
-    if found is not None and found.diagram is not None and found.diagram.difference is not None:
-        made = drawing(found.diagram)
-        figure = plt.figure(figsize=(_WIDE, _WIDE * made.height / made.width + 0.1))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, made.width), ylim=(made.height + 6, 0))
+    if comparison is not None and comparison.diagram is not None and comparison.diagram.difference is not None:
+        picture = drawing(comparison.diagram)
+        figure = plt.figure(figsize=(_WIDE, _WIDE * picture.height / picture.width + 0.1))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, picture.width), ylim=(picture.height + 6, 0))
         axes.axis("off")
-        for one in made.lines:
+        for one in picture.lines:
             axes.plot((one.x, one.x2), (one.y, one.y2), color="black", linewidth=0.7 * one.width)
-        for text in made.texts:
+        for text in picture.texts:
             sides = {"start": "left", "middle": "center", "end": "right"}
             axes.text(text.x, text.y, text.text, ha=sides[text.anchor], va="baseline", fontsize=8, parse_math=False)
         yield save(figure, "ranks")
@@ -128,10 +128,10 @@ def _figures(data: Data, found: Ranking | None, save: Save) -> Iterator[str]:
 
 def _firsts(data: Data) -> list[Data]:
     """The run with the lowest seed of each method."""
-    found: dict[str, Data] = {}
+    first: dict[str, Data] = {}
     for run in sorted(data["runs"], key=lambda run: int(run["seed"])):
-        found.setdefault(run["label"], run)
-    return [found[method["label"]] for method in data["methods"]]
+        first.setdefault(run["label"], run)
+    return [first[method["label"]] for method in data["methods"]]
 
 
 def _style(data: Data, label: str) -> dict[str, Any]:

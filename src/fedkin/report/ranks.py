@@ -101,8 +101,8 @@ def tested(results: Mapping[str, Mapping[int, Result]], blocks: Blocks) -> list[
         Entry(method, "", seed, (one.summary[one.metric.name] or {}).get("mean"), one.values)
         for method, seed, one in every
     ]
-    found = ranking(runs, every[0][2].metric.higher, blocks)
-    return [] if found is None else found.lines()
+    comparison = ranking(runs, every[0][2].metric.higher, blocks)
+    return [] if comparison is None else comparison.lines()
 
 
 def _federation(run: Result) -> str:
@@ -112,15 +112,15 @@ def _federation(run: Result) -> str:
 
 def _variants(runs: Sequence[Result]) -> dict[int, str]:
     """By the run's id in memory: the settings in which it differs from the other runs of its method."""
-    found = {}
+    variants = {}
     for name in {called(run) for run in runs}:
         mine = [run for run in runs if called(run) == name]
         settings = [flat({name: run.settings.get(name, {}) for name in _OWN}) for run in mine]
         paths = [path for path in settings[0] if len({str(one.get(path)) for one in settings}) > 1]
         for run, one in zip(mine, settings, strict=True):
-            told = ", ".join(f"{path.rpartition('.')[2]}={one.get(path)}" for path in paths)
-            found[id(run)] = f" ({told})" if told else ""
-    return found
+            text = ", ".join(f"{path.rpartition('.')[2]}={one.get(path)}" for path in paths)
+            variants[id(run)] = f" ({text})" if text else ""
+    return variants
 
 
 def ranking(runs: Iterable[Entry], higher: bool, blocks: Blocks = "auto") -> Ranking | None:
@@ -143,8 +143,8 @@ def ranking(runs: Iterable[Entry], higher: bool, blocks: Blocks = "auto") -> Ran
     if len(table) < LEAST_BLOCKS:
         more = "; add seeds (--seeds 0-5)" if kind == "seeds" and federations == 1 else ""
         return Ranking("", f"no test of the methods is possible over {counted}: {LEAST_BLOCKS} are needed{more}")
-    found = diagram({name: [row[at] for row in table] for at, name in enumerate(methods)}, higher)
-    return Ranking(f"over {counted}: {_MEANING[kind]}", "", found)
+    result = diagram({name: [row[at] for row in table] for at, name in enumerate(methods)}, higher)
+    return Ranking(f"over {counted}: {_MEANING[kind]}", "", result)
 
 
 _MEANING = {
@@ -249,11 +249,11 @@ class Drawing(NamedTuple):
     texts: tuple[Text, ...]
 
 
-def drawing(found: Diagram) -> Drawing:
+def drawing(diagram: Diagram) -> Drawing:
     """The diagram (Demsar, 2006): ranks on an axis, 1 to the left, and a bar under methods that are not told apart."""
-    count = len(found.methods)
+    count = len(diagram.methods)
     # Room for the longest name and its rank.
-    side = _EDGE + _LETTER * (max(len(name) for name in found.methods) + 6)
+    side = _EDGE + _LETTER * (max(len(name) for name in diagram.methods) + 6)
     left, right = side, max(_WIDTH, side * 2 + 240) - side
 
     def at(rank: float) -> float:
@@ -264,18 +264,18 @@ def drawing(found: Diagram) -> Drawing:
     for whole in range(1, count + 1):
         lines.append(Line(at(whole), _AXIS - 7, at(whole), _AXIS))
         texts.append(Text(at(whole), _AXIS - 12, str(whole)))
-    if found.difference is not None:
-        end = min(at(1 + found.difference), right)
+    if diagram.difference is not None:
+        end = min(at(1 + diagram.difference), right)
         lines += [Line(left, 18, end, 18, 1.5), Line(left, 13, left, 23), Line(end, 13, end, 23)]
-        texts.append(Text(end + 8, 22, f"critical difference {found.difference:.2f}", "start"))
+        texts.append(Text(end + 8, 22, f"critical difference {diagram.difference:.2f}", "start"))
     below = _AXIS + 10.0
-    for number, group in enumerate(found.groups):
-        ranks = [found.ranks[found.methods.index(name)] for name in group]
+    for number, group in enumerate(diagram.groups):
+        ranks = [diagram.ranks[diagram.methods.index(name)] for name in group]
         y = below + 8 * number
         lines.append(Line(at(min(ranks)) - 5, y, at(max(ranks)) + 5, y, 4))
-    base = below + 8 * len(found.groups) + 14
+    base = below + 8 * len(diagram.groups) + 14
     half = (count + 1) // 2
-    for place, (name, rank) in enumerate(zip(found.methods, found.ranks, strict=True)):
+    for place, (name, rank) in enumerate(zip(diagram.methods, diagram.ranks, strict=True)):
         first = place < half
         y = base + _STEP * (place if first else count - 1 - place)
         end, anchor = (left - 8, "end") if first else (right + 8, "start")
@@ -284,18 +284,18 @@ def drawing(found: Diagram) -> Drawing:
     return Drawing(left + right, base + _STEP * half, tuple(lines), tuple(texts))
 
 
-def svg(made: Drawing, label: str = "", ink: str = "currentColor") -> str:
+def svg(drawing: Drawing, label: str = "", ink: str = "currentColor") -> str:
     """The drawing as an SVG element; label: what it shows, escaped."""
     parts = [
         f'<line x1="{one.x:.1f}" y1="{one.y:.1f}" x2="{one.x2:.1f}" y2="{one.y2:.1f}" stroke="{ink}" '
         f'stroke-width="{one.width:g}"/>'
-        for one in made.lines
+        for one in drawing.lines
     ]
     parts += [
         f'<text x="{one.x:.1f}" y="{one.y:.1f}" text-anchor="{one.anchor}">{escape(one.text)}</text>'
-        for one in made.texts
+        for one in drawing.texts
     ]
     return (
-        f'<svg class="ranks" role="img" aria-label="{label}" viewBox="0 0 {made.width:.0f} {made.height:.0f}" '
-        f'width="{made.width:.0f}" fill="{ink}" font-size="13">{"".join(parts)}</svg>'
+        f'<svg class="ranks" role="img" aria-label="{label}" viewBox="0 0 {drawing.width:.0f} {drawing.height:.0f}" '
+        f'width="{drawing.width:.0f}" fill="{ink}" font-size="13">{"".join(parts)}</svg>'
     )

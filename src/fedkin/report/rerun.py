@@ -79,13 +79,13 @@ def _single(runs: Sequence[Result]) -> tuple[str, str]:
 
 def _different(runs: Sequence[Result], labels: Sequence[str], shown: str) -> list[dict[str, str]]:
     """Each method's experiment, with seeds that differ in nothing else joined, without the `shown` one."""
-    found: dict[str, tuple[str, str, list[int]]] = {}
+    by_settings: dict[str, tuple[str, str, list[int]]] = {}
     for run, label in zip(runs, labels, strict=True):
         same = json.dumps([label, {**run.settings, "run": {**run.settings.get("run", {}), "seed": None}}])
-        found.setdefault(same, (label, _experiment(run), []))[2].append(run.seed)
+        by_settings.setdefault(same, (label, _experiment(run), []))[2].append(run.seed)
     return [
         {"name": f"{label}, seed {', '.join(map(str, seeds))}", "text": text}
-        for label, text, seeds in found.values() if text and text != shown
+        for label, text, seeds in by_settings.values() if text and text != shown
     ]  # fmt: skip
 
 

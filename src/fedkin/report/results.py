@@ -102,21 +102,21 @@ def claim_rows(table: PaperTable, done: Sequence[Done], kept: Iterable[Cells] = 
     return rows
 
 
-def _claim_row(claim: Claim, federation: str, verdict: str, *found: str) -> dict[str, str]:
-    return dict(zip(CLAIM_COLUMNS, (claim.text, federation, verdict, *(found or ("", "", ""))), strict=True))
+def _claim_row(claim: Claim, federation: str, verdict: str, *cells: str) -> dict[str, str]:
+    return dict(zip(CLAIM_COLUMNS, (claim.text, federation, verdict, *(cells or ("", "", ""))), strict=True))
 
 
 def _judged_row(claim: Claim, done: Done) -> dict[str, str]:
-    found = judged(claim, done.results)
-    if found is None:
+    difference = judged(claim, done.results)
+    if difference is None:
         return _claim_row(claim, done.part.name, "a figure is not known")
-    bounds = "" if found.low is None or found.high is None else (
-        f" ({_claim_text(found.low, claim, done.share)} to {_claim_text(found.high, claim, done.share)})"
+    bounds = "" if difference.low is None or difference.high is None else (
+        f" ({_claim_text(difference.low, claim, done.share)} to {_claim_text(difference.high, claim, done.share)})"
     )  # fmt: skip
     needed = _claim_text(claim.needed, claim, done.share) if claim.needed else "0"
-    verdict = _WORDS.get(found.against(claim.needed), "one seed: no verdict")
-    value = _claim_text(found.value, claim, done.share) + bounds
-    return _claim_row(claim, done.part.name, verdict, value, f"above {needed}", str(found.seeds))
+    verdict = _WORDS.get(difference.against(claim.needed), "one seed: no verdict")
+    value = _claim_text(difference.value, claim, done.share) + bounds
+    return _claim_row(claim, done.part.name, verdict, value, f"above {needed}", str(difference.seeds))
 
 
 def _claim_text(value: float, claim: Claim, share: bool) -> str:
@@ -177,17 +177,17 @@ def known_runs(name: str, pages: Path) -> dict[str, dict[str, dict[int, Known]]]
     path = pages / f"{name}.csv"
     if not (pages / f"{name}.md").exists():
         return {}
-    found: dict[str, dict[str, dict[int, Known]]] = {}
+    runs: dict[str, dict[str, dict[int, Known]]] = {}
     for line, row in enumerate(csv_rows(_read(path)), 2):
         try:
             known = Known(Run.read(row), row["tuned"], int(row["failed"]))
-            found.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
+            runs.setdefault(row["federation"], {}).setdefault(row["row"], {})[int(row["seed"])] = known
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{path}, line {line}: no run of a table ({type(error).__name__}: {error}); --keep reads the CSV "
                 "that this version of fedkin writes"
             ) from None
-    return found
+    return runs
 
 
 def _read(path: Path) -> str:
@@ -363,10 +363,10 @@ def _given(table: PaperTable, name: str, rows: Sequence[Cells]) -> str:
 
 def _by_row(rows: Iterable[Cells]) -> dict[str, list[Cells]]:
     """The lines of each row, one for each seed."""
-    found: dict[str, list[Cells]] = {}
+    by_row: dict[str, list[Cells]] = {}
     for row in rows:
-        found.setdefault(row["row"], []).append(row)
-    return found
+        by_row.setdefault(row["row"], []).append(row)
+    return by_row
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -44,9 +44,9 @@ def draw(rows: Sequence[Mapping[str, Any]], settings: Sequence[str], path: Path,
 
 def _lines(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
     """Rows with a known mean by the name of their line."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    lines: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["mean"] is not None:
             others = ", ".join(f"{path.rpartition('.')[2]}={row[path]}" for path in settings[1:] if path in row)
-            found.setdefault(f"{row['method']} {others}".strip(), []).append(row)
-    return found
+            lines.setdefault(f"{row['method']} {others}".strip(), []).append(row)
+    return lines

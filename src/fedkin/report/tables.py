@@ -49,13 +49,14 @@ def one_run(result: Result) -> Table:
     table.add_row("largest upload", f"{summary['floats']['largest_upload']:,} floats")
     if (operations := summary["flops"]["local_training"]) is not None:
         table.add_row("local training", f"{operations:.3g} floating-point operations")
-    if found := summary.get("calibration"):
-        slope = "" if found["slope"] is None else (
-            f"; calibration slope {found['slope']:.2f} ({found['slope_low']:.2f} to {found['slope_high']:.2f}), "
-            f"intercept {found['large']:+.2f}"
+    if calibration := summary.get("calibration"):
+        slope = "" if calibration["slope"] is None else (
+            f"; calibration slope {calibration['slope']:.2f} ({calibration['slope_low']:.2f} to "
+            f"{calibration['slope_high']:.2f}), intercept {calibration['large']:+.2f}"
         )  # fmt: skip
         table.add_row(
-            "pooled Brier score", f"{found['brier']:.4f} (one risk for all: {found['brier_none']:.4f}){slope}"
+            "pooled Brier score",
+            f"{calibration['brier']:.4f} (one risk for all: {calibration['brier_none']:.4f}){slope}",
         )
     for text in summary.get("warnings") or ():
         table.add_row("warning", Text(text))

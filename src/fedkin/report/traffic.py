@@ -71,9 +71,9 @@ def phases_of(
     """Each method's phases, mean over its runs; `once`: whether a phase is one-off in all runs that have it."""
     rows = []
     for label in dict.fromkeys(labels):
-        mine = [(run, found) for run, found, other in zip(runs, phases, labels, strict=True) if other == label]
+        mine = [(run, sent) for run, sent, other in zip(runs, phases, labels, strict=True) if other == label]
         by_phase: dict[tuple[str, str], list[Phase]] = defaultdict(list)
-        for phase in [phase for _, found in mine for phase in found]:
+        for phase in [phase for _, sent in mine for phase in sent]:
             by_phase[phase.name, phase.way].append(phase)
         clients = statistics.fmean(len(run.client_facts) - len(run.unseen) for run, _ in mine)
         rounds = statistics.fmean(int(run.summary["rounds"]) for run, _ in mine)

@@ -58,8 +58,8 @@ def settled(graph: Graph, named: Mapping[str, int] | None = None) -> list[Settle
     for id, group in (graph.groups if named is None else named).items():
         members.setdefault(group, []).append(id)
     verdict = dict(zip(graph.ids, graph.values["verdict"].tolist(), strict=True))
-    found = [_settled(group, ids, verdict[ids[0]], graph.evidence) for group, ids in members.items()]
-    return sorted(found, key=lambda one: (-len(one.members), one.number))
+    settled_groups = [_settled(group, ids, verdict[ids[0]], graph.evidence) for group, ids in members.items()]
+    return sorted(settled_groups, key=lambda one: (-len(one.members), one.number))
 
 
 def _settled(number: int, members: Sequence[str], verdict: str, tests: Evidence | None) -> Settled:
@@ -222,11 +222,11 @@ def drawn(
 
     keep: words about clients that keep their own models.
     """
-    found = settled(graph, named)
-    if not found:
+    groups = settled(graph, named)
+    if not groups:
         return None
     tests = graph.evidence
-    several, alone = [one for one in found if one.verdict != "alone"], _alone(found)
+    several, alone = [one for one in groups if one.verdict != "alone"], _alone(groups)
     rows = [
         {"group": one.number, "verdict": one.verdict, "size": len(one.members), "placed": one.placed,
          "words": _MEANINGS.get(one.verdict, ""), "said": _said(_node(one, tests)),
@@ -234,12 +234,12 @@ def drawn(
         for one in several[:_ROWS]
     ]  # fmt: skip
     return {
-        "words": in_words([Told.of(found, tests)]),
+        "words": in_words([Told.of(groups, tests)]),
         "keep": keep,
         "groups": rows,
         "more": [len(several[_ROWS:]), sum(len(one.members) for one in several[_ROWS:])],
         "alone": [len(alone), [number[id] for id in alone[:_NAMED]], MEANINGS["alone"]],
-        "tests": None if tests is None else _tree(tests, found, number),
+        "tests": None if tests is None else _tree(tests, groups, number),
     }
 
 
@@ -247,10 +247,10 @@ def _said(node: Node | None) -> str:
     return "" if node is None else node.said() if node.rejected else node.least()
 
 
-def _tree(tests: Evidence, found: Sequence[Settled], number: Mapping[str, int]) -> dict[str, Any]:
+def _tree(tests: Evidence, settled_groups: Sequence[Settled], number: Mapping[str, int]) -> dict[str, Any]:
     """At most `_NODES` nodes, those with most clients, each after its parent; and the last one of each client."""
-    group = {id: one for one in found for id in one.members}
-    whole = {one.node: one for one in found if one.node is not None}
+    group = {id: one for one in settled_groups for id in one.members}
+    whole = {one.node: one for one in settled_groups if one.node is not None}
     ends = {leaf: group[id] for id, leaf in tests.leaf.items()}
     only = {leaf: number[id] for id, leaf in tests.leaf.items() if tests.sizes[leaf] == 1}
     # A parent has more clients than a child, and a lower number.

@@ -95,17 +95,17 @@ def _unseen(mine: Sequence[Result], mean: float | None) -> str:
 
 def _groups(mine: Sequence[Result]) -> str:
     """The groups of the last graphs, how they compare with the planted ones, and what was told to the method."""
-    found = [(run.summary.get("groups") or {}) for run in mine]
+    summaries = [(run.summary.get("groups") or {}) for run in mine]
     given = ", ".join(dict.fromkeys(text for run in mine for text in run.summary.get("given") or ()))
-    if any(groups.get("found") is None for groups in found) or not all(run.graphs for run in mine):
+    if any(groups.get("found") is None for groups in summaries) or not all(run.graphs for run in mine):
         return f"told: {given}" if given else ""
     told = [_told(run) for run in mine]
     known = [one for one in told if one is not None]
-    against = _against([groups.get("ari") for groups in found])
+    against = _against([groups.get("ari") for groups in summaries])
     if len(known) == len(told):
         text = in_words(known, against)
     else:
-        counts = sorted({int(groups["found"]) for groups in found})
+        counts = sorted({int(groups["found"]) for groups in summaries})
         text = f"{many(counts[-1], 'group')} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups found"
         text += against
     return f"{text} ({given})" if given else text
