@@ -156,7 +156,8 @@ def test_as_a_networkx_graph(graph: g.Graph) -> None:
     there = graph.to_networkx()
     assert there.is_directed() == graph.directed
     assert list(there) == list(graph.ids)
-    assert {(a, b): w for a, b, w in there.edges(data="weight")} == {(a, b): w for a, b, w in graph.edges()}
+    edges: Any = there.edges(data="weight")
+    assert {(a, b): w for a, b, w in edges} == {(a, b): w for a, b, w in graph.edges()}
     if graph.groups is not None:
         assert {id: there.nodes[id]["group"] for id in graph.ids} == dict(graph.groups)
 

@@ -42,10 +42,11 @@ def test_merging_is_associative_and_commutative(sizes: Any, effect: float, seed:
         Moments.of(rng.normal(size=(n, 4)), effect=e, seed=1) for n, e in zip(sizes, (1, effect, 1), strict=True)
     )
     b = b.noised(0.3, rng)
-    close(a.merge(b), b.merge(a))
-    close(a.merge(b).merge(c), a.merge(b.merge(c)))
-    close(a.merge(Moments.empty(4)), a)
-    assert a.merge(b).weight == pytest.approx(a.weight + b.weight)
+    total = Moments.total
+    close(total([a, b]), total([b, a]))
+    close(total([total([a, b]), c]), total([a, b, c]))
+    close(total([a, Moments.empty(4)]), a)
+    assert total([a, b]).weight == pytest.approx(a.weight + b.weight)
 
 
 def test_noise_is_stated() -> None:
@@ -131,7 +132,7 @@ def test_few_samples_are_left_out_where_they_say_nothing() -> None:
     assert two.blocks["xy"].n == 0
     assert np.isnan(two.blocks["x"].traces).all()
     assert len(cells_of(two).classes) == 0
-    assert two.merge(one).n == 8
+    assert Signature.total([two, one]).n == 8
 
 
 def test_what_cannot_be_signed() -> None:
@@ -145,7 +146,7 @@ def test_what_cannot_be_signed() -> None:
         with pytest.raises(GraphError, match=match):
             sign(plan, *bad)
     with pytest.raises(GraphError, match="two plans"):
-        one.merge(signature(seed=1)[1])
+        Signature.total([one, signature(seed=1)[1]])
     with pytest.raises(GraphError, match="classes"):
         Plan.of([Spread.of(x, y), Spread.of(x, y * 0.5)])
 
@@ -155,7 +156,7 @@ def test_cells_merge_to_the_cells_of_all() -> None:
     plan, _ = signature(4)
     x, y = rng.normal(size=(200, 30)), np.tile(np.arange(4), 50)
     parts = [cells_of(sign(plan, x[a:b], y[a:b])) for a, b in ((0, 40), (40, 120), (120, 200))]
-    merged = parts[0].merge(parts[1]).merge(parts[2])
+    merged = Cells.total(parts)
     whole = cells_of(sign(plan, x, y))
     # A product of d numbers in single precision is right to d roundings of the sum of its terms' sizes; BLAS libraries
     # differ by that, also between matrices of other heights.
@@ -167,5 +168,5 @@ def test_cells_merge_to_the_cells_of_all() -> None:
     empty = Cells(
         np.zeros(0, dtype=int), np.zeros(0), np.zeros((0, 32)), np.zeros(0), np.zeros(0), np.full(3, np.nan), 0.0
     )
-    np.testing.assert_array_equal(empty.merge(whole).means, whole.means)
-    assert empty.merge(empty).effect == 1
+    np.testing.assert_array_equal(Cells.total([empty, whole]).means, whole.means)
+    assert Cells.total([empty, empty]).effect == 1

@@ -103,7 +103,7 @@ class Moments:
     >>> import numpy as np
     >>> p = np.random.default_rng(0).normal(size=(600, 4))
     >>> one, two = Moments.of(p[:200]), Moments.of(p[200:])
-    >>> both = one.merge(two)
+    >>> both = Moments.total([one, two])
     >>> both.n, bool(np.allclose(both.mean, p.mean(axis=0)))
     (600, True)
     >>> both.traces.round(1)
@@ -141,10 +141,6 @@ class Moments:
     def empty(cls, width: int) -> Moments:
         """Of no samples: it weighs nothing in any test."""
         return cls(0, np.zeros(width), np.zeros(width), np.full(3, np.nan), np.zeros(3))
-
-    def merge(self, other: Moments) -> Moments:
-        """Of both clients' samples, if all have one mean; in any order."""
-        return Moments.total([self, other])
 
     @classmethod
     def total(cls, parts: Sequence[Moments]) -> Moments:
@@ -187,15 +183,6 @@ class Moments:
         if mean.ndim != 1 or mean.shape != half.shape or numbers.shape != (9,) or not whole:
             raise GraphError("moments: mean, half or numbers have another shape or are not finite; send them again")
         return cls(round(numbers[0]), mean, half, numbers[3:6], numbers[6:], float(numbers[1]), float(numbers[2]))
-
-    def to_bytes(self, dtype: Any = np.float16) -> bytes:
-        """`to_arrays` in one piece."""
-        return pack(self.to_arrays(dtype))
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Moments:
-        """What `to_bytes` wrote."""
-        return cls.from_arrays(unpack(data, "moments"))
 
 
 def _traces(p: Array, effect: float) -> Array:
@@ -491,7 +478,7 @@ class Cells:
 
     >>> import numpy as np
     >>> one = Cells(np.array([3]), np.array([9.0]), np.zeros((1, 2)), np.ones(1), np.full(1, 8.0), np.ones(3), 8.0)
-    >>> one.merge(one).counts
+    >>> Cells.total([one, one]).counts
     array([18.])
     """
 
@@ -504,10 +491,6 @@ class Cells:
     free: float
     effect: float = 1.0
     noise: float = 0.0
-
-    def merge(self, other: Cells) -> Cells:
-        """Of both clients' samples, if a class has one mean at both."""
-        return Cells.total([self, other])
 
     @classmethod
     def total(cls, parts: Sequence[Cells]) -> Cells:
@@ -595,10 +578,6 @@ class Signature:
     def effect(self) -> float:
         """Samples per effective, independent sample; 1 if they are independent."""
         return max((m.effect for m in self.blocks.values()), default=1.0)
-
-    def merge(self, other: Signature) -> Signature:
-        """Of both clients' samples, if both are of one distribution."""
-        return Signature.total([self, other])
 
     @classmethod
     def total(cls, parts: Sequence[Signature]) -> Signature:

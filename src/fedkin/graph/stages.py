@@ -33,7 +33,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -44,18 +44,9 @@ from fedkin.graph.groups import canonical
 from fedkin.untrusted import plain_word, said, shown
 
 __all__ = [
-    "Control",
-    "Groups",
-    "Sparsify",
-    "Stage",
-    "control_stage",
-    "distance_stage",
-    "groups_stage",
-    "same_alpha",
-    "similarity_stage",
-    "sparsify_stage",
+    "Stage", "control_stage", "distance_stage", "groups_stage", "same_alpha", "similarity_stage", "sparsify_stage",
     "stage",
-]
+]  # fmt: skip
 
 
 Kind: TypeAlias = Literal["similarity", "sparsify", "groups", "control"]
@@ -181,27 +172,6 @@ def own_stage(spec: str, kind: str) -> Stage | None:
 # -- fedkin's own ------------------------------------------------------------------------------------------------------
 
 
-class Sparsify(Protocol):
-    """A function from similarity to affinity; gamma and soft read `distances`, in the distances' own units."""
-
-    def __call__(self, s: Any, /, *, distances: Any = None) -> Matrix: ...
-
-
-class Groups(Protocol):
-    """A function from affinity to canonical labels."""
-
-    def __call__(
-        self, a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any =
-        None, vectors: Any = None, signatures: Any = None,
-    ) -> Labels: ...  # fmt: skip
-
-
-class Control(Protocol):
-    """A function from a learned affinity to the control graph that replaces it."""
-
-    def __call__(self, a: Any, /, *, seed: int = 0, planted: Any = None) -> Matrix: ...
-
-
 def _read(spec: str, kind: str, known: dict[str, str]) -> tuple[str, str | None]:
     """Return the name and the argument of `spec`; known: as each kind of `BUILT_IN`."""
     name, colon, argument = spec.strip().partition(":")
@@ -273,8 +243,8 @@ def distance_stage(spec: str) -> Callable[[Any], Array]:
     return _DISTANCES[_read(spec, "distance", dict.fromkeys(_DISTANCES, ""))[0]]
 
 
-def sparsify_stage(spec: str) -> Sparsify:
-    """Return a function from similarity [n, n] to affinity [n, n]: non-negative, symmetric, zero diagonal.
+def sparsify_stage(spec: str) -> Callable[..., Matrix]:
+    """Return a function (S, distances=None) from similarity [n, n] to affinity: symmetric, zero diagonal.
 
     >>> sparsify_stage("knn:1")(np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.4], [0.3, 0.4, 1.0]]))
     array([[0. , 0.5, 0. ],
@@ -288,28 +258,26 @@ def sparsify_stage(spec: str) -> Sparsify:
         value = None if argument == "auto" else _real(spec, str(argument), 0, above=True)
         return partial(_by_distance, affinity.gamma if name == "gamma" else affinity.soft, value)
     if name == "none":
-        return partial(_by_similarity, affinity.nonnegative)
+        return lambda s, /, *, distances=None: affinity.nonnegative(s)
     if name == "epsilon":
-        return partial(_by_similarity, partial(affinity.epsilon, threshold=_real(spec, str(argument), 0)))
-    return partial(_by_similarity, partial(affinity.knn, k=_whole(spec, str(argument)), mutual=name == "mutual"))
-
-
-def _by_similarity(stage: Callable[[Any], Matrix], s: Any, /, *, distances: Any = None) -> Matrix:
-    return stage(s)
+        threshold = _real(spec, str(argument), 0)
+        return lambda s, /, *, distances=None: affinity.epsilon(s, threshold)
+    k = _whole(spec, str(argument))
+    return lambda s, /, *, distances=None: affinity.knn(s, k, mutual=name == "mutual")
 
 
 def _by_distance(
-    stage: Callable[[Any, float | None], Matrix], value: float | None, s: Any, /, *, distances: Any = None
+    measure: Callable[[Any, float | None], Matrix], value: float | None, s: Any, /, *, distances: Any = None
 ) -> Matrix:
     if distances is not None:
-        return stage(distances, value)
+        return measure(distances, value)
     s = as_dense(s, "S")
     # Distances that were made from similarities link no pair with similarity 0, however wide the gap is.
-    return np.where(np.asarray(s) > 0, np.asarray(stage(affinity.to_distance(s), value)), 0.0)
+    return np.where(np.asarray(s) > 0, np.asarray(measure(affinity.to_distance(s), value)), 0.0)
 
 
-def groups_stage(spec: str) -> Groups:
-    """Return a function from affinity [n, n] to canonical labels [n].
+def groups_stage(spec: str) -> Callable[..., Labels]:
+    """Return a function (A, seed=, resolution=, planted=, distances=, vectors=, signatures=) to canonical labels [n].
 
     >>> groups_stage("components")(np.eye(2))
     array([0, 1])
@@ -317,41 +285,80 @@ def groups_stage(spec: str) -> Groups:
     if (own := own_stage(spec, "groups")) is not None:
         return own
     name, argument = _read(spec, "groups", BUILT_IN["groups"])
-    number: float | None = None
-    if name == "same":
-        number = same_alpha(spec)
-    elif name == "bipartition":
-        number = _real(spec, str(argument), -1)
-    elif argument is not None and argument not in ("auto", "silhouette"):
-        number = _whole(spec, argument)
-    elif name == "kmeans":
-        raise ConfigError(f"{spec!r}: expected a whole number of at least 1 after the colon, got {argument!r}")
+    find = _GROUPS[name](spec, argument)
 
-    def stage(
-        a: Any, /, *, seed: int = 0, resolution: float = 1.0, planted: Any = None, distances: Any = None,
-        vectors: Any = None, signatures: Any = None,
-    ) -> Labels:  # fmt: skip
-        n = as_matrix(a, symmetric=False).shape[0]
-        if name in ("louvain", "leiden"):
-            return getattr(groups, name)(a, resolution=resolution, seed=seed)  # type: ignore[no-any-return]
-        if name == "components":
-            return groups.components(a)
-        if name == "hierarchical":
-            d = affinity.to_distance(a) if distances is None else distances
-            choose: Any = "silhouette" if argument == "silhouette" else "gap"
-            return groups.hierarchical(d, None if number is None else int(number), choose=choose)
-        if name == "kmeans":
-            rows = as_dense(a, symmetric=False) if vectors is None else vectors
-            return groups.kmeans(rows, int(number or 1), seed=seed)
-        if name == "bipartition":
-            return groups.recursive_bipartition(a, float(number or 0.0))
-        if name == "same":
-            return _same(signatures, n, float(number or 0.0), seed)
-        if name == "planted":
-            return groups.canonical(_known(planted, n, "groups 'planted'"))
-        return np.zeros(n, dtype=np.int64) if name == "single" else np.arange(n)
+    def stage(a: Any, /, **more: Any) -> Labels:
+        return find(as_matrix(a, symmetric=False), more)
 
     return stage
+
+
+# Each makes, of (spec, argument), a function of the affinity and the keywords that the stage got.
+_Finder: TypeAlias = Callable[[Matrix, dict[str, Any]], Labels]
+
+
+def _modular(finder: Callable[..., Labels], spec: str, argument: str | None) -> _Finder:
+    return lambda a, more: finder(a, resolution=more.get("resolution", 1.0), seed=more.get("seed", 0))
+
+
+def _hierarchical(spec: str, argument: str | None) -> _Finder:
+    choose: Any = "silhouette" if argument == "silhouette" else "gap"
+    count = None if argument in (None, "auto", "silhouette") else _whole(spec, str(argument))
+
+    def find(a: Matrix, more: dict[str, Any]) -> Labels:
+        d = more.get("distances")
+        return groups.hierarchical(affinity.to_distance(a) if d is None else d, count, choose=choose)
+
+    return find
+
+
+def _kmeans(spec: str, argument: str | None) -> _Finder:
+    count = _whole(spec, str(argument))
+
+    def find(a: Matrix, more: dict[str, Any]) -> Labels:
+        vectors = more.get("vectors")
+        rows = as_dense(a, symmetric=False) if vectors is None else vectors
+        return groups.kmeans(rows, count, seed=more.get("seed", 0))
+
+    return find
+
+
+def _bipartition(spec: str, argument: str | None) -> _Finder:
+    threshold = _real(spec, str(argument), -1)
+    return lambda a, more: groups.recursive_bipartition(a, threshold)
+
+
+def _same(spec: str, argument: str | None) -> _Finder:
+    alpha = same_alpha(spec)
+
+    def find(a: Matrix, more: dict[str, Any]) -> Labels:
+        signatures, n = more.get("signatures"), a.shape[0]
+        if signatures is None:
+            raise GraphError(
+                "groups 'same' needs signatures=, what fedkin.graph.sign makes of each client's samples, and there are "
+                "none; a graph of similarities alone cannot tell chance from difference"
+            )
+        if len(signatures) != n:
+            raise GraphError(f"groups 'same': {len(signatures)} signatures for {n} clients; expected one per row")
+        return grouping_tests.find(signatures, alpha=alpha, seed=more.get("seed", 0)).labels
+
+    return find
+
+
+_GROUPS: dict[str, Callable[[str, str | None], _Finder]] = {
+    "louvain": partial(_modular, groups.louvain),
+    "leiden": partial(_modular, groups.leiden),
+    "components": lambda spec, argument: lambda a, more: groups.components(a),
+    "hierarchical": _hierarchical,
+    "kmeans": _kmeans,
+    "bipartition": _bipartition,
+    "same": _same,
+    "planted": lambda spec, argument: (
+        lambda a, more: canonical(_needed(more.get("planted"), a.shape[0], "groups 'planted'"))
+    ),
+    "single": lambda spec, argument: lambda a, more: np.zeros(a.shape[0], dtype=np.int64),
+    "alone": lambda spec, argument: lambda a, more: np.arange(a.shape[0]),
+}
 
 
 def same_alpha(spec: str) -> float:
@@ -367,19 +374,8 @@ def same_alpha(spec: str) -> float:
     return alpha
 
 
-def _same(signatures: Any, n: int, alpha: float, seed: int) -> Labels:
-    if signatures is None:
-        raise GraphError(
-            "groups 'same' needs signatures=, what fedkin.graph.sign makes of each client's samples, and there are "
-            "none; a graph of similarities alone cannot tell chance from difference"
-        )
-    if len(signatures) != n:
-        raise GraphError(f"groups 'same': {len(signatures)} signatures for {n} clients; expected one per row")
-    return grouping_tests.find(signatures, alpha=alpha, seed=seed).labels
-
-
-def control_stage(spec: str) -> Control:
-    """Return a function from a learned affinity [n, n] to its control; "none" returns the learned affinity.
+def control_stage(spec: str) -> Callable[..., Matrix]:
+    """Return a function (A, seed=0, planted=None) from a learned affinity [n, n] to its control; "none" returns A.
 
     >>> control_stage("oracle")(np.zeros((2, 2)), planted=["a", "a"])
     array([[0., 1.],
@@ -396,7 +392,7 @@ def control_stage(spec: str) -> Control:
         if name == "uniform":
             return affinity.uniform(a)
         if name == "oracle":
-            return affinity.oracle(_known(planted, a.shape[0], "control 'oracle'"))
+            return affinity.oracle(_needed(planted, a.shape[0], "control 'oracle'"))
         if name == "shuffled":
             return affinity.shuffled(a, seed=seed)
         return affinity.self_only(a) if name == "self" else a
@@ -404,7 +400,7 @@ def control_stage(spec: str) -> Control:
     return stage
 
 
-def _known(planted: Any, n: int, who: str) -> Labels:
+def _needed(planted: Any, n: int, who: str) -> Labels:
     if planted is None:
         raise GraphError(f"{who} needs the planted groups, and they are not known")
     return as_labels(planted, n, "planted")
