@@ -18,8 +18,7 @@ from fedkin.learning.augment import Augment
 from fedkin.learning.losses import Batch
 from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
-from fedkin.methods.mapl.loss import TwoViews
-from fedkin.methods.mapl.prototypes import mixed_prototypes
+from fedkin.methods.mapl import TwoViews, mixed_prototypes
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
 from support import small_federation, small_setup
 
@@ -270,3 +269,8 @@ def test_views_are_drawn_anew_each_step_and_alike_for_a_seed() -> None:
     assert same_bits(one, again)
     assert not same_bits(one, other)
     assert not same_bits(one, ran(small_setup(MAPL(augment={"noise": 0.0})), 1))
+
+
+def test_the_old_name_of_the_graphs_settings_is_refused() -> None:
+    with pytest.raises(ValueError, match="graph_learning: renamed; write graph"):
+        PLUS.model_validate({"graph_learning": {"on": False}})

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fedkin.flow import Fitted, Message
 from fedkin.learning.net import head_of
-from fedkin.methods.mapl.edges import EdgeState, outbox, receivers, remember, requests
-from fedkin.methods.mapl.weights import previous
+from fedkin.methods.mapl import EdgeState, outbox, previous, receivers, remember, requests
 from fedkin.views import PeerView
 from methods.mapl_toys import MAPL, PROTOTYPES, setup_of, two_groups
 

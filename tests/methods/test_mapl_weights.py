@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.methods.mapl.graph import learned_graph
-from fedkin.methods.mapl.weights import CollaborationSettings, kept, similarity
+from fedkin.methods.mapl import CollaborationSettings, kept, learned_graph, similarity
 from support import planted_similarities
 
 DEFAULT = CollaborationSettings()
