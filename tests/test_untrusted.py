@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedkin import untrusted
 from fedkin.data.sources._images import read_image
 from fedkin.data.sources.eicu import read_csv
-from fedkin.data.sources.idx import read_idx
+from fedkin.data.sources.mnist import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.svhn import _read as read_svhn
 from fedkin.errors import DataError

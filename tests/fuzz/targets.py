@@ -28,7 +28,7 @@ from fedkin.data.sources import cifar
 from fedkin.data.sources._images import read_image
 from fedkin.data.sources.eicu import read_csv
 from fedkin.data.sources.femnist import Femnist
-from fedkin.data.sources.idx import read_idx
+from fedkin.data.sources.mnist import read_idx
 from fedkin.data.sources.nifti import read_volume
 from fedkin.data.sources.npz import Npz
 from fedkin.data.sources.svhn import Svhn

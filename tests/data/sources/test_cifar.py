@@ -42,15 +42,6 @@ def test_missing_folder(tmp_path: Path) -> None:
         Cifar10().load(tmp_path)
 
 
-def test_missing_folder_beside_sheets(tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-webp").mkdir()
-    (tmp_path / "unpack.py").write_text("")
-    command = f"run `python {tmp_path / 'unpack.py'} OUT`, then use --data-root OUT"
-    with pytest.raises(DataError) as caught:
-        Cifar10().load(tmp_path)
-    assert command in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedkin.data.sources._images import class_folders, image_files, read_image, read_images
-from fedkin.data.sources.cinic import Cinic10
+from fedkin.data.sources.cifar import Cinic10
 from fedkin.errors import ConfigError, DataError
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

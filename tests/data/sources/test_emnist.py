@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkin.data.sources.emnist import Emnist
+from fedkin.data.sources.mnist import Emnist
 from fedkin.errors import ConfigError, DataError
 from fedkin.settings import parse
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedkin.data import SOURCES
-from fedkin.data.sources.idx import FashionMnist, Mnist, idx_file, read_idx
+from fedkin.data.sources.mnist import FashionMnist, Mnist, read_idx
 from fedkin.errors import DataError
 from fedkin.federation import Scale
 
@@ -49,14 +49,6 @@ def test_path_names_the_folder(tmp_path: Path, write_mnist: Write, monkeypatch: 
     assert len(Mnist(path=Path("elsewhere")).load(tmp_path).train) == 30
     monkeypatch.chdir(tmp_path)
     assert len(Mnist(path=Path("elsewhere")).load(Path("nowhere")).train) == 30
-
-
-def test_plain_wins_over_gzip(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"")
-    (tmp_path / "a.gz").write_bytes(b"")
-    (tmp_path / "b.gz").write_bytes(b"")
-    assert idx_file(tmp_path / "a") == tmp_path / "a"
-    assert idx_file(tmp_path / "b") == tmp_path / "b.gz"
 
 
 def header(magic: int, *sizes: int) -> bytes:

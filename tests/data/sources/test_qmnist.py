@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from fedkin.data import federate
-from fedkin.data.sources.idx import Mnist
-from fedkin.data.sources.qmnist import Qmnist
+from fedkin.data.sources.mnist import Mnist, Qmnist
 from fedkin.errors import DataError
 
 Write = Callable[..., Path]

@@ -1,4 +1,4 @@
-"""CIFAR in its official binary layout: records of one or two label bytes and three planes of pixels."""
+"""CIFAR in its official binary layout, records of one or two label bytes and three planes of pixels; and CINIC-10."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import torch
 
 from fedkin.data.dataset import Dataset, Part
 from fedkin.data.origins import missing
+from fedkin.data.sources._images import class_folders, image_files, read_images
 from fedkin.data.sources.base import Source, locate
 from fedkin.errors import DataError
 from fedkin.federation import Scale, Task
 
-__all__ = ["Cifar10", "Cifar100"]
+__all__ = ["Cifar10", "Cifar100", "Cinic10"]
 
 _FOLDER = "cifar-10-batches-bin"
 _FOLDER_100 = "cifar-100-binary"
 _FILES = "data_batch_1..5.bin and test_batch.bin of CIFAR-10"
 _LABELS_100 = (20, 100)
 _PIXELS = 3 * 32 * 32
+# CINIC-10's folders, in the order of CIFAR-10's labels, which is alphabetical.
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SCALE = Scale((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _SCALE_100 = Scale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
@@ -40,7 +43,8 @@ class Cifar10(Source):
         """Read the six files; raises DataError naming the file and what was expected."""
         folder = root / _FOLDER if self.path is None else locate(root, self.path)
         if not folder.is_dir():
-            raise DataError(_missing(root, folder))
+            expected = "expected CIFAR-10's files data_batch_1..5.bin and test_batch.bin in it"
+            raise DataError(f"{folder}: no such folder; {expected}{missing(folder)}")
         train = _read([folder / f"data_batch_{number}.bin" for number in range(1, 6)], (10,), 0, _FILES)
         test = _read([folder / "test_batch.bin"], (10,), 0, _FILES)
         return Dataset("cifar10", train, test, Task(10, (3, 32, 32)), _SCALE)
@@ -68,11 +72,45 @@ class Cifar100(Source):
         return Dataset("cifar100", train, test, Task(_LABELS_100[which], (3, 32, 32)), _SCALE_100)
 
 
-def _missing(root: Path, folder: Path) -> str:
-    said = f"{folder}: no such folder; expected CIFAR-10's files data_batch_1..5.bin and test_batch.bin in it"
-    if (root / "cifar-10-webp").is_dir() and (root / "unpack.py").is_file():
-        return f"{said}; to write it run `python {root / 'unpack.py'} OUT`, then use --data-root OUT"
-    return f"{said}{missing(folder)}"
+class Cinic10(Source):
+    """CINIC-10: 90,000 / 90,000 images of ten classes from CIFAR-10 and ImageNet, 32x32 colour (Darlow et al., 2018).
+
+    Below the data root: CINIC-10/{train,valid,test}/CLASS/*.png; `path` names the folder of these instead. valid: the
+    use of the 90,000 images there: "unused", or added to "train" or to "test". x [N, 3, 32, 32] uint8;
+    labels are CIFAR-10's. Needs Pillow.
+    """
+
+    source: Literal["cinic10"] = "cinic10"
+    path: Path | None = None
+    valid: Literal["unused", "train", "test"] = "unused"
+
+    def load(self, root: Path) -> Dataset:
+        """Read all images; raises DataError naming the file or folder, ConfigError without Pillow."""
+        folder = root / "CINIC-10" if self.path is None else locate(root, self.path)
+        if not folder.is_dir():
+            raise DataError(
+                f"{folder}: no such folder; expected CINIC-10's folders train, valid and test in it{missing(folder)}"
+            )
+        train, test = (
+            _images([folder / name, *([folder / "valid"] if self.valid == name else [])]) for name in ("train", "test")
+        )
+        scale = Scale((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587))
+        return Dataset("cinic10", train, test, Task(10, (3, 32, 32)), scale)
+
+
+def _images(folders: list[Path]) -> Part:
+    files: list[Path] = []
+    labels: list[int] = []
+    for folder in folders:
+        names = class_folders(folder)
+        if tuple(names) != _CLASSES:
+            odd = sorted(set(names) ^ set(_CLASSES))
+            raise DataError(f"{folder}: expected ten folders, {', '.join(_CLASSES)}; missing or foreign: {odd[0]}")
+        for label, name in enumerate(_CLASSES):
+            own = image_files(folder / name)
+            files += own
+            labels += [label] * len(own)
+    return Part(read_images(files, (32, 32), resize=False), torch.tensor(labels))
 
 
 def _read(files: Sequence[Path], labels: tuple[int, ...], which: int, expected: str) -> Part:
