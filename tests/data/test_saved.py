@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.data.saved import is_saved, saved
+from fedkin.data.guess import is_saved, saved
 from fedkin.errors import DataError
 
 FEATURES: dict[str, Any] = {

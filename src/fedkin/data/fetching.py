@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
+import shutil
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -43,36 +43,24 @@ def fetch(name: str, root: Path, say: Callable[[str], None] = lambda line: None)
         fetch(other, root, say)
     for file in origin.files:
         place, folder = root / file.to, root / origin.folder
-        if file.holds is not None and (there := _there(folder, file)):
-            say(f"{folder}: {there}")
-            continue
-        if not (place.is_file() and _digest(place, file.kind) == file.digest):
-            _download(file, place, say)
-        if file.holds is not None:
-            sizes = _unpack(place, folder, file.holds)
-            _marker(folder, file).write_text(json.dumps({"digest": file.digest, "sizes": sizes}), encoding="utf-8")
+        if file.holds is None:
+            if not (place.is_file() and _digest(place, file.kind) == file.digest):
+                _download(file, place, say)
+            say(f"{place}: is there, and its checksum is right")
+        elif _unpacked(folder, *file.holds):
+            say(f"{folder}: its {file.holds[1]} files are there; what they hold was not checked")
+        else:
+            if not (place.is_file() and _digest(place, file.kind) == file.digest):
+                _download(file, place, say)
+            _unpack(place, folder, *file.holds)
             place.unlink()
-        say(f"{folder if file.holds else place}: is there, and its checksum is right")
+            say(f"{folder}: is there, and its checksum was right")
 
 
-def _marker(folder: Path, file: File) -> Path:
-    """Where it is noted which files were unpacked from an archive whose checksum was right."""
-    return folder / f".{PurePosixPath(file.to).name}.json"
-
-
-def _there(folder: Path, file: File) -> str:
-    """Say why an archive need not be fetched; "" if it must be."""
-    marker = _marker(folder, file)
-    if marker.is_file():
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            told = json.loads(marker.read_bytes())
-            whole = all((folder / name).stat().st_size == size for name, size in told["sizes"].items())
-            if whole and told["digest"] == file.digest:
-                return "is there, from an archive whose checksum was right"
-        return ""
-    pattern, count = file.holds or ("", 0)
-    held = [path.stat().st_size for path in folder.iterdir() if fnmatch(path.name, pattern)] if folder.is_dir() else []
-    return "is there, put by somebody: its checksum is not known" if len(held) == count and all(held) else ""
+def _unpacked(folder: Path, pattern: str, count: int) -> bool:
+    """Whether all files of an archive are there: each gets its name when it is whole."""
+    held = [path for path in folder.iterdir() if fnmatch(path.name, pattern)] if folder.is_dir() else []
+    return len(held) >= count and all(path.stat().st_size for path in held)
 
 
 def _digest(path: Path, kind: str) -> str:
@@ -90,11 +78,11 @@ def _download(file: File, place: Path, say: Callable[[str], None]) -> None:
             f"{file.url}: cannot be fetched ({said(error)}); the same command goes on where it stopped; or fetch it on "
             f"a machine with a network and put it at {place}"
         ) from None
-    found = _digest(part, file.kind)
-    if found != file.digest:
+    digest = _digest(part, file.kind)
+    if digest != file.digest:
         part.unlink()
         raise DataError(
-            f"{file.url}: its {file.kind} is {found}, expected {file.digest}: it was changed or damaged on the "
+            f"{file.url}: its {file.kind} is {digest}, expected {file.digest}: it was changed or damaged on the "
             "way, and is not kept; try again"
         )
     part.replace(place)
@@ -133,32 +121,25 @@ def _asked(url: str, have: int) -> http.client.HTTPResponse:
     return answer
 
 
-def _unpack(archive: Path, folder: Path, holds: tuple[str, int]) -> dict[str, int]:
-    """Write the members that the pattern names into the folder, by their last names; returns their sizes."""
-    pattern, count = holds
+def _unpack(archive: Path, folder: Path, pattern: str, count: int) -> None:
+    """Write the members that the pattern names into the folder, by their last names."""
     folder.mkdir(parents=True, exist_ok=True)
-    sizes: dict[str, int] = {}
-    with _members(archive) as members:
+    names = set[str]()
+    with ExitStack() as stack:
+        members: Iterable[tuple[str, IO[bytes]]]
+        if archive.suffix == ".zip":
+            zipped = stack.enter_context(zipfile.ZipFile(archive))
+            members = ((one.filename, zipped.open(one)) for one in zipped.infolist() if not one.is_dir())
+        else:
+            packed = stack.enter_context(tarfile.open(archive))
+            members = ((one.name, file) for one in packed if one.isfile() and (file := packed.extractfile(one)))
         for name, member in members:
             last = PurePosixPath(name).name
             if fnmatch(last, pattern):
-                aside = folder / f"{last}.part"
-                with aside.open("wb") as file:
-                    while piece := member.read(_CHUNK):
-                        file.write(piece)
-                sizes[last] = aside.stat().st_size
-                aside.replace(folder / last)
-    if len(sizes) != count:
-        raise DataError(f"{archive}: {len(sizes)} files {pattern} in it, expected {count}")
-    return sizes
-
-
-@contextmanager
-def _members(archive: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
-    """The regular files of a zip or tar archive, by their names."""
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as zipped:
-            yield ((info.filename, zipped.open(info)) for info in zipped.infolist() if not info.is_dir())
-        return
-    with tarfile.open(archive) as packed:
-        yield ((info.name, found) for info in packed if info.isfile() and (found := packed.extractfile(info)))
+                part = folder / f"{last}.part"
+                with part.open("wb") as file:
+                    shutil.copyfileobj(member, file, _CHUNK)
+                part.replace(folder / last)
+                names.add(last)
+    if len(names) != count:
+        raise DataError(f"{archive}: {len(names)} files {pattern} in it, expected {count}")

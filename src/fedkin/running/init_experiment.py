@@ -12,10 +12,9 @@ import tomli_w
 import torch
 
 from fedkin.data.dataset import Dataset
-from fedkin.data.guess import listed, of_arrays, of_images, of_saved, usual
+from fedkin.data.guess import is_saved, listed, of_arrays, of_images, of_saved, usual
 from fedkin.data.inspection import Finding, Inspection, without
 from fedkin.data.inspection import inspect as inspected
-from fedkin.data.saved import is_saved
 from fedkin.data.sources import SOURCES
 from fedkin.data.sources.folder import ENDINGS
 from fedkin.data.sources.tables import Csv, Parquet

@@ -112,7 +112,7 @@ class Endless(io.BytesIO):
 
 
 def test_a_file_without_end_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gzip, "open", lambda path: Endless(header(0x801, 1500)))
+    monkeypatch.setattr(gzip, "open", lambda path, mode: Endless(header(0x801, 1500)))
     path = tmp_path / "x-idx1-ubyte.gz"
     path.touch()
     with pytest.raises(DataError, match="longer than it should be"):
