@@ -79,12 +79,3 @@ def test_a_decision_curve_counts() -> None:
     assert len(whole.thresholds) == 99
     # Acting on true risks is never clearly worse than treating all or none.
     assert (whole.model >= np.maximum(whole.all, 0) - 0.01).all()
-
-
-def test_odd_input_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"risks lie in 0\.\.1"):
-        brier([1.2], [1])
-    with pytest.raises(ValueError, match="two lists of one length"):
-        brier([0.2, 0.3], [1])
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        decision_curve([0.2], [1], [1.0])

@@ -70,12 +70,6 @@ def test_an_auc_of_1_has_a_low_end_that_depends_on_the_events(scores: list[float
     assert many.low > 0.95
 
 
-def test_an_auc_of_one_class_has_no_interval_and_odd_labels_are_refused() -> None:
-    assert auc_interval([0.1, 0.2], [1, 1]) is None
-    with pytest.raises(ValueError, match="labels 0 or 1"):
-        auc_interval([0.1, 0.2], [1, 2])
-
-
 @pytest.mark.parametrize(("ones", "zeros", "apart"), [(10, 50, 1.0), (30, 70, 1.5), (10, 200, 0.0)])
 def test_the_interval_of_an_auc_covers(ones: int, zeros: int, apart: float) -> None:
     labels = np.repeat([1, 0], [ones, zeros])

@@ -39,15 +39,6 @@ def test_branches_are_those_that_scipy_draws(seed: int, n: int) -> None:
     assert (np.diff(found.branches[:, 4]) >= -1e-12).all()
 
 
-def test_branches_hold_the_leaves_of_their_cluster() -> None:
-    n = 17
-    found = tree(similarities(3, n))
-    inside = np.sort(found.branches[:, 6] - found.branches[:, 5] + 1)
-    rows = similarities(3, n)
-    merges = hierarchy.linkage(pdist(rows + rows.max() * np.eye(n)), "ward")
-    np.testing.assert_array_equal(inside, np.sort(merges[:, 3]))
-
-
 def test_tree_puts_blocks_together_whatever_the_order() -> None:
     labels = np.array([0, 1, 2] * 6)
     weights = (labels[:, None] == labels[None, :]).astype(float)

@@ -9,13 +9,11 @@ import pytest
 from scipy import stats
 
 from fedkin.analysis.ranking import (
-    LEAST_BLOCKS,
     critical_difference,
     diagram,
     friedman,
     groups_within,
     holm,
-    mean_ranks,
     wilcoxon_holm,
 )
 
@@ -38,11 +36,6 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_ranks_heed_the_direction_and_ties() -> None:
-    assert mean_ranks([[1.0, 2.0, 2.0]], higher=False).tolist() == [1.0, 2.5, 2.5]
-    assert mean_ranks([[1.0, 2.0, 2.0]]).tolist() == [3.0, 1.5, 1.5]
 
 
 def test_wilcoxon_pairs_are_scipys_with_holm() -> None:
@@ -90,19 +83,6 @@ def test_two_methods_are_compared_by_wilcoxon() -> None:
     found = diagram({"local": base, "kin": base + 0.1 + 0.01 * rng.random(8)})
     assert (found.methods, found.groups, found.friedman, found.difference) == (("kin", "local"), (), None, None)
     assert found.p[0, 1] == pytest.approx(2 / 2**8)
-
-
-def test_below_the_least_number_of_blocks_a_perfect_order_is_not_told_apart() -> None:
-    for blocks, told in ((LEAST_BLOCKS - 1, False), (LEAST_BLOCKS, True)):
-        pair = {"a": np.arange(blocks) + 1.0, "b": np.zeros(blocks)}
-        assert (diagram(pair).groups == ()) == told
-
-
-def test_unequal_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="equally many"):
-        diagram({"a": [1.0, 2.0], "b": [1.0]})
-    with pytest.raises(ValueError, match="finite numbers"):
-        diagram({"a": [1.0, float("nan")], "b": [1.0, 2.0]})
 
 
 def test_wilcoxon_with_holm_is_scikit_posthocs() -> None:

@@ -163,15 +163,6 @@ def test_matrix_by_hierarchy_has_its_tree(open_page: Any) -> None:
     assert "ordered by name" in find(open_page, "#matrix-note").text
 
 
-def test_groups_are_listed_round_by_round(open_page: Any) -> None:
-    rows = open_page.execute_script(
-        "return [...document.querySelectorAll('#communities tbody tr')].map(r => r.innerText)"
-    )
-    assert len(rows) == 8
-    clients = open_page.execute_script("return frames()[0].clients.map((c) => federation().ids[c])")
-    assert all(id in rows[0] for id in clients)
-
-
 def test_weights_beside_what_is_shared(open_page: Any) -> None:
     pictures = drawn(open_page, "sharing-plot")
     assert [picture["meta"] for picture in pictures] == ["overlap", "round 1", "round 5", "round 8"]
@@ -192,17 +183,6 @@ def test_influential_clients_by_region(open_page: Any) -> None:
     assert regions == ["0", "90", "180", "270"]
     client = click_point(open_page, "influence-plot", 1, 0)
     assert open_page.execute_script("return state.client") == client
-
-
-def test_more_than_half_equally_central_are_not_influential(open_page: Any) -> None:
-    def influential(values: list[float]) -> list[int]:
-        return sorted(open_page.execute_script("return [...influential(arguments[0])]", values))
-
-    assert influential([0, 1, 2, 3, 4]) == [4]
-    assert influential(list(range(11))) == [9, 10]
-    assert influential([0, 5, 5, 1, 5, 5, *[0] * 4]) == [1, 2, 4, 5]
-    assert influential([1, 1, 1, 0]) == []
-    assert influential([0, 0, 0]) == []
 
 
 def test_features_by_round_colour_and_kind(open_page: Any) -> None:
@@ -267,20 +247,6 @@ def test_click_follows_a_client(open_page: Any) -> None:
     assert "Click a client" in find(open_page, "#client").text
 
 
-def test_follow_by_keyboard(open_page: Any) -> None:
-    box = find(open_page, "#follow")
-    box.send_keys("site-007\n")
-    open_page.execute_script("arguments[0].blur()", box)
-    assert find(open_page, "#client-name").text == "site-007"
-    assert find(open_page, "#status").get_attribute("textContent") == "Following site-007"
-
-
-def test_markup_in_a_name_is_shown_as_text(open_page: Any) -> None:
-    open_page.execute_script("follow(federation().ids.findIndex((id) => id.startsWith('<b')))")
-    assert find(open_page, "#client-name").text == '<b title="x">bold</b>'
-    assert open_page.execute_script("return document.querySelector('b[title=x]')") is None
-
-
 def test_other_method_and_seed(open_page: Any) -> None:
     find(open_page, "#seed option[value='1']").click()
     assert "seed 1" in find(open_page, "#gain-text").text
@@ -294,8 +260,7 @@ def test_other_method_and_seed(open_page: Any) -> None:
     assert [entry for entry in open_page.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_widths_and_schemes(driver: Any, address: str, width: int, scheme: str) -> None:
     resize(driver, width, scheme)
     driver.get(address)
@@ -327,27 +292,6 @@ def test_an_unchanged_graph_stands_to_the_end(two: Any) -> None:
     assert all("after round 1" in text for text in told)
 
 
-def test_local_is_known_under_a_longer_name(two: Any) -> None:
-    choose(two, "method", "local (a)")
-    assert "measured against" in find(two, "#gain-text").text
-    first, second = two.execute_script("return ['local (a)', 'local (b)'].map(methodStyle)")
-    assert first["color"] == second["color"] == two.execute_script("return COLOURS[7]")
-    assert first["dash"] == "dot" != second["dash"]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_two_dozen_methods_look_different(driver: Any, address_of_two: str, scheme: str) -> None:
-    resize(driver, 1280, scheme)
-    driver.get(address_of_two)
-    styles = driver.execute_script(
-        """const names = ["local", "fedavg", ...Array.from({ length: 24 }, (_, i) => `m${i}`)];
-        DATA.methods = names.map((name) => ({ label: name, title: name, method: name }));
-        return names.map((name) => methodStyle(name)).map(({ color, dash }) => [color, dash]);"""
-    )
-    assert len({tuple(style) for style in styles}) == 26
-    assert ("#F0E442" in {color for color, _ in styles}) == (scheme == "dark")
-
-
 def test_the_keyboard_stays_where_it_was(two: Any) -> None:
     two.execute_script("follow(0)")
     find(two, "#client ol button").send_keys("\n")
@@ -359,29 +303,6 @@ def test_the_keyboard_stays_where_it_was(two: Any) -> None:
     inside = "return document.activeElement.closest('#moves-table') && document.activeElement.dataset.client"
     assert two.execute_script(inside) == client
     assert find(two, "#moves-table").get_attribute("tabindex") == "0"
-
-
-def test_local_alone_against_bytes_is_a_point_at_nothing(two: Any) -> None:
-    for name in ("fedavg", "sfmtl-graph"):
-        for home in ("a", "b"):
-            find(two, f"#curve-legend [data-method='{name} ({home})']").click()
-    find(two, "#curve-x [value=bytes]").click()
-    assert [(trace["meta"], trace["x"]) for trace in drawn(two, "curves")] == [("local (a)", [0]), ("local (b)", [0])]
-    kind, ends = two.execute_script(
-        "const {type, range} = document.getElementById('curves')._fullLayout.xaxis; return [type, range]"
-    )
-    assert kind == "linear"
-    assert ends[0] <= 0 < ends[1]
-    find(two, "#curve-legend [data-method='fedavg (a)']").click()
-    assert two.execute_script("return document.getElementById('curves')._fullLayout.xaxis.type") == "log"
-    assert len(drawn(two, "curves")[0]["x"]) == 2
-
-
-def test_figures_that_only_some_runs_have(two: Any) -> None:
-    """As where runs with unseen clients stand beside runs without."""
-    label = two.execute_script("const [one] = DATA.runs; one.curve.unseen = one.curve.mean; return one.label")
-    two.execute_script("curves.y = 'unseen'; drawCurves()")
-    assert {trace["meta"] for trace in drawn(two, "curves")} == {label}
 
 
 # -- the tests behind groups ----------------------------------------------------------------------------------
@@ -458,28 +379,6 @@ def test_the_way_of_a_followed_client_is_marked(tested: Any) -> None:
     tested.execute_script("follow(0)")
     assert "same" in marked()[-1]
     assert not any("site-023" in text for text in marked())
-
-
-def test_a_method_without_tests_has_no_section_for_them(tested: Any) -> None:
-    choose(tested, "method", "fedavg")
-    for part in ("section#tests", 'nav a[href="#tests"]'):
-        assert not find(tested, part).is_displayed()
-    assert not find(tested, "#tests-tree").is_displayed()
-    assert not find(tested, "#verdicts").is_displayed()
-    choose(tested, "method", "kin")
-    assert find(tested, "#tests-tree").is_displayed()
-    assert [entry for entry in tested.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_tree_fits_a_narrow_page(driver: Any, address_of_tests: str, scheme: str) -> None:
-    resize(driver, 390, scheme)
-    driver.get(address_of_tests)
-    driver.execute_script("follow(3)")
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
-    assert driver.execute_script(
-        "return [...document.querySelectorAll('#tests-tree .node')].every(n => n.getBoundingClientRect().width > 150)"
-    )
 
 
 @pytest.mark.slow

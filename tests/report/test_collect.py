@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedkin.errors import RunError
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
-from fedkin.report.drawing import NOTHING, blocks, evenly, layout, strongest
+from fedkin.report.drawing import NOTHING
 from fedkin.report.following import Follower, moves
-from fedkin.report.gains import entropy, jain
 from report.made import make_comparison, make_run
 
 
@@ -117,13 +115,6 @@ def test_history_marks_who_was_not_there(place: Path) -> None:
         assert history[frame["clients"], column].tolist() == frame["groups"]
 
 
-def test_many_rounds_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
-    graph = collect([make_run(tmp_path / "run", rounds=90)])["runs"][0]["graph"]
-    assert len(graph["frames"]) == 40
-    assert graph["frames"][-1]["round"] == graph["allRounds"] == 90
-    assert len(graph["history"]["rounds"]) == 90
-
-
 def test_one_run_without_planted_groups_or_local(tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run", planted=False)])
     assert "no like run of Local" in data["sentence"]
@@ -136,20 +127,6 @@ def test_no_test_data(tmp_path: Path) -> None:
     data = collect([make_run(tmp_path / "run", tested=0)])
     assert "8 clients without test data" in data["sentence"]
     assert data["table"][0]["mean"] is None
-
-
-def test_older_runs_without_federation_file(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    (folder / "federation.json").unlink()
-    data = collect([folder])
-    assert data["federations"][0]["planted"] == [None] * 8
-    assert data["federations"][0]["train"] == [None] * 8
-
-
-def test_same_method_twice_gets_two_names(tmp_path: Path) -> None:
-    places = [make_run(tmp_path / name / "sfmtl-graph-seed0") for name in ("learned", "shuffled")]
-    labels = [method["label"] for method in collect(places)["methods"]]
-    assert labels == ["sfmtl-graph (learned)", "sfmtl-graph (shuffled)"]
 
 
 def test_unfinished_runs_are_named(place: Path, tmp_path: Path) -> None:
@@ -165,40 +142,9 @@ def test_rerun_names_the_command(place: Path) -> None:
     assert collect([place / "local-seed0"])["rerun"]["command"] == "fedkin run experiment.toml"
 
 
-@pytest.mark.parametrize("damage", ["summary", "rounds", "table", "graph", "empty", "nothing"])
-def test_what_is_no_run_is_one_clear_line(tmp_path: Path, damage: str) -> None:
-    folder = make_run(tmp_path / "run") if damage != "nothing" else tmp_path / "run"
-    if damage == "summary":
-        (folder / "summary.json").write_text("{")
-    elif damage == "rounds":
-        (folder / "rounds.jsonl").unlink()
-    elif damage == "table":
-        (folder / "clients.parquet").write_bytes(b"PAR1")
-    elif damage == "graph":
-        (folder / "graphs" / "round-000001.npz").write_bytes(b"PK")
-    elif damage == "empty":
-        (folder / "summary.json").unlink()
-    with pytest.raises(RunError) as caught:
-        collect([folder])
-    assert str(folder) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_groups_keep_their_numbers() -> None:
     follower = Follower()
     named = {1: follower.name({"a": 0, "b": 0, "c": 1, "d": 1}), 2: follower.name({"a": 1, "b": 1, "c": 0, "d": 2})}
     assert named[2]["a"] == named[2]["b"] == named[1]["a"]
     assert sorted([named[2]["c"], named[2]["d"]]) == [named[1]["c"], 2]
     assert [move[:2] for move in moves(named)] in ([(2, "c")], [(2, "d")])
-
-
-def test_small_parts() -> None:
-    assert evenly(list(range(1, 201)), 40)[-1] == 200
-    assert jain([0.0, 0.0]) is None
-    assert entropy([0.5]) is None
-    ring = np.roll(np.eye(9), 1, axis=1) + np.roll(np.eye(9), -1, axis=1)
-    assert [part.tolist() for part in strongest(np.zeros((3, 3)), 2)] == [[], []]
-    assert len(strongest(ring, 2)[0]) == 9
-    np.testing.assert_array_equal(layout(ring), layout(ring))
-    assert np.abs(layout(ring)).max() == pytest.approx(1)
-    np.testing.assert_allclose(blocks(np.ones((7, 7)), 3)[0], 1)

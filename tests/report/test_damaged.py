@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse as sp
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,27 +83,16 @@ def one_line(error: BaseException | None, path: Path) -> str:
     [
         ("summary.json", (), [], "expected a table of names and values, got []"),
         ("summary.json", ("seed",), "zero", "seed: expected a whole number, got 'zero'"),
-        ("summary.json", ("seed",), True, "seed: expected a whole number, got True"),
         ("summary.json", ("rounds",), MISSING, "rounds: it is missing"),
         ("summary.json", ("accuracy",), MISSING, "no accuracy in it"),
-        ("summary.json", ("accuracy",), None, "accuracy: expected a table of names and values, got None"),
-        ("summary.json", ("accuracy", "mean"), "high", "accuracy: mean: expected a number, got 'high'"),
         ("summary.json", ("accuracy", "mean"), float("nan"), "accuracy: mean: expected a finite number, got nan"),
         ("summary.json", ("bytes", "up"), -3, "bytes.up: expected no number below 0, got -3"),
-        ("summary.json", ("groups",), 3, "groups: expected a table of names and values, got 3"),
-        ("summary.json", ("seconds", "total"), [], "seconds.total: expected a number, got []"),
-        ("summary.json", ("versions",), "1", "versions: expected a table of names and values"),
         ("federation.json", (), [], "expected a table of names and values, got []"),
-        ("federation.json", ("clients", "site-001"), 3, "clients.site-001: expected a table of names and values"),
-        ("federation.json", ("clients", "site-001", "labels"), [1], "clients.site-001.labels: expected a table"),
         ("federation.json", ("clients", "site-001", "group"), [1], "clients.site-001.group: expected a text, got [1]"),
         ("rounds.jsonl", (), 3, "line 2: expected a table of names and values, got 3"),
         ("rounds.jsonl", ("bytes",), MISSING, "line 2: bytes: it is missing"),
-        ("rounds.jsonl", ("groups",), MISSING, "line 2: groups: it is missing"),
         ("rounds.jsonl", ("accuracy",), MISSING, "line 2: no accuracy in it"),
-        ("rounds.jsonl", ("accuracy",), [], "line 2: accuracy: expected a table"),
         ("rounds.jsonl", ("sampled",), ["a", 3], "line 2: sampled.1: expected a text, got 3"),
-        ("timing.jsonl", ("round",), MISSING, "line 2: round: it is missing"),
         ("timing.jsonl", ("total",), "long", "line 2: total: expected a number, got 'long'"),
     ],
 )
@@ -123,11 +111,7 @@ def test_a_value_of_the_wrong_kind_is_named(run: Path, file: str, place: tuple[A
         (b"name = '\xff'", "cannot be read as text"),
         (b"name = ", "not TOML"),
         (b'data = "x"', "data: expected a table of names and values, got 'x'"),
-        (b"run = 3", "run: expected a table of names and values, got 3"),
-        (b'method = "fedavg"', "method: expected a table of names and values, got 'fedavg'"),
-        (b"[method]\nname = 3", "method.name: expected a text, got 3"),
         (b'[training]\nrounds = "many"', "training.rounds: expected a whole number, got 'many'"),
-        (b"[run]\nseed = nan", "run.seed: expected a whole number, got nan"),
         (b"[data]\nsince = [1, 2024-02-29]", "data.since.1: a date or a time"),
     ],
 )
@@ -198,17 +182,6 @@ def test_a_column_of_the_wrong_kind_is_named(run: Path, file: str, column: str, 
     assert said in one_line(caught.value, path)
 
 
-def test_an_id_that_is_no_text_is_named(run: Path) -> None:
-    path = run / "clients.parquet"
-    pq.write_table(pq.read_table(path), path, compression="none")
-    damaged = path.read_bytes().replace(b"site-001", b"site-\xff01")
-    assert damaged != path.read_bytes()
-    path.write_bytes(damaged)
-    with pytest.raises(RunError, match="not readable as the table of a run") as caught:
-        collect([run])
-    one_line(caught.value, path)
-
-
 @pytest.mark.parametrize(
     "name", ["graphs/round-x.npz", "graphs/round-000001 copy.npz", "graphs/round--1.npz", "features/round-.safetensors"]
 )
@@ -240,18 +213,6 @@ def test_features_of_other_clients_are_named(run: Path, ids: tuple[str, ...], cl
 
 
 # -- graphs -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_weights_beyond_all_reason_are_named(run: Path, sparse: bool) -> None:
-    path = run / "graphs" / "round-000001.npz"
-    graph = load_graph(path)
-    weights = np.zeros((3, 3))
-    weights[0, 1] = weights[1, 0] = -1.7e308
-    replace(graph, weights=sp.csr_array(weights) if sparse else weights).save(path)
-    with pytest.raises(RunError, match="a weight beyond 1e\\+100") as error:
-        collect([run])
-    one_line(error.value, path)
 
 
 @pytest.mark.parametrize(
@@ -292,13 +253,6 @@ def test_a_comparison_whose_plan_is_damaged_is_not_resumed(comparison: Path, pla
     (comparison / "plan.json").write_text(plan)
     ended = CliRunner().invoke(app, ["compare", "--resume", str(comparison)])
     assert said in one_line(ended.exception, comparison / "plan.json")
-
-
-@pytest.mark.parametrize("root", ["3", "null", "{}", '""'])
-def test_where_the_data_lie_must_be_a_text(comparison: Path, root: str) -> None:
-    (comparison / "data-root.json").write_text(root)
-    ended = CliRunner().invoke(app, ["compare", "--resume", str(comparison)])
-    assert "give --data-root DIR" in one_line(ended.exception, comparison / "data-root.json")
 
 
 def test_a_comparison_is_not_resumed_as_a_run(comparison: Path) -> None:

@@ -14,7 +14,6 @@ from fedkin.errors import RunError
 from fedkin.graph.picture import embedded
 from fedkin.report import write_report
 from fedkin.report.graphs import _matrix
-from fedkin.report.page import page
 from report.made import data_in, make_comparison, make_run
 
 EVIL = '<script>alert("x")</script>&\u2028'
@@ -79,27 +78,6 @@ def test_the_same_records_give_the_same_page(html: str, tmp_path: Path) -> None:
     assert write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8") == html
 
 
-def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
-    html = write_report([make_run(tmp_path / "run", "local")], tmp_path / "out" / "report.html").read_text()
-    assert 'id="graph"' not in html
-    assert 'id="traffic"' not in html
-    assert 'id="comparison"' in html
-
-
-def test_only_local_is_not_said_to_lack_local(tmp_path: Path) -> None:
-    alone = write_report([make_run(tmp_path / "local-seed0", "local")], tmp_path / "local.html").read_text()
-    assert "all of these runs are Local's" in alone
-    assert "no run of Local" not in alone
-    other = write_report([make_run(tmp_path / "fedavg-seed0", "fedavg")], tmp_path / "fedavg.html").read_text()
-    assert "no run of Local with the same seed, clients and\nsettings" in other
-
-
-def test_what_the_script_fills_can_take_the_keyboard(html: str) -> None:
-    assert '<aside id="client" tabindex="-1"' in html
-    assert '<div class="scroll" id="moves-table" tabindex="0" role="region"' in html
-
-
-# typer 0.20 imports names that click 8.3 deprecates.
 def test_command(tmp_path: Path) -> None:
     from fedkin.cli.report import report
 
@@ -114,10 +92,6 @@ def test_command(tmp_path: Path) -> None:
         report([tmp_path / "none"], None, "auto", None, False)
 
 
-def test_page_needs_only_the_collected_data(html: str) -> None:
-    assert page(data_in(html)) == html
-
-
 @pytest.mark.parametrize(("key", "named"), [("gpu", True), ("cores", False)])
 def test_a_gpu_is_named(key: str, named: bool, tmp_path: Path) -> None:
     make_run(tmp_path / "made")
@@ -127,18 +101,9 @@ def test_a_gpu_is_named(key: str, named: bool, tmp_path: Path) -> None:
     assert ("on the same GPU" in text) == named
 
 
-def test_a_page_is_small_enough_to_send(html: str) -> None:
-    assert len(html.encode()) < 1_500_000
-
-
 @pytest.mark.parametrize(
     ("weights", "few"), [([[0, 1, 0], [1, 0, 0], [0, 0, 0]], [0, 1]), ([[0, 1, 2], [1, 0, 3], [2, 3, 0]], None)]
 )
 def test_a_matrix_of_two_values_has_no_scale(weights: list[list[float]], few: list[float] | None) -> None:
     assert _matrix(np.array(weights, dtype=np.float64), 200).get("few") == few
     assert "few" not in _matrix(np.zeros((300, 300)), 200)  # averages of neighbours
-
-
-def test_one_evaluated_round_has_no_curve(tmp_path: Path) -> None:
-    make_comparison(tmp_path / "made", rounds=1)
-    assert 'id="curves"' not in write_report([tmp_path / "made"], tmp_path / "report.html").read_text(encoding="utf-8")

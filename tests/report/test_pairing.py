@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedkin.report.collect import collect
 from fedkin.report.labels import labels_of
-from report.made import make_comparison, make_run
+from report.made import make_run
 
 _PATHS = st.lists(st.sampled_from(["a", "b", "main"]), min_size=2, max_size=4).map(lambda parts: Path("/", *parts))
 
@@ -74,15 +73,6 @@ def test_folders_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path: Pat
     assert "seeds" not in data["sentence"]
 
 
-def test_a_copied_run_is_no_second_seed(tmp_path: Path) -> None:
-    first = make_run(tmp_path / "main" / "one", "local")
-    for copy in (tmp_path / "main" / "two", tmp_path / "more" / "main" / "one"):
-        shutil.copytree(first, copy)
-    labels = [method["label"] for method in collect([first.parent, tmp_path / "more" / "main"])["methods"]]
-    home = f"{tmp_path.name}/main"
-    assert labels == [f"local ({home}/one)", f"local ({home}/two)", "local (more/main/one)"]
-
-
 def test_a_folder_named_twice_is_one_run(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "main" / "local-seed0", "local")
     (tmp_path / "link").symlink_to(folder.parent, target_is_directory=True)
@@ -139,10 +129,3 @@ def test_bytes_are_against_fedavg_of_the_same_comparison(tmp_path: Path) -> None
     make_run(tmp_path / "b" / "sfmtl-graph-seed0")
     # 8 clients in 4 rounds, with 5 kB or 400 kB a message, and a signature of 1 kB from each.
     assert "320.0 kB sent (FedAvg: 25.6 MB)" in collect([tmp_path / "a", tmp_path / "b"])["sentence"]
-
-
-def test_one_seed_without_local_is_not_all_without(tmp_path: Path) -> None:
-    folder = make_comparison(tmp_path / "made", (0, 1))
-    shutil.rmtree(folder / "local-seed1")
-    text = collect([folder])["sentence"]
-    assert "no like run of Local" in text

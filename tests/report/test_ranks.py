@@ -85,15 +85,6 @@ def test_blocks_that_a_method_lacks_are_left_out_and_counted() -> None:
     assert ranking([one for one in runs if one.method == "flt"], higher=True) is None
 
 
-def test_two_methods_are_compared_by_wilcoxon_of_scipy() -> None:
-    runs = [one for one in made(1, 8) if one.method != "local"]
-    found = ranking(runs, higher=True)
-    assert found is not None
-    kin, flt = (np.array([one.mean for one in runs if one.method == name], dtype=float) for name in ("kin", "flt"))
-    p = stats.wilcoxon(kin, flt).pvalue
-    assert f"{p:.3f}" in found.lines()[1]
-
-
 def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Path) -> None:
     for lr in (0.1, 0.2):
         for method in ("local", "fedavg"):
@@ -105,14 +96,6 @@ def test_runs_of_other_settings_on_one_federation_are_other_methods(tmp_path: Pa
         "Local training (lr=0.1)", "Local training (lr=0.2)", "FedAvg (lr=0.1)", "FedAvg (lr=0.2)",
     }  # fmt: skip
     assert len({one.federation for one in found}) == 1
-
-
-def test_a_control_is_no_run_of_its_method(tmp_path: Path) -> None:
-    for name in ("fedavg", "fedavg@self"):
-        make_run(tmp_path / f"{name}-seed0", "fedavg", skill=0.2 if "@" in name else 0.6)
-    found = {one.method: one.mean for one in entries([read_run(folder) for folder in find_runs([tmp_path])])}
-    assert set(found) == {"FedAvg", "FedAvg@self"}
-    assert found["FedAvg"] != found["FedAvg@self"]
 
 
 def test_the_page_has_the_diagram_or_says_why_not(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from sklearn.metrics import brier_score_loss
 
 import fedkin
 from fedkin.records.run import read_run
-from fedkin.report import write_report
 from fedkin.report.collect import collect
 from fedkin.report.risks import over_seeds
 from kinds import federation_of, model_of
-from report.made import make_comparison
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +50,6 @@ def test_figures_are_those_of_the_pooled_outcomes(place: Path) -> None:
         acted = risks >= 0.3
         net = (acted & (labels == 1)).mean() - (acted & (labels == 0)).mean() * 0.3 / 0.7
         assert found["net"][29] == pytest.approx(net, abs=1e-6)
-
-
-def test_the_table_stands_in_the_page_without_the_script(place: Path, tmp_path: Path) -> None:
-    html = write_report([place], tmp_path / "page.html").read_text(encoding="utf-8")
-    part = html[html.index('<section id="risks"') :]
-    part = part[: part.index("</section>")]
-    scores = [run["risks"]["brier"] for run in collect([place])["runs"] if run["label"] == "fedavg"]
-    assert f"{np.mean(scores):.4f}<small>± {np.std(scores, ddof=1):.4f}</small>" in part
-    assert 'href="#risks"' in html
-
-
-def test_other_tasks_have_no_such_section(tmp_path: Path) -> None:
-    make_comparison(tmp_path / "made")
-    html = write_report([tmp_path / "made"], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'id="risks"' not in html
-    assert all(run["risks"] is None for run in collect([tmp_path / "made"])["runs"])
 
 
 def test_more_seeds_on_the_same_samples_do_not_narrow_an_interval() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +12,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedkin.analysis import read_features
 from fedkin.records.files import read_json, write_json
 from fedkin.records.run import read_run
 from fedkin.report import collect as collecting
 from fedkin.report import graphs, write_report
-from fedkin.report.features import FeatureBudget, features_of
+from fedkin.report.features import FeatureBudget
 from report.made import data_in, make_run
 
 # The drawing library, the scripts and the style.
@@ -88,26 +86,6 @@ def test_all_runs_share_the_page(count: int) -> None:
     assert count * features.rounds * features.heads**2 <= 400_000
     if count == 1:
         assert (rounds, side, features.rounds, features.heads) == (40, 200, 6, 100)
-
-
-def test_a_small_budget_keeps_the_last_round_and_some_heads(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", clients=12, rounds=4, features=(2, 4)))
-    few = features_of(run, sorted(run.client_facts), FeatureBudget(points=10, seed=1, rounds=1, heads=5))
-    assert few is not None
-    assert [entry["round"] for entry in few["rounds"]] == [4]
-    assert len(few["rounds"][0]["heads"]["clients"]) == 5
-    heads = read_features(run.features[4]).heads
-    assert heads is not None
-    assert len(heads) == few["rounds"][0]["kept"] == 12
-
-
-def test_a_graph_of_all_clients_is_measured_by_its_own_size(tmp_path: Path) -> None:
-    """Few take part in a round, yet the graph holds everyone: the budget is for those that it holds."""
-    run = read_run(make_run(tmp_path / "run", clients=60, rounds=6))
-    run = replace(run, rounds=[{**row, "sampled": row["sampled"][:2]} for row in run.rounds])
-    drawn = graphs.graph_of(run, sorted(run.client_facts), runs=400)
-    assert drawn is not None
-    assert sum(len(frame["from"]) for frame in drawn["frames"]) <= 200_000 / 400
 
 
 def test_small_graphs_of_many_clients_are_drawn_with_the_clients_that_they_hold(

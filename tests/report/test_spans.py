@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from fedkin.graph import load_graph
 from fedkin.report.collect import collect
 from report.made import make_run
@@ -26,13 +24,3 @@ def test_between_graphs_that_are_not_kept_a_frame_does_not_stretch(tmp_path: Pat
     graph = collect([make_run(tmp_path / "run", rounds=45, clients=4)])["runs"][0]["graph"]
     assert len(graph["frames"]) == 40
     assert all(frame["until"] == frame["round"] for frame in graph["frames"])
-
-
-def test_graphs_now_and_then(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", rounds=12)
-    for round in set(range(1, 13)) - {2, 5, 6}:
-        (folder / "graphs" / f"round-{round:06d}.npz").unlink()
-    frames = collect([folder])["runs"][0]["graph"]["frames"]
-    assert [(frame["round"], frame["until"]) for frame in frames] == [(2, 4), (5, 5), (6, 12)]
-    covered = np.concatenate([np.arange(frame["round"], frame["until"] + 1) for frame in frames])
-    assert covered.tolist() == list(range(2, 13))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -140,33 +139,6 @@ def test_accuracies_without_outcomes_have_the_intervals_of_their_counts(
     assert all(row["gained"] is None for row in data["table"])
 
 
-def test_intervals_need_samples_where_counts_do_not_tell_them(places: dict[str, Path], tmp_path: Path) -> None:
-    data = collect([without_outcomes(places["risk"], tmp_path / "risk", "network")])
-    assert data["runs"][0]["sure"] is None
-    assert all(set(run["sure"]["own"]) == {None} for run in data["runs"][1:])
-    assert data["runs"][1]["sure"]["withheld"] == "no per-sample outcomes leave a client over a network"
-
-
-def test_a_verdict_needs_the_outcomes_of_both_runs(places: dict[str, Path], tmp_path: Path) -> None:
-    unsealed(places["classification"], tmp_path / "half")
-    (tmp_path / "half/local/outcomes.parquet").unlink()
-    data = collect([tmp_path / "half"])
-    for run in data["runs"][1:]:
-        assert set(run["sure"]["verdict"]) == {None}
-        assert run["sure"]["withheld"] == "no per-sample outcomes were kept"
-
-
-@pytest.mark.parametrize("n", [0, -3])
-def test_a_figure_of_no_samples_is_refused(places: dict[str, Path], tmp_path: Path, n: int) -> None:
-    unsealed(places["classification"] / "fedavg", tmp_path / "run")
-    path = tmp_path / "run/clients.parquet"
-    table = pq.read_table(path)
-    place = table.column_names.index("n")
-    pq.write_table(table.set_column(place, "n", pa.array([n] * len(table), pa.int32())), path)
-    with pytest.raises(RunError, match=rf"column 'n': client .*: expected 1 or more test samples, got {n}"):
-        collect([tmp_path / "run"])
-
-
 def test_outcomes_of_other_samples_are_refused(places: dict[str, Path], tmp_path: Path) -> None:
     unsealed(places["classification"], tmp_path / "mixed")
     path = tmp_path / "mixed/fedavg/outcomes.parquet"
@@ -186,19 +158,6 @@ def test_means_over_seeds_are_whole_clients_so_that_the_table_fits_a_terminal(pl
     assert "0/0/40" in shown
     assert "each rounded: the sum may miss a client" in " ".join(shown.split())
     assert "…" not in shown
-
-
-def test_a_table_that_is_too_wide_goes_on_below(places: dict[str, Path]) -> None:
-    results = {method: {0: read_run(places["classification"] / method)} for method in METHODS}
-    rows = table(results)
-    for row in rows:
-        row |= {"seeds": [0, 1, 2], "unseen": (0.7, 0.01), "gap": (0.1, 0.02), "gain": (0.1, 0.02)}
-        row["surely"] = {"gained": 10.0, "lost": 10.0, "apart": 10.0, "few": 10.0}
-    shown = printed(comparison(rows))
-    assert "…" not in shown
-    assert "rounded" not in shown
-    assert shown.count("fedavg") == 2
-    assert all(head in shown for head in ("worst 10%", "unseen", "gap", "gain", "surely", "sent"))
 
 
 def test_the_table_has_means_weighted_and_pooled_and_the_least_events(places: dict[str, Path]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedkin.errors import RunError
 from fedkin.graph import Evidence, Graph, Node, load_graph
 from fedkin.report import write_report
 from fedkin.report.collect import collect
@@ -107,28 +105,6 @@ def test_runs_without_verdicts_have_no_section(place: Path, tmp_path: Path) -> N
     assert data_in(with_tests)["runs"][2]["graph"]["verdicts"]["groups"]
 
 
-def test_records_of_verdicts_without_tests_are_shown(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", "kin")
-    path = folder / "graphs" / "round-000001.npz"
-    graph = load_graph(path)
-    Graph(graph.ids, graph.weights, graph.groups, round=1, values=graph.values).save(path)
-    found = verdicts_of(collect([folder]))
-    assert found["tests"] is None
-    assert {row["said"] for row in found["groups"]} == {""}
-    assert found["words"].endswith("no test tells the clients apart")
-
-
-def test_damaged_tests_are_one_line(place: Path, tmp_path: Path) -> None:
-    shutil.copytree(place / "kin-seed0", tmp_path / "run")
-    path = tmp_path / "run" / "graphs" / "round-000001.npz"
-    graph = load_graph(path)
-    object.__setattr__(graph.evidence, "alpha", 3)
-    graph.save(path)
-    with pytest.raises(RunError, match="alpha is 3; expected a number from 0 to 1") as caught:
-        collect([tmp_path / "run"])
-    assert str(path) in str(caught.value)
-
-
 # -- many clients ---------------------------------------------------------------------------------------------
 
 
@@ -213,20 +189,6 @@ def test_merged_leaves_with_others_between_them_have_no_test_of_their_own() -> N
     assert (second.members, second.verdict, second.node) == (("c", "d"), "same", 3)
 
 
-def test_clients_cut_apart_but_joined_for_their_shares() -> None:
-    leaves = {"a": 1, "b": 1, "c": 2}
-    graph = Graph(tuple("abc"), np.zeros((3, 3)), groups=dict.fromkeys("abc", 0)).tested(
-        dict.fromkeys("abc", "shares"), Evidence((ROOT, leaf("same"), Node(0, {}, verdict="alone")), leaves, 0.001)
-    )
-    (one,) = settled(graph)
-    assert (one.verdict, one.node) == ("shares", 0)
-    found = drawn(graph, graph.groups, {"a": 0, "b": 1, "c": 2}, None)
-    assert found is not None
-    root, *_ = found["tests"]["nodes"]
-    assert (root["group"], root["verdict"], root["cut"]) == (0, "shares", True)
-    assert found["groups"][0]["said"] == "differ in inputs (p 1e-7), class shares (p 1e-5)"
-
-
 def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -> None:
     tests = Evidence((Node(None, {"x": 0.3}, verdict="same"),), {"a": 0, "b": 0}, 0.05)
     ids, groups = tuple("abno"), dict.fromkeys("abno", 0)
@@ -240,13 +202,6 @@ def test_how_many_clients_the_tests_saw_is_said_on_the_page_and_the_terminal() -
     two = [Told.of(found, tests), Told({"same": 1}, clients=4)]
     assert "(not all clients were tested;" in in_words(two)
     assert "tested" not in in_words(two[1:])
-
-
-def test_who_joined_later_is_counted() -> None:
-    verdict, groups = dict.fromkeys("abn", "same") | {"z": "alone"}, {"a": 0, "b": 0, "n": 0, "z": 1}
-    first, second = settled_from({"a": 0, "b": 0}, verdict, groups, Node(None, {"x": 0.3}, verdict="same"))
-    assert (first.verdict, first.node, first.placed) == ("same", 0, 1)
-    assert (second.verdict, second.node, second.placed) == ("alone", None, 1)
 
 
 SHARES = "differ in how often each class occurs, not in what a class looks like"
