@@ -16,7 +16,6 @@ from sklearn.metrics import adjusted_rand_score, silhouette_samples
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from fedkin.graph.groups import _order_by_weights
 from graph.strategies import (
     affinities,
     both_kinds,
@@ -27,7 +26,6 @@ from graph.strategies import (
     reordered,
     same_partition,
     symmetric,
-    vectors,
 )  # fmt: skip
 
 FINDERS: dict[str, Callable[[Any], Any]] = {
@@ -87,16 +85,6 @@ def _partitions(n: int) -> Any:
         full = (0, *labels)
         if all(label <= max(full[:i], default=-1) + 1 for i, label in enumerate(full)):
             yield np.array(full)
-
-
-@pytest.mark.parametrize("finder", [g.louvain, g.leiden])
-@given(a=affinities(most=6))
-def test_no_merge_of_two_groups_raises_modularity(finder: Any, a: Any) -> None:
-    labels = finder(a)
-    q = g.modularity(a, labels)
-    for one, two in product(range(labels.max() + 1), repeat=2):
-        merged = np.where(labels == one, two, labels)
-        assert g.modularity(a, merged) <= q + 1e-6
 
 
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])
@@ -199,12 +187,6 @@ def test_hierarchical_is_scipys_cut(linkage: Any, clusters: int) -> None:
     assert same_partition(g.hierarchical(d, clusters, linkage=linkage), expected)
 
 
-@given(distances(), st.integers(1, 8))
-def test_hierarchical_gives_as_many_groups_as_asked_also_with_ties(d: Any, clusters: int) -> None:
-    clusters = min(clusters, len(d))
-    assert g.hierarchical(d, clusters).max() + 1 == clusters
-
-
 @pytest.mark.parametrize("choose", ["gap", "ratio", "silhouette"])
 @pytest.mark.parametrize("groups", [2, 3, 5])
 def test_hierarchical_finds_the_number(choose: Any, groups: int) -> None:
@@ -231,14 +213,6 @@ def test_silhouette_is_sklearns(case: Any) -> None:
     assert (np.abs(found) <= 1).all()
     if 2 <= len(np.unique(labels)) < len(d):
         np.testing.assert_allclose(found, silhouette_samples(d, labels, metric="precomputed"), atol=1e-12)
-
-
-@given(vectors(elements=st.integers(-3, 3).map(float)), st.integers(1, 4), st.integers(0, 2))
-def test_kmeans_repeats_also_with_equal_vectors(x: Any, clusters: int, seed: int) -> None:
-    clusters = min(clusters, len(x))
-    labels = g.kmeans(x, clusters, seed=seed)
-    assert labels.max() + 1 <= clusters
-    np.testing.assert_array_equal(g.kmeans(x, clusters, seed=seed), labels)
 
 
 def test_kmeans_finds_planted_groups() -> None:
@@ -334,19 +308,6 @@ def test_cfl_stops_by_its_norms() -> None:
 def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         call()
-
-
-@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_clients_are_visited_in_the_order_of_their_weights_alone(share: float) -> None:
-    rng = np.random.default_rng(2)
-    a = np.triu(rng.integers(1, 4, size=(60, 60)) * (rng.random((60, 60)) < share), 1)
-    a = (a + a.T)[:, (a + a.T).any(axis=0)][(a + a.T).any(axis=0)]
-    expected = [
-        (len(weights), sum(weights), *(weights[-min(place, len(weights))] for place in (3, 2, 1)), row)
-        for row, weights in enumerate(sorted(row[row > 0].tolist()) for row in a)
-    ]
-    found = _order_by_weights(sp.csr_array(a.astype(float)))
-    assert found.tolist() == [key[-1] for key in sorted(expected)]
 
 
 @pytest.mark.parametrize("finder", [g.louvain, g.leiden])

@@ -1,3 +1,5 @@
+"""Mixing matrices, the simplex, and MAPL's collaboration weights: exact optima, the paper's and the released steps."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -5,11 +7,13 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import ot
 import pytest
 import scipy.sparse as sp
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.optimize import minimize
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
@@ -108,5 +112,272 @@ def test_row_normalise_of_any_size_of_weight(a: Any) -> None:
     ],
 )
 def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        call()
+
+
+# -- simplex -----------------------------------------------------------------------------------------------------------
+
+
+entries = st.floats(-100, 100).map(lambda x: round(x, 6))
+points = hnp.arrays(np.float64, st.integers(1, 9), elements=entries)
+
+
+@given(points, st.sampled_from([0.0, 0.25, 1.0]))
+def test_projection_satisfies_kkt(v: Any, share: float) -> None:
+    """w = v - nu above the floor, and v - nu <= floor at the floor: necessary and sufficient."""
+    floor = share / len(v)
+    w = g.project(v, floor=floor)
+    assert w.sum() == pytest.approx(1, abs=1e-9)
+    assert (w >= floor).all()
+    free = w > floor + 1e-9
+    if free.any():
+        nu = (v - w)[free]
+        assert np.ptp(nu) < 1e-9
+        assert (v[~free] - nu[0] <= floor + 1e-8).all()
+
+
+@given(points)
+def test_projection_is_pots(v: Any) -> None:
+    np.testing.assert_allclose(g.project(v), ot.utils.proj_simplex(v), atol=1e-9)
+
+
+@given(points, st.randoms(use_true_random=False))
+def test_projection_is_equivariant_and_ignores_a_shift(v: Any, random: Any) -> None:
+    order = list(range(len(v)))
+    random.shuffle(order)
+    np.testing.assert_allclose(g.project(v[order]), g.project(v)[order], atol=1e-12)
+    np.testing.assert_allclose(g.project(v + 7.0), g.project(v), atol=1e-9)
+
+
+def test_projection_of_rows_and_of_extreme_values() -> None:
+    v = np.random.default_rng(0).normal(size=(5, 4))
+    np.testing.assert_array_equal(g.project(v, floor=0.1), [g.project(row, floor=0.1) for row in v])
+    np.testing.assert_allclose(g.project([1e300, -1e300, 1e300]), [0.5, 0, 0.5])
+    np.testing.assert_allclose(g.project(np.arange(10_000.0) * 1e-9).sum(), 1)
+    np.testing.assert_allclose(g.project([5.0, 1.0], floor=0.5), [0.5, 0.5])
+    assert g.project([3.0]).tolist() == [1.0]
+
+
+@given(points, st.sampled_from([0.01, 0.5, 1.0, 3.0, 100.0]))
+def test_norm_regularised_satisfies_kkt(c: Any, b: float) -> None:
+    """-c + b w / |w| + nu = mu with mu >= 0, mu w = 0: the problem is convex, so that is the optimum."""
+    w = g.norm_regularised(c, b)
+    assert w.sum() == pytest.approx(1)
+    assert (w >= 0).all()
+    gradient = -c + b * w / np.linalg.norm(w)
+    used = w > 1e-12
+    nu = -gradient[used].mean()
+    scale = 1e-7 * max(b, 1)
+    assert np.abs(gradient[used] + nu).max() < scale
+    assert (gradient + nu > -scale).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_norm_regularised_is_slsqps(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    c, b = rng.normal(size=8), 0.8
+    start = np.full(8, 1 / 8)
+    total: Any = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    options: Any = {"ftol": 1e-12, "maxiter": 500}
+
+    def cost(w: Any) -> float:
+        return float(-c @ w + b * np.linalg.norm(w))
+
+    found = minimize(cost, start, method="SLSQP", bounds=[(0.0, 1.0)] * 8, constraints=[total], options=options)
+    np.testing.assert_allclose(g.norm_regularised(c, b), found.x, atol=1e-4)
+
+
+def test_norm_regularised_at_its_limits() -> None:
+    c = [1.0, 3.0, 3.0, -2.0]
+    np.testing.assert_array_equal(g.norm_regularised(c, 0.0), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(g.norm_regularised(c, 1e-12), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(g.norm_regularised(c, 5e-324), [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(g.norm_regularised(c, 1e9), 0.25, atol=1e-6)
+    assert g.norm_regularised([7.0], 0.5).tolist() == [1.0]
+    rows = np.random.default_rng(0).normal(size=(4, 6))
+    np.testing.assert_array_equal(g.norm_regularised(rows, 0.3), [g.norm_regularised(r, 0.3) for r in rows])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: g.project([1.0, 2.0], floor=0.6), "floor: expected 0 to 1/2"),
+        (lambda: g.project([1.0, 2.0], floor=-0.1), "floor: expected"),
+        (lambda: g.project([]), "at least one"),
+        (lambda: g.project(3.0), "expected a vector"),
+        (lambda: g.project([np.nan]), "row 0 is not all finite"),
+        (lambda: g.norm_regularised([1.0], -1.0), "b: expected a number of at least 0"),
+    ],
+)
+def test_errors_name_what_is_wrong_of_simplex(call: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        call()
+
+
+@given(points, st.sampled_from([0.01, 0.5, 3.0]), st.data())
+def test_trust_weighs_the_norm(c: Any, b: float, data: Any) -> None:
+    """KKT of -<c, w> + b |w / sqrt(t)|: -c + b (w / t) / |w / sqrt(t)| + nu >= 0, with equality where w > 0."""
+    t = data.draw(hnp.arrays(np.float64, len(c), elements=st.floats(0.1, 10)))
+    w = g.norm_regularised(c, b, trust=t)
+    assert w.sum() == pytest.approx(1)
+    gradient = -c + b * (w / t) / np.linalg.norm(w / np.sqrt(t))
+    used = w > 1e-9
+    nu = -gradient[used].mean()
+    assert np.abs(gradient[used] + nu).max() < 1e-6 * max(b, 1)
+    assert (gradient + nu > -1e-6 * max(b, 1)).all()
+    np.testing.assert_allclose(g.norm_regularised(c, b, trust=np.full(len(c), 4.0)), g.norm_regularised(c, b / 2),
+                               atol=1e-9)  # fmt: skip
+    np.testing.assert_array_equal(g.norm_regularised(c, b), g.norm_regularised(c, b, trust=np.ones(len(c))))
+
+
+# -- collaboration -----------------------------------------------------------------------------------------------------
+
+
+PAPER: dict[str, Any] = {"mu1": 0.5, "mu2": 0.1, "beta": 0.5}
+
+
+def problem(seed: int, n: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {
+        "s": rng.uniform(-1, 1, n), "own": int(rng.integers(n)), "gamma": rng.uniform(0.2, 2, n),
+        "trust": rng.uniform(0.3, 3, n), "mu1": float(rng.uniform(0.1, 1)), "mu2": float(rng.uniform(0.01, 0.5)),
+        "beta": float(rng.uniform(0.1, 3)),
+    }  # fmt: skip
+
+
+def loss_of(
+    w: Any, s: Any, own: int, *, gamma: Any = 1.0, trust: Any = 1.0, mu1: float, mu2: float, beta: float,
+    eps: float = 1e-6,
+) -> float:  # fmt: skip
+    """The objective, MAPL Eq. (7-9), written out."""
+    w = np.asarray(w)
+    norm, degree = np.sqrt((w * w / trust).sum()), w.sum() - w[own]
+    return float(-mu1 * (gamma * np.asarray(s) * w).sum() + mu2 * (beta * norm - np.log(degree + eps)))
+
+
+@pytest.mark.parametrize("n", [2, 5, 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_optimum_is_slsqps(n: int, seed: int) -> None:
+    p = problem(seed, n)
+    w = g.collaboration_weights(**p)
+    total: Any = {"type": "eq", "fun": lambda x: x.sum() - 1}
+    options: Any = {"ftol": 1e-13, "maxiter": 800}
+
+    def cost(x: Any) -> float:
+        return loss_of(np.clip(x, 0, 1), **p)
+
+    found = minimize(
+        cost, np.full(n, 1 / n), method="SLSQP", constraints=[total], bounds=[(1e-12, 1 - 1e-9)] * n, options=options
+    )
+    assert loss_of(w, **p) <= found.fun + 1e-8
+    np.testing.assert_allclose(w, found.x, atol=2e-4)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 9), st.data())
+@settings(deadline=None)
+def test_nothing_on_the_simplex_is_better(seed: int, n: int, data: Any) -> None:
+    p = problem(seed, n)
+    w = g.collaboration_weights(**p)
+    assert w.sum() == pytest.approx(1)
+    assert (w >= 0).all()
+    raw = np.array(data.draw(st.lists(st.floats(0.001, 1), min_size=n, max_size=n)))
+    assert loss_of(w, **p) <= loss_of(raw / raw.sum(), **p) + 1e-9
+
+
+def test_limits() -> None:
+    assert g.collaboration_weights([0.3], 0).tolist() == [1.0]
+    # Without a norm the weight goes to the best neighbour, and the log decides how much stays: 1 - w_own = mu2 / gain.
+    w = g.collaboration_weights([1.0, 0.5, 0.2], 0, mu1=1.0, mu2=0.1, beta=0.0, eps=1e-12)
+    np.testing.assert_allclose(w, [0.8, 0.2, 0.0], atol=1e-9)
+    # Without the log it is the norm's own closed form.
+    s = np.array([0.2, 0.9, 0.8])
+    w = g.collaboration_weights(s, 0, mu1=1.0, mu2=1e-9, beta=0.5e9)
+    np.testing.assert_allclose(w, g.norm_regularised(s, 0.5), atol=1e-6)
+    # A norm that outweighs all: weights as the trust.
+    w = g.collaboration_weights(s, 0, trust=[1.0, 2.0, 1.0], mu2=1e-6, beta=1e12)
+    np.testing.assert_allclose(w, [0.25, 0.5, 0.25], atol=1e-5)
+
+
+@pytest.mark.parametrize("term", ["mu1", "mu2", "beta", "gamma", "trust", "eps"])
+def test_every_term_is_live(term: str) -> None:
+    p = problem(3, 5) | {"eps": 1e-6, "own": 1}
+    p["s"] = np.array([0.9, 0.95, 0.8, 0.7, 0.2])
+    p |= {"mu2": 0.3, "beta": 2.0}
+    if term in ("mu2", "eps"):  # the log matters to a peer whose neighbours are unlike it
+        p |= {"s": np.array([0.1, 1.0, 0.1, 0.0, 0.2]), "mu2": 0.01, "beta": 1.0}
+    other = p | {term: p[term] * np.array([1, 2, 1, 3, 1]) if term in ("gamma", "trust") else p[term] * 3 + 0.1}
+    assert np.abs(g.collaboration_weights(**p) - g.collaboration_weights(**other)).max() > 1e-3
+
+
+def test_relative_similarity() -> None:
+    np.testing.assert_allclose(g.relative_similarity([0.3, 1.0, 0.6, -0.9], 1), [0.5, 1.0, 1.0, -1.0])
+    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.5], 0), [1.0, -0.4, 1.0])
+    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.4], 0), [1.0, -0.2, 0.4])
+    np.testing.assert_allclose(g.relative_similarity([1.0, -0.2, 0.4], 0, alike=0.2), [1.0, -0.5, 1.0])
+    assert g.relative_similarity([0.3], 0).tolist() == [1.0]
+    with pytest.raises(GraphError, match="alike: expected a similarity above 0"):
+        g.relative_similarity([1.0, 0.5], 0, alike=0.0)
+
+
+# -- the named steps ---------------------------------------------------------------------------------------------
+
+
+def test_the_papers_step_descends_the_whole_objective() -> None:
+    p = {name: value for name, value in problem(1, 6).items() if name != "trust"}
+    w = np.random.default_rng(0).dirichlet(np.ones(6))
+    rate, before = 1e-3, w
+    after = g.gradient_step(w, rate=rate, **p)
+    # Inside the simplex, projecting takes off the mean: the step is the centred gradient.
+    slope = (before - after) / rate
+
+    def loss(x: Any) -> float:
+        return loss_of(x, **p)
+
+    numeric = np.array([(loss(w + 1e-6 * e) - loss(w - 1e-6 * e)) / 2e-6 for e in np.eye(6)])
+    np.testing.assert_allclose(slope, numeric - numeric.mean(), atol=1e-5)
+    many = g.gradient_step(w, rate=0.02, steps=5000, **p)
+    assert loss(many) == pytest.approx(loss(g.collaboration_weights(**p)), abs=1e-4)
+
+
+@pytest.mark.parametrize(("m", "grows"), [(20, True), (99, True), (101, False), (1000, False)])
+def test_the_released_step_is_a_threshold_that_fails_above_a_hundred_peers(m: int, grows: bool) -> None:
+    """From equal weights an entry grows iff s_ij > 0.1 sqrt(M): beyond M = 100 none does, self included."""
+    s = np.where(np.arange(m) % 2 == 0, 1.0, 0.0)
+    w = np.full(m, 1 / m)
+    after = g.sign_step(w, s, 0, gamma=np.full(m, 1 / m), **PAPER)
+    if grows:
+        assert (after[::2] > w[::2]).all()
+        assert (after[1::2] < w[1::2]).all()
+    else:
+        np.testing.assert_allclose(after, w, atol=1e-12)
+
+
+def test_the_released_step_is_adams_first() -> None:
+    import torch
+
+    rng = np.random.default_rng(2)
+    n = 7
+    w, s, gamma = rng.dirichlet(np.ones(n)), rng.uniform(-1, 1, n), rng.dirichlet(np.ones(n))
+    leaf = torch.tensor(w, requires_grad=True)
+    adam = torch.optim.Adam([leaf], lr=0.1, betas=(0.5, 0.999))
+    (0.5 * (torch.tensor(-s * gamma) * leaf).sum() + 0.1 * 0.5 * leaf.norm()).backward()
+    adam.step()
+    np.testing.assert_allclose(g.sign_step(w, s, 3, gamma=gamma, **PAPER), g.project(leaf.detach().numpy()), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: g.collaboration_weights([1.0, 0.5], 2), "own: expected a place from 0 to 1"),
+        (lambda: g.collaboration_weights([1.0, np.nan], 0), "not all finite"),
+        (lambda: g.collaboration_weights([1.0, 0.5], 0, gamma=[1.0]), "gamma: expected 2"),
+        (lambda: g.collaboration_weights([1.0, 0.5], 0, trust=[1.0, 0.0]), "trust: expected numbers above 0"),
+        (lambda: g.collaboration_weights([1.0, 0.5], 0, mu1=-1.0), "mu1: expected"),
+        (lambda: g.collaboration_weights([1.0, 0.5], 0, eps=0.0), "eps: expected"),
+        (lambda: g.relative_similarity([1.0], -1), "own: expected a place"),
+    ],
+)
+def test_errors_name_what_is_wrong_of_collaboration(call: Any, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         call()

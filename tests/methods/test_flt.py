@@ -66,6 +66,7 @@ def test_every_stage_can_be_swapped(stages: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_umap_separates_groups_without_a_warning() -> None:
     pytest.importorskip("umap")
     federation = grouped(18)

@@ -1,3 +1,5 @@
+"""From similarity to affinity, and control graphs."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,7 +14,17 @@ from sklearn.neighbors import kneighbors_graph
 
 from fedkin import graph as g
 from fedkin.errors import GraphError
-from graph.strategies import both_kinds, dense, distances, kept_dense, reordered, symmetric
+from graph.strategies import (
+    affinities,
+    both_kinds,
+    dense,
+    distances,
+    kept_dense,
+    labels_for,
+    planted,
+    reordered,
+    symmetric,
+)
 
 OF_SIMILARITY: dict[str, Callable[..., Any]] = {
     "epsilon": lambda s, **o: g.epsilon(s, 0.4, **o),
@@ -45,30 +57,12 @@ def test_symmetric_nonnegative_zero_diagonal_and_alike_when_sparse(name: str, s:
     np.testing.assert_array_equal(s, before)
 
 
-@pytest.mark.parametrize("name", ["epsilon", "nonnegative", "knn"])
-@given(s=symmetric())
-def test_twice_is_once(name: str, s: Any) -> None:
-    stage = OF_SIMILARITY[name]
-    once = dense(stage(s))
-    # An edge that one end chose may give the other more than k; a second pass may then drop none of its best.
-    twice = dense(stage(once))
-    assert ((twice == once) | ((twice == 0) & (name == "knn"))).all()
-    if name != "knn":
-        np.testing.assert_array_equal(twice, once)
-
-
 @pytest.mark.parametrize("name", OF_SIMILARITY)
 @given(s=symmetric())
 def test_self_loops_are_one(name: str, s: Any) -> None:
     for one in both_kinds(s):
         with_loops = dense(OF_SIMILARITY[name](one, self_loops=True))
         np.testing.assert_array_equal(with_loops, dense(OF_SIMILARITY[name](one)) + np.eye(len(s)))
-
-
-@given(symmetric(), st.permutations(range(8)))
-def test_epsilon_is_equivariant(s: Any, order: Any) -> None:
-    order = [i for i in order if i < len(s)]
-    np.testing.assert_array_equal(g.epsilon(reordered(s, order), 0.4), reordered(g.epsilon(s, 0.4), order))
 
 
 @given(st.integers(2, 9), st.integers(1, 9), st.integers(0, 99))
@@ -98,12 +92,6 @@ def test_knn_keeps_at_least_the_best_and_mutual_at_most_k(s: Any, k: int) -> Non
     available = (positive > 0).sum(1)
     assert ((dense(g.knn(s, k)) > 0).sum(1) >= np.minimum(available, k)).all()
     assert ((dense(g.knn(s, k, mutual=True)) > 0).sum(1) <= k).all()
-
-
-def test_knn_prefers_the_lower_row_among_equals() -> None:
-    s = np.ones((4, 4))
-    for one in both_kinds(s):
-        np.testing.assert_array_equal(dense(g.knn(one, 1))[3], [1, 0, 0, 0])
 
 
 @pytest.mark.parametrize("name", OF_DISTANCE)
@@ -163,13 +151,6 @@ def test_to_distance_is_one_minus(s: Any) -> None:
     assert not np.diag(d).any()
 
 
-def test_one_client() -> None:
-    assert kept_dense(g.knn([[1.0]], 3)).tolist() == [[0.0]]
-    assert kept_dense(g.gamma([[0.0]])).tolist() == [[0.0]]
-    assert kept_dense(g.soft([[0.0]])).tolist() == [[0.0]]
-    assert kept_dense(g.epsilon([[1.0]], 0.1, self_loops=True)).tolist() == [[1.0]]
-
-
 @given(symmetric(elements=st.sampled_from([0.0, 0.5, 1.0])))
 def test_symmetrise(s: Any) -> None:
     upper = np.triu(s, 1)
@@ -201,3 +182,140 @@ def test_symmetrise(s: Any) -> None:
 def test_errors_name_what_is_wrong(call: Any, says: str) -> None:
     with pytest.raises(GraphError, match=says):
         call()
+
+
+# -- control -----------------------------------------------------------------------------------------------------------
+
+
+CONTROLS: dict[str, Callable[..., Any]] = {
+    "random": g.random,
+    "uniform": lambda a, seed=0: g.uniform(a),
+    "shuffled": g.shuffled,
+    "self": lambda a, seed=0: g.self_only(a),
+}
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+@given(a=affinities(), seed=st.integers(0, 5))
+def test_shape_kind_symmetry_and_seed(name: str, a: Any, seed: int) -> None:
+    before = a.copy()
+    found = [CONTROLS[name](kind, seed=seed) for kind in both_kinds(a)]
+    assert isinstance(found[0], np.ndarray)
+    assert isinstance(found[1], sp.csr_array)
+    c = found[0]
+    np.testing.assert_array_equal(found[1].toarray(), c)
+    assert c.shape == a.shape
+    assert (c == c.T).all()
+    assert (c >= 0).all()
+    assert not np.diag(c).any()
+    np.testing.assert_array_equal(CONTROLS[name](a, seed=seed), c)
+    np.testing.assert_array_equal(a, before)
+
+
+def test_random_draws_every_pair_alike() -> None:
+    a = np.zeros((5, 5))
+    a[0, 1] = a[1, 0] = a[0, 2] = a[2, 0] = 1.0
+    counts = sum(dense(g.random(a, seed=seed)) for seed in range(2000))
+    upper = counts[np.triu_indices(5, 1)]
+    assert upper.sum() == 4000
+    assert (np.abs(upper - 400) < 80).all()
+
+
+def test_random_of_a_large_sparse_graph() -> None:
+    sides: Any = [np.ones(4999)] * 2
+    ring = sp.diags_array(sides, offsets=[1, -1], format="csr")
+    drawn = g.random(ring, seed=1)
+    assert isinstance(drawn, sp.csr_array)
+    assert drawn.nnz == ring.nnz
+    assert abs(drawn - drawn.T).nnz == 0
+    assert not drawn.diagonal().any()
+
+
+def test_random_destroys_the_planted_groups_and_shuffled_only_their_places() -> None:
+    a, labels = planted(3, 20, inside=0.9, across=0.02)
+    for control in (g.random, g.shuffled):
+        assert g.edge_scores(a, labels).precision > 0.9
+        assert g.edge_scores(control(a, seed=0), labels).precision < 0.45
+    moved = g.shuffled(a, seed=0)
+    assert g.modularity(moved, g.louvain(moved)) == pytest.approx(g.modularity(a, g.louvain(a)), abs=0.01)
+
+
+@given(affinities(), st.integers(0, 5))
+def test_shuffled_is_the_same_graph(a: Any, seed: int) -> None:
+    c = dense(g.shuffled(a, seed=seed))
+    np.testing.assert_allclose(np.linalg.eigvalsh(c), np.linalg.eigvalsh(a), atol=1e-9)
+    np.testing.assert_array_equal(np.sort(c.sum(0)), np.sort(a.sum(0)))
+
+
+@given(affinities(least=2))
+def test_uniform_keeps_the_total_weight(a: Any) -> None:
+    c = dense(g.uniform(a))
+    assert c.sum() == pytest.approx(a.sum())
+    assert len(np.unique(c[~np.eye(len(a), dtype=bool)])) == 1
+
+
+@given(st.integers(1, 9).flatmap(labels_for))
+def test_oracle_is_the_planted_groups(labels: Any) -> None:
+    a = g.oracle(labels)
+    scores = g.edge_scores(a, labels)
+    assert scores.precision == scores.recall == 1
+    assert g.across_share(a, labels) == 0
+    assert g.ari(labels, g.components(a)) == 1
+    np.testing.assert_array_equal(g.oracle([str(label) for label in labels], weight=0.5), a / 2)
+
+
+def test_a_complete_graph_of_too_many_clients_is_refused() -> None:
+    with pytest.raises(GraphError, match="complete graph of 20001 clients"):
+        g.uniform(sp.csr_array((20_001, 20_001)))
+
+
+# -- control_in_a_method -----------------------------------------------------------------------------------------------
+
+
+CONTROLS_CONTROL_IN_A_METHOD = ["none", "random", "uniform", "oracle", "shuffled", "self"]
+
+
+@pytest.fixture
+def learned() -> Any:
+    """Ids, planted groups and the learned affinity of 18 clients; and values to mix."""
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat(["x", "y", "z"], 6))
+    centre = {"x": [5.0, 0, 0], "y": [0, 5.0, 0], "z": [0, 0, 5.0]}
+    x = np.array([centre[name] for name in truth]) + rng.normal(size=(18, 3))
+    return tuple(f"c{row}" for row in range(18)), truth, g.epsilon(g.cosine(x), 0.4), x
+
+
+def _round(learned: Any, control: str) -> tuple[g.Graph, Any]:
+    ids, truth, a, x = learned
+    weights = g.control_stage(control)(a, seed=1, planted=truth)
+    labels = g.groups_stage("louvain")(weights, seed=0)
+    mixing = g.laplacian_step(weights, labels, 0.05)
+    return g.Graph(ids, weights, groups=g.by_id(ids, labels), mixing=mixing), mixing @ x
+
+
+@pytest.mark.parametrize("control", CONTROLS_CONTROL_IN_A_METHOD)
+def test_ids_shape_and_input_stay(learned: Any, control: str) -> None:
+    ids, _, a, x = learned
+    before = a.copy(), x.copy()
+    graph, mixed = _round(learned, control)
+    assert graph.ids == ids
+    assert graph.weights.shape == a.shape
+    assert mixed.shape == x.shape
+    np.testing.assert_array_equal(a, before[0])
+    np.testing.assert_array_equal(x, before[1])
+    # A symmetric step inside groups moves clients towards each other and leaves their mean where it was.
+    np.testing.assert_allclose(mixed.mean(axis=0), x.mean(axis=0))
+
+
+def test_each_control_changes_what_it_should(learned: Any) -> None:
+    _, truth, a, x = learned
+    rounds = {control: _round(learned, control) for control in CONTROLS_CONTROL_IN_A_METHOD}
+    np.testing.assert_array_equal(rounds["none"][0].weights, a)
+    np.testing.assert_array_equal(rounds["self"][1], x)
+    assert g.ari(truth, rounds["oracle"][0].labels) == 1
+    assert rounds["uniform"][0].labels.max() == 0
+    for control in ("random", "shuffled"):
+        assert g.edge_scores(rounds[control][0].weights, truth).precision < 0.6
+        assert np.sort(kept_dense(rounds[control][0].weights).ravel()) == pytest.approx(np.sort(a.ravel()))
+    for control in ("random", "shuffled", "uniform"):
+        assert np.asarray(rounds[control][0].weights).sum() == pytest.approx(a.sum())
