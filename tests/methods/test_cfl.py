@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin import graph
 from fedkin.engines import LocalEngine
 from fedkin.federation import Federation
 from fedkin.flow import Message
 from fedkin.methods.cfl import Cfl
-from fedkin.methods.fedavg import FedAvg
 from fedkin.views import ServerView
 from support import after, small_federation, small_setup
 
@@ -46,70 +44,12 @@ def is_leaf(server: ServerView[Any], node: str) -> bool:
     return f"{node}0" not in server.state["models"]
 
 
-@pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("per_round", ["all", 3])
-def test_never_splitting_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
-    options = {"per_round": per_round, "momentum": 0.5}
-    one, outcome = after(Cfl(eps1=0.0, weights=weights), 4, **options)
-    other, _ = after(FedAvg(weights=weights), 4, **options)
-    assert set(outcome.graph.groups.values()) == {0}
-    assert {message.phase for message in outcome.traffic} == {"train"}
-    for id in one.setup.federation:
-        for name, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[name])
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("per_round", ["all", pytest.param(0.5, marks=pytest.mark.slow)])
-def test_planted_groups_with_conflicting_labels_are_found(seed: int, per_round: Any) -> None:
-    federation = small_federation(12, seed)
-    # Of half the clients a round, the last are placed some rounds after the split.
-    engine, outcome = after(Cfl(), 20 if per_round == "all" else 30, federation, local_steps=10, per_round=per_round)
-    planted = federation.planted
-    assert planted is not None
-    assert graph.ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
-    assert set(outcome.graph.ids) == set(federation)
-    fedavg, _ = after(FedAvg(), 20, federation, local_steps=10)
-    right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
-    assert right > 1.4 * common
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_alike_clients_stay_together(seed: int) -> None:
     federation = small_federation(20, seed)
     alike = Federation([client for client in federation.values() if client.group == "g0"], federation.task)
     _, outcome = after(Cfl(), 20, alike, local_steps=10)
     assert set(outcome.graph.groups.values()) == {0}
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    st.integers(2, 8), st.sampled_from([1, 2, 0.5, "all"]), st.sampled_from([0.0, 0.4]), st.integers(0, 99),
-    st.integers(1, 2),
-)  # fmt: skip
-def test_no_client_is_ever_lost(clients: int, per_round: Any, dropout: float, seed: int, min_size: int) -> None:
-    federation = small_federation(clients, seed)
-    method = Cfl(**EAGER, scale="absolute", min_size=min_size)
-    engine = LocalEngine(
-        small_setup(method, federation, dropout=dropout, seed=seed, per_round=per_round, local_steps=1)
-    )
-    depth = dict.fromkeys(federation, 0)
-    for number in range(1, 6):
-        outcome = engine.round(number)
-        state = engine.server.state
-        for node in state["models"]:
-            assert (f"{node}0" in state["models"]) == (f"{node}1" in state["models"])
-            assert node == "r" or node[:-1] in state["models"]
-        assert set(state["directions"]) == set(state["models"]) - {"r"}
-        if state["node"]:
-            assert set(state["node"]) == set(federation)
-            assert set(state["node"].values()) <= set(state["models"])
-        for id, node in state["node"].items():
-            assert len(node) >= depth[id]  # nobody goes back up
-            depth[id] = len(node)
-            assert engine.model(id) is state["models"][node]
-        if outcome.graph is not None:
-            assert set(outcome.graph.groups or {}) == set(federation)
 
 
 def test_every_split_keeps_all_members_in_one_of_the_two_parts() -> None:

@@ -94,16 +94,6 @@ def test_the_drawn_step_is_uniform() -> None:
     assert (abs(counts[1:] - 1000) < 120).all()
 
 
-def test_without_ascent_it_is_fedavg_with_equal_weights() -> None:
-    one, other = (Watched(small_setup(m)) for m in (Drfa(gamma=0.0, snapshot=False), FedAvg(weights="equal")))
-    for number in (1, 2, 3):
-        one.round(number)
-        other.round(number)
-    for name, tensor in other.server.state["params"].items():
-        assert torch.equal(one.server.state["params"][name], tensor)
-    np.testing.assert_allclose(lambdas(one), 1 / 6, rtol=1e-12)
-
-
 def test_the_client_with_the_largest_loss_gains_weight() -> None:
     engine = Watched(small_setup(Drfa(gamma=0.02, ask_losses="all")))
     engine.round(1)

@@ -22,7 +22,6 @@ from fedkin.methods.fedproto import FedProto, PrototypeRegularised, mean_prototy
 from fedkin.methods.local import Local
 from methods.plain_loops import (
     BODY,
-    HEAD,
     Plain,
     assert_params,
     classes_federation,
@@ -161,14 +160,6 @@ def test_among_all_classes_a_foreign_one_can_be_nearest() -> None:
     assert (everything.model("client-3")["head.bias"] < -1e8).tolist() == [False, False, False, True, False, True]
 
 
-def test_before_the_first_round_the_head_predicts() -> None:
-    setup = small_setup(FedProto())
-    engine = LocalEngine(setup)
-    id = sorted(setup.federation)[0]
-    for name in HEAD:
-        assert torch.equal(engine.model(id)[name], setup.net.initial[name])
-
-
 def test_only_prototypes_of_owned_classes_go_up_and_all_come_down() -> None:
     witness = Witness()
     setup = small_setup(FedProto(), classes_federation(OWNED, COUNTS))
@@ -217,19 +208,6 @@ def test_the_pull_brings_unlike_bodies_to_like_features_and_they_still_tell_clas
     assert apart[1.0] < 0.1 * apart[0.0]
     scores = engine.evaluate().values()
     assert sum(score.right for score in scores) > 0.95 * sum(score.n for score in scores)
-
-
-def test_clients_stack_into_one_computation() -> None:
-    federation = classes_federation(OWNED, COUNTS)
-    one, stacked = (
-        LocalEngine(small_setup(FedProto(lam=1.0), federation, torch.float64).having(mode=mode))
-        for mode in ("one-by-one", "fast")
-    )
-    for number in (1, 2, 3):
-        one.round(number)
-        stacked.round(number)
-    for id in federation:
-        assert_params(dict(stacked.model(id)), dict(one.model(id)), 1e-9)
 
 
 def test_clients_with_unlike_bodies_share_prototypes() -> None:

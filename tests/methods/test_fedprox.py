@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from fedkin.keys import rng
-from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from support import Watched, small_federation, small_setup
 
@@ -23,16 +22,6 @@ def moved(mu: float, **training: Any) -> float:
     initial = engine.initial
     apart = [sum(float((t - initial[name]).square().sum()) for name, t in params.items()) for params in sent]
     return sum(math.sqrt(square) for square in apart) / len(sent)
-
-
-def test_mu_zero_is_fedavg() -> None:
-    one = Watched(small_setup(FedProx(mu=0.0), dtype=torch.float64))
-    other = Watched(small_setup(FedAvg(), dtype=torch.float64))
-    for number in (1, 2):
-        one.round(number)
-        other.round(number)
-    for name, tensor in other.server.state["params"].items():
-        torch.testing.assert_close(one.server.state["params"][name], tensor, rtol=0, atol=1e-14)
 
 
 def test_a_larger_mu_keeps_clients_nearer() -> None:

@@ -18,7 +18,6 @@ from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods.blocks import vectors
 from fedkin.methods.blocks.clusters import squared_distances
-from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedsem import FedSem, first_groups, opened
 from fedkin.views import ServerView
 from support import after, small_federation, small_setup
@@ -51,30 +50,6 @@ def played(method: FedSem, server: ServerView[Any], replies: dict[str, Message])
     with pytest.raises(StopIteration):
         flow.send(replies)
     return dict(ask.messages)
-
-
-@pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("per_round", ["all", 3])
-def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
-    options = {"per_round": per_round, "momentum": 0.5}
-    one, _ = after(FedSem(clusters=1, weights=weights), 4, **options)
-    other, _ = after(FedAvg(weights=weights), 4, **options)
-    for id in one.setup.federation:
-        for name, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[name])
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_planted_groups_with_conflicting_labels_are_found(seed: int) -> None:
-    federation = small_federation(12, seed)
-    engine, outcome = after(FedSem(), 8, federation, local_steps=10)
-    planted = federation.planted
-    assert planted is not None
-    graph = outcome.graph
-    assert ari([planted[id] for id in graph.ids], graph.labels) == 1
-    fedavg, _ = after(FedAvg(), 8, federation, local_steps=10)
-    right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
-    assert right > 1.4 * common
 
 
 @given(st.integers(2, 7), st.integers(0, 9))
@@ -136,12 +111,6 @@ def test_first_groups_are_k_means_of_the_weights(count: int, clusters: int, seed
     assert inertia(labels) <= best * 1.05 + 1e-9
     turn = rng.permutation(count)
     assert np.array_equal(first_groups(x[turn] @ x[turn].T, clusters, seed), labels[turn])
-
-
-def test_equal_clients_are_one_group() -> None:
-    x = np.ones((4, 3))
-    assert first_groups(x @ x.T, 3, 0).tolist() == [0, 0, 0, 0]
-    assert first_groups(np.zeros((4, 4)), 3, 0).tolist() == [0, 0, 0, 0]
 
 
 def test_centres_are_opened_at_the_farthest_client_until_there_are_enough() -> None:

@@ -110,14 +110,6 @@ def test_a_body_that_is_no_sequence_is_wrapped_whole() -> None:
     assert "net.inner.weight" in dict(body.named_parameters())
 
 
-def test_a_module_that_a_body_applies_twice_stays_in_both_places() -> None:
-    shared = nn.Sigmoid()
-    body = nn.Sequential(nn.Linear(3, 5), shared, nn.Linear(5, 5), shared)
-    made = GaussianBody(body, 5)
-    x = torch.randn(4, 3)
-    torch.testing.assert_close(made.moments(x)[0], made.get_submodule("gaussian")(body(x))[:, :5])
-
-
 def test_class_references_start_as_the_codes_and_never_travel() -> None:
     mean, sd = ClassReference(3, 2)(torch.tensor([0, 2]))
     assert not mean.any()

@@ -29,16 +29,6 @@ def equal(one: Any, other: Any) -> bool:
     return all(torch.equal(one[name], other[name]) for name in other)
 
 
-def test_a_group_of_all_is_fedavg_bit_by_bit() -> None:
-    given, fedavg = models(Given(groups={"g": tuple(IDS)})), models(FedAvg())
-    assert all(equal(given[id], fedavg[id]) for id in IDS)
-
-
-def test_without_groups_it_is_local_training() -> None:
-    given, local = models(Given()), models(Local())
-    assert all(equal(given[id], local[id]) for id in IDS)
-
-
 def test_groups_do_not_hear_of_each_other_and_who_is_in_none_is_alone() -> None:
     groups = {"a": tuple(IDS[:2]), "b": tuple(IDS[2:5])}
     found = models(Given(groups=groups))

@@ -16,7 +16,6 @@ from fedkin.engines.client_side import ClientSide, Running
 from fedkin.engines.states import States
 from fedkin.federation import Client, Federation, Samples
 from fedkin.flow import Infer, Message
-from fedkin.graph import ari
 from fedkin.keys import key
 from fedkin.learning import CrossEntropy, Net
 from fedkin.learning.net import BodyHead
@@ -37,30 +36,6 @@ def loss_of(engine: LocalEngine, params: Any, id: str) -> float:
     client = engine.federation[id]
     with torch.no_grad():
         return float(F.cross_entropy(module(client.train.x).double(), client.train.y))
-
-
-@pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("per_round", ["all", 3])
-def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
-    options = {"per_round": per_round, "momentum": 0.5}
-    one, _ = after(Ifca(clusters=1, weights=weights), 4, **options)
-    other, _ = after(FedAvg(weights=weights), 4, **options)
-    for id in one.setup.federation:
-        for name, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[name])
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", ["nothing", "body"])
-def test_planted_groups_with_conflicting_labels_are_found(seed: int, share: Any) -> None:
-    federation = small_federation(12, seed)
-    engine, outcome = after(Ifca(share=share), 12, federation, local_steps=10)
-    planted = federation.planted
-    assert planted is not None
-    assert ari([planted[id] for id in outcome.graph.ids], outcome.graph.labels) == 1
-    fedavg, _ = after(FedAvg(), 12, federation, local_steps=10)
-    right, common = (sum(score.right for score in each.evaluate().values()) for each in (engine, fedavg))
-    assert right > 1.4 * common
 
 
 def test_a_round_by_hand() -> None:
@@ -226,19 +201,6 @@ def test_choosing_anew_is_the_least_loss_now(per_round: Any) -> None:
         assert engine.model(id) is models[min(losses, key=lambda k: losses[k])]
     # To look costs nothing that is counted.
     assert {m.phase for m in outcome.traffic} == {"train"}
-
-
-def test_a_rate_of_zero_leaves_every_client_with_the_start_that_fits_it_best() -> None:
-    engine, _ = after(Ifca(clusters=3), 0, lr=0.0)
-    starts = dict(engine.server.state["models"])
-    for number in (1, 2, 3):
-        engine.round(number)
-        for id in engine.setup.federation:
-            losses = {k: loss_of(engine, params, id) for k, params in starts.items()}
-            for name, tensor in engine.model(id).items():
-                torch.testing.assert_close(
-                    tensor, starts[min(losses, key=lambda k: losses[k])][name], rtol=0, atol=1e-6
-                )
 
 
 def test_warm_up_is_fedavg_and_then_heads_part() -> None:

@@ -20,7 +20,7 @@ from fedkin.learning.models import Mlp
 from fedkin.learning.net import Net
 from fedkin.methods.mapl import TwoViews, mixed_prototypes
 from methods.mapl_toys import MAPL, PLUS, PROTOTYPES, ran, same_bits, setup_of, two_groups
-from support import small_federation, small_setup
+from support import small_federation
 
 # -- the local objective ---------------------------------------------------------------------------------------
 
@@ -106,16 +106,6 @@ def test_padding_changes_no_term() -> None:
     torch.testing.assert_close(loss(model, padded, {}, {}), loss(model, batch, {}, {}))
 
 
-def test_a_term_of_weight_zero_trains_nothing() -> None:
-    federation = two_groups(4)
-    without = ran(setup_of(MAPL(cont=0, proto=0, uni=0), federation), 1)
-    for id in federation:
-        model, start = without.model(id), without.start[id]
-        assert torch.equal(model["projection.into.weight"], start["projection.into.weight"])
-        torch.testing.assert_close(model[PROTOTYPES], start[PROTOTYPES])
-        assert not torch.equal(model["body.1.weight"], start["body.1.weight"])
-
-
 # -- prototypes ---------------------------------------------------------------------------------------------------
 
 
@@ -141,18 +131,6 @@ def test_prototypes_are_mixed_class_by_class(seed: int, peers: int, absent: floa
     torch.testing.assert_close(mixed, slow_mix(ids[0], sets, owned, weights, absent))
     backwards = dict(reversed(weights.items()))
     assert torch.equal(mixed, mixed_prototypes(ids[0], sets, owned, backwards, absent))
-
-
-def test_full_trust_is_the_papers_sum_and_unowned_classes_stay() -> None:
-    sets = {id: torch.randn(3, 2) for id in "ab"}
-    owned = {"a": torch.tensor([True, False, False]), "b": torch.tensor([True, True, False])}
-    weights = {"a": 0.25, "b": 0.75}
-    paper = mixed_prototypes("a", sets, owned, weights, absent=1.0)
-    torch.testing.assert_close(paper[:2], (0.25 * sets["a"] + 0.75 * sets["b"])[:2])
-    assert torch.equal(paper[2], sets["a"][2])
-    owners = mixed_prototypes("a", sets, owned, weights)
-    torch.testing.assert_close(owners[1], sets["b"][1])
-    assert torch.equal(mixed_prototypes("a", sets, owned, {"a": 1.0}), sets["a"])
 
 
 # -- limits -------------------------------------------------------------------------------------------------------
@@ -184,16 +162,6 @@ def test_a_warmup_below_one_is_a_fraction_of_the_rounds_and_the_default_learns_w
     assert len({weight for row in default.rows.values() for weight in row.values()}) > 1
 
 
-def test_equal_weights_are_the_plain_mean_of_trained_prototypes() -> None:
-    federation = two_groups(4)
-    alone = ran(setup_of(MAPL(), federation, network="none"), 1)
-    mixed = ran(setup_of(MAPL(absent=1.0), federation), 1)
-    mean = torch.stack([alone.model(id)[PROTOTYPES] for id in sorted(federation)]).mean(0)
-    for id in federation:
-        torch.testing.assert_close(mixed.model(id)[PROTOTYPES], mean)
-        assert torch.equal(mixed.model(id)["body.1.weight"], alone.model(id)["body.1.weight"])
-
-
 @pytest.mark.parametrize("method", [MAPL(warmup=0), PLUS(warmup=0)])
 def test_without_neighbours_it_is_local_training(method: Any) -> None:
     federation = two_groups(4)
@@ -204,14 +172,6 @@ def test_without_neighbours_it_is_local_training(method: Any) -> None:
         for name, tensor in only.model(id).items():
             assert torch.equal(engine.model(id)[name], tensor)
         assert engine.rows[id] == {id: 1.0}
-
-
-@pytest.mark.parametrize("method", [MAPL(warmup=0), PLUS(warmup=2)])
-def test_zero_rate_is_the_identity(method: Any) -> None:
-    engine = ran(setup_of(method, two_groups(4), lr=0.0), 4)
-    for id in engine.setup.federation:
-        for name, tensor in engine.model(id).items():
-            torch.testing.assert_close(tensor, engine.start[id][name], rtol=0, atol=1e-6)
 
 
 def test_relabelling_relabels() -> None:
@@ -230,20 +190,6 @@ def test_relabelling_relabels() -> None:
         assert renamed == pytest.approx(other.rows[names[id]], abs=1e-6)
 
 
-def test_equal_peers_have_symmetric_weights() -> None:
-    (client,) = two_groups(1).values()
-    from dataclasses import replace
-
-    twins = Federation([replace(client, id=f"twin-{k}") for k in range(4)], Task(6, (8,)), "twins")
-    plan: dict[str, Any] = {"batch_size": "all", "local_steps": 3}
-    engine = ran(setup_of(MAPL(warmup=0, augment={"on": False}), twins, **plan), 3)
-    mixing = np.asarray(engine.graph.mixing)
-    np.testing.assert_allclose(mixing, mixing.T, atol=1e-6)
-    off = mixing[~np.eye(4, dtype=bool)]
-    assert np.ptp(off) < 1e-6
-    assert 0.5 < mixing[0, 0] / off[0] < 2
-
-
 # -- settings -----------------------------------------------------------------------------------------------------
 
 
@@ -254,21 +200,6 @@ def test_tasks_without_classes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'mapl' contrasts classes.*prices is a task of regression"):
         MAPL().check(federation)
     MAPL().check(small_federation())
-
-
-def test_settings_are_checked() -> None:
-    for wrong in ({"temperature": 0.0}, {"absent": 2.0}, {"graph": {"threshold": 1.0}}, {"warmup": -1}):
-        with pytest.raises(ValueError, match=r"greater|less"):
-            MAPL(**wrong)
-
-
-def test_views_are_drawn_anew_each_step_and_alike_for_a_seed() -> None:
-    method = MAPL(augment={"noise": 0.5})
-    one, again = (ran(small_setup(method), 1) for _ in range(2))
-    other = ran(small_setup(method, seed=1), 1)
-    assert same_bits(one, again)
-    assert not same_bits(one, other)
-    assert not same_bits(one, ran(small_setup(MAPL(augment={"noise": 0.0})), 1))
 
 
 def test_the_old_name_of_the_graphs_settings_is_refused() -> None:

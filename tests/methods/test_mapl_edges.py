@@ -130,15 +130,6 @@ def test_requests_go_to_those_just_dropped_and_to_those_probed(
     assert state["refused_by"] == ["c"]
 
 
-@given(some, st.dictionaries(st.sampled_from(IDS), st.booleans()))
-def test_every_receiver_gets_the_message_and_every_request_goes_out(to: set[str], wants: dict[str, bool]) -> None:
-    out = outbox(to, Message(n=1), wants)
-    assert list(out) == sorted(to | wants.keys())
-    for id, message in out.items():
-        assert ("n" in message) == (id in to)
-        assert message.get("want") == wants.get(id)
-
-
 @given(st.lists(st.tuples(st.booleans(), st.booleans())))
 def test_a_stop_is_repeated_until_it_arrives(losses: list[tuple[bool, bool]]) -> None:
     """losses: of the head, and of the request, in each round; then a round in which both arrive."""

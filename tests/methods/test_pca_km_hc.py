@@ -23,7 +23,7 @@ from fedkin.federation import Client, Federation, Samples, Task
 from fedkin.flow import Message
 from fedkin.graph import ari
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor, principal, spectrum
+from fedkin.methods.pca_km_hc import PcaKmHc, centres_of, factor, spectrum
 from fedkin.views import ServerView
 from support import after, local_site, small_federation, small_setup, stored
 
@@ -49,17 +49,6 @@ def agrees(federation: Federation, found: Any) -> bool:
     planted = federation.planted
     assert planted is not None
     return ari([planted[id] for id in found], list(found.values())) == 1
-
-
-@pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("per_round", ["all", 3])
-def test_one_cluster_is_fedavg_bit_for_bit(weights: Any, per_round: Any) -> None:
-    options = {"per_round": per_round, "momentum": 0.5}
-    one, _ = after(PcaKmHc(clusters=1, weights=weights), 4, **options)
-    other, _ = after(FedAvg(weights=weights), 4, **options)
-    for id in one.setup.federation:
-        for name, tensor in one.model(id).items():
-            assert torch.equal(tensor, other.model(id)[name])
 
 
 @given(st.integers(2, 5), st.integers(1, 9), st.integers(0, 30))
@@ -99,21 +88,12 @@ def test_the_spectrum_is_that_of_a_singular_value_decomposition(count: int, widt
     torch.testing.assert_close((axes * vectors).sum(1).abs(), torch.ones(len(axes)).double(), rtol=0, atol=1e-6)
 
 
-def test_a_constant_data_set_has_a_basis_all_the_same() -> None:
-    _, rows = factor(torch.ones(4, 3, dtype=torch.float64), "all")
-    assert principal(rows, 2).shape == (1, 3)
-
-
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 30))
 def test_centres_are_those_of_scikit_learn(count: int, k: int, seed: int) -> None:
     x = np.random.default_rng(seed).normal(size=(count, 3))
     found = centres_of(torch.from_numpy(x), k, seed)
     want = KMeans(min(k, count), n_init=4, random_state=seed).fit(x).cluster_centers_
     np.testing.assert_allclose(found.numpy(), want, atol=1e-9)
-
-
-def test_equal_samples_have_one_centre() -> None:
-    assert centres_of(torch.ones(5, 2, dtype=torch.float64), 3, 0).tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("basis", ["shared", "own"])

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedkin.engines import LocalEngine, Witness
 from fedkin.engines.base import SERVER
-from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pfedsim import PFedSim, head_cosines, mixed_bodies, similarity_weights
 from fedkin.views import ServerView
 from methods.plain_loops import (
@@ -71,16 +70,6 @@ def test_the_personal_phase_is_that_of_a_plain_loop() -> None:
     engine.round(3)
     for id in ids:
         assert_params(engine.model(id), plain_training(setup, id, 3, begun[id], loss), 1e-4)
-
-
-def test_all_rounds_of_warm_up_are_fedavg() -> None:
-    one, other = (LocalEngine(small_setup(method)) for method in (PFedSim(warmup=3), FedAvg()))
-    for number in (1, 2, 3):
-        one.round(number)
-        other.round(number)
-    for id in small_federation():
-        for name, tensor in other.model(id).items():
-            assert torch.equal(one.model(id)[name], tensor)
 
 
 @pytest.mark.parametrize(("warmup", "rounds", "warm"), [(0.5, 7, 3), (0.5, 1, 0), (0, 9, 0), (1, 9, 1), (4, 9, 4)])
@@ -158,12 +147,6 @@ def test_the_graph_tells_clients_with_unlike_classes_apart() -> None:
     across = [weights[i, j] for i in range(6) for j in range(i) if (i < 3) != (j < 3)]
     assert min(within) > max(across)
     np.testing.assert_allclose(np.asarray(outcome.graph.mixing).sum(1), 1.0)
-
-
-def test_no_graph_before_heads_are_personal() -> None:
-    engine = LocalEngine(small_setup(PFedSim(warmup=1)))
-    assert engine.round(1).graph is None
-    assert engine.round(2).graph is not None
 
 
 def test_heads_stay_at_home_once_they_are_personal() -> None:
